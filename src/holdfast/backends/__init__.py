@@ -1,0 +1,1 @@
+"""Databases behind the ports: they store and return rows, and decide nothing."""

@@ -1,0 +1,187 @@
+"""A memory store: one lock, one transaction at a time, and a refused one leaves no trace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.memory.graph import MemoryGraph
+from holdfast.backends.memory.processes import MemoryProcesses, MemoryTriggers
+from holdfast.backends.memory.sessions import MemorySessions
+from holdfast.backends.memory.tables import Table, Tables
+from holdfast.errors import StoreClosed
+from holdfast.ports import Clock, Operation
+from holdfast.waiting import Signals, Waiting, run_to_end
+
+T = TypeVar("T")
+
+SCHEMA_VERSION = 1
+
+
+class MemoryHousekeeping:
+    """Implements `ports.HousekeepingTables`."""
+
+    tables: Tables
+
+    async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
+        return self.tables.artifacts.get((kind, ref))
+
+    async def save_artifact(self, row: r.ArtifactRow) -> None:
+        self.tables.artifacts.put((row.kind, row.ref), row)
+
+    async def drop_artifact(self, kind: str, ref: str) -> int:
+        return self.tables.artifacts.drop((kind, ref))
+
+    async def scan_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactRow]:
+        return list(self.tables.artifacts.scan(lambda row: (row.kind, row.ref) > after))[:limit]
+
+    async def census(self, now_ms: int) -> dict[str, int | None]:
+        tables = self.tables
+
+        def count(table: Table[Any, Any], matches: Callable[[Any], bool] = lambda _: True) -> int:
+            return sum(1 for _ in table.scan(matches))
+
+        def live(row: r.BatchRow) -> bool:
+            return row.claim_token_hash is not None and (row.claim_expires_at_ms or 0) > now_ms
+
+        waiting = [row for row in tables.work.scan() if row.settled_state is None and not live(row)]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "sessions": count(tables.sessions, lambda row: row.deleted_at_ms is None),
+            "deleted_sessions": count(tables.sessions, lambda row: row.deleted_at_ms is not None),
+            "revisions": count(tables.revisions),
+            "nodes": count(tables.nodes),
+            "blobs": count(tables.blobs),
+            "blob_bytes": sum(len(row.body) for row in tables.blobs.scan()),
+            "pending_work": len(waiting),
+            "claimed_work": count(tables.work, lambda row: row.settled_state is None and live(row)),
+            "settled_work": count(tables.work, lambda row: row.settled_state is not None),
+            "attachments": count(tables.attachments),
+            "attachment_bytes": sum(len(row.body) for row in tables.attachment_objects.scan()),
+            "processes": count(tables.processes),
+            "running_processes": count(tables.processes, lambda row: row.status == "running"),
+            "events": count(tables.events),
+            "grants": count(tables.grants),
+            "live_leases": count(
+                tables.leases, lambda row: row.token_hash is not None and row.expires_at_ms > now_ms
+            ),
+            "subscriptions": count(tables.subscriptions),
+            "occurrences": count(tables.occurrences),
+            "undelivered": count(
+                tables.deliveries,
+                lambda row: row.state == "reserved" and tables.processes.get(row.process_id) is None,
+            ),
+            "artifacts": count(tables.artifacts),
+            "oldest_pending_work_at_ms": min((row.enqueued_at_ms for row in waiting), default=None),
+            "bytes_on_disk": None,
+        }
+
+
+class MemoryTransaction(MemorySessions, MemoryGraph, MemoryProcesses, MemoryTriggers, MemoryHousekeeping):
+    """Implements `ports.Transaction` over one set of tables."""
+
+    def __init__(self, tables: Tables, now_ms: int) -> None:
+        self.tables = tables
+        self._now_ms = now_ms
+        self.topics: list[str] = []
+
+    @property
+    def now_ms(self) -> int:
+        """The transaction's one clock reading."""
+        return self._now_ms
+
+    def notify(self, topic: str) -> None:
+        """Remember a topic until the commit."""
+        self.topics.append(topic)
+
+
+class MemoryBackend:
+    """Implements `ports.Backend`. Several stores may be opened on one backend, as several connections on one database."""
+
+    durability: Literal["ephemeral", "durable"] = "ephemeral"
+    schema_version = SCHEMA_VERSION
+
+    def __init__(self, clock: Clock, waiting: Waiting) -> None:
+        self._clock = clock
+        self._waiting = waiting
+        self._tables = Tables()
+        self._lock = threading.RLock()
+        self._signals = Signals()
+        self._closed = False
+        subscribe: Callable[[Callable[[], None]], None] | None = getattr(clock, "subscribe", None)
+        if subscribe is not None:
+            subscribe(self._signals.publish_all)
+
+    def ddl(self) -> str:
+        """Memory has no schema to make."""
+        return ""
+
+    async def write(self, operation: Operation[T]) -> T:
+        """Run an operation alone; keep what it staged only if it returns."""
+        with self._lock:
+            if self._closed:
+                raise StoreClosed
+            tx = MemoryTransaction(self._tables, self._clock.now_ms())
+            tables = self._tables.all().values()
+            try:
+                result = run_to_end(operation(tx))
+            except BaseException:
+                for table in tables:
+                    table.roll_back()
+                raise
+            for table in tables:
+                table.commit()
+        self._signals.publish(tx.topics)
+        return result
+
+    async def read(self, operation: Operation[T]) -> T:
+        """Run an operation alone; whatever it staged is dropped."""
+        with self._lock:
+            if self._closed:
+                raise StoreClosed
+            try:
+                return run_to_end(operation(MemoryTransaction(self._tables, self._clock.now_ms())))
+            finally:
+                for table in self._tables.all().values():
+                    table.roll_back()
+
+    def watch(self, topic: str) -> Future[None]:
+        """A future of the topic's next change."""
+        if self._closed:
+            raise StoreClosed
+        return self._signals.watch(topic)
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """Wait for a watched change."""
+        return await self._waiting.pause(change, timeout_ms)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run blocking file work."""
+        return await self._waiting.offload(call)
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a coroutine for a blocking caller."""
+        return run_to_end(work)
+
+    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table."""
+        with self._lock:
+            return {
+                name: [row if isinstance(row, tuple) else _columns(row) for row in table.scan()]
+                for name, table in self._tables.all().items()
+            }
+
+    async def close(self) -> None:
+        """Forget everything and wake whoever waits."""
+        with self._lock:
+            self._closed = True
+        self._signals.fail_all(StoreClosed())
+
+
+def _columns(row: object) -> tuple[Any, ...]:
+    return msgspec.structs.astuple(row) if isinstance(row, msgspec.Struct) else (row,)

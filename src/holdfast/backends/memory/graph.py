@@ -1,0 +1,164 @@
+"""Nodes, blobs and the turn commit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.memory.tables import Tables
+from holdfast.backends.memory.work import MemoryWork
+
+
+class MemoryGraph(MemoryWork):
+    """Implements `ports.GraphTables`."""
+
+    tables: Tables
+
+    async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
+        session = query.session
+        turns = self.tables.revisions.scan(
+            lambda row: row.session_key == session.session_key and row.turn_id == query.turn_id
+        )
+        batches = self.tables.work.scan(
+            lambda row: row.session_key == session.session_key and row.claim_id in query.claim_ids
+        )
+        return r.CommitFacts(
+            head=self.tables.revisions.get((session.session_key, session.revision)),
+            turn=None if query.turn_id is None else next(turns, None),
+            nodes=tuple(await self.find_nodes(query.segments, query.node_ids)),
+            hashes=frozenset(hash for hash in query.hashes if self.tables.blobs.get((session.family, hash)) is not None),
+            batches=tuple(batches) if query.claim_ids else (),
+            sources=tuple(await self.find_sources(query.sources)),
+            lease=self.tables.leases.get(("session", str(session.session_key))) if query.with_lease else None,
+        )
+
+    async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
+        session_key = plan.session.session_key
+        self.tables.sessions.put(session_key, plan.session)
+        self.tables.revisions.put((session_key, plan.revision.revision), plan.revision)
+        await self.insert_nodes(plan.nodes)
+        for blob in plan.blobs:
+            if self.tables.blobs.get((plan.session.family, blob.hash)) is None:
+                self.tables.blobs.put((plan.session.family, blob.hash), blob)
+        for usage in plan.usage:
+            self._add_usage(session_key, usage)
+        await self.settle_batches(plan.completed_seqs, "completed", now_ms)
+        await self.stamp_attachments(session_key, plan.attachment_ids, now_ms)
+        await self.insert_batches(plan.enqueues)
+
+    def _add_usage(self, session_key: int, usage: r.UsageRow) -> None:
+        place = (session_key, usage.source, usage.model)
+        before = self.tables.usage.get(place)
+        if before is not None:
+            usage = r.UsageRow(
+                source=usage.source,
+                model=usage.model,
+                input_tokens=before.input_tokens + usage.input_tokens,
+                output_tokens=before.output_tokens + usage.output_tokens,
+                cached_input_tokens=before.cached_input_tokens + usage.cached_input_tokens,
+                reasoning_tokens=before.reasoning_tokens + usage.reasoning_tokens,
+                place=before.place,
+            )
+        self.tables.usage.put(place, usage)
+
+    def _with_parent(self, row: r.NodeRow) -> r.NodeRow:
+        parent = None if row.parent_key is None else self.tables.nodes.get(row.parent_key)
+        return msgspec.structs.replace(row, parent_id=None if parent is None else parent.node_id)
+
+    def _in_segments(self, segments: Sequence[r.Segment]) -> list[r.NodeRow]:
+        return list(
+            self.tables.nodes.scan(
+                lambda row: any(
+                    segment.first_key <= row.node_key <= segment.last_key and row.epoch == segment.epoch
+                    for segment in segments
+                )
+            )
+        )
+
+    async def find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
+        wanted = set(node_ids)
+        return [self._with_parent(row) for row in self._in_segments(segments) if row.node_id in wanted]
+
+    async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
+        path: list[r.NodeRow] = []
+        node = self.tables.nodes.get(leaf_key)
+        while node is not None and node.mark == r.LIVE and (last is None or len(path) < last):
+            path.append(self._with_parent(node))
+            node = None if node.parent_key is None else self.tables.nodes.get(node.parent_key)
+        return path
+
+    async def read_nodes(
+        self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
+    ) -> list[r.NodeRow]:
+        found = [row for row in self._in_segments(segments) if row.mark == r.LIVE and kind in (None, row.kind)]
+        if descending:
+            found.reverse()
+        if after is not None:
+            found = [row for row in found if (row.node_key < after if descending else row.node_key > after)]
+        return [self._with_parent(row) for row in found[:limit]]
+
+    async def scan_nodes(self, session_key: int, *, after: int, limit: int) -> list[r.NodeRow]:
+        found = self.tables.nodes.scan(lambda row: row.session_key == session_key and row.node_key > after)
+        return [self._with_parent(row) for row in list(found)[:limit]]
+
+    async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
+        for row in rows:
+            self.tables.nodes.put(row.node_key, msgspec.structs.replace(row, parent_id=None))
+
+    async def mark_nodes(self, node_keys: Sequence[int]) -> int:
+        marked = 0
+        for key in node_keys:
+            row = self.tables.nodes.get(key)
+            if row is not None and row.mark == r.LIVE:
+                self.tables.nodes.put(key, msgspec.structs.replace(row, mark=r.TOMBSTONED))
+                marked += 1
+        return marked
+
+    async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
+        found = self.tables.nodes.scan(
+            lambda row: row.mark == r.TOMBSTONED and (session_key is None or row.session_key == session_key)
+        )
+        rows = list(found)[:limit]
+        for row in rows:
+            emptied = msgspec.structs.replace(row, mark=r.VACUUMED, payload=b"null", caused_by=None)
+            self.tables.nodes.put(row.node_key, emptied)
+        return len(rows)
+
+    async def node_epochs(self, session_key: int) -> list[int]:
+        return sorted({row.epoch for row in self.tables.nodes.scan(lambda row: row.session_key == session_key)})
+
+    async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
+        first = (session_key << r.POSITION_BITS) + above
+        found = self.tables.nodes.scan(
+            lambda row: row.session_key == session_key and row.epoch == epoch and row.node_key > first
+        )
+        return sum(self.tables.nodes.drop(row.node_key) for row in list(found)[:limit])
+
+    async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
+        return [row for hash in hashes if (row := self.tables.blobs.get((family, hash))) is not None]
+
+    async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
+        keys = self.tables.blobs.keys(lambda key: key[0] == family and key[1] > after)[:limit]
+        return [row for key in keys if (row := self.tables.blobs.get(key)) is not None]
+
+    def _listed_hashes(self, family: int) -> set[str]:
+        return {
+            hash
+            for row in self.tables.revisions.scan(lambda row: row.family == family)
+            for hash in msgspec.json.decode(row.refs, type=list[str])
+        }
+
+    async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
+        listed = self._listed_hashes(family)
+        keys = self.tables.blobs.keys(lambda key: key[0] == family and key[1] not in listed)[:limit]
+        size = sum(len(row.body) for key in keys if (row := self.tables.blobs.get(key)) is not None)
+        if not dry_run:
+            for key in keys:
+                self.tables.blobs.drop(key)
+        return len(keys), size
+
+    async def blob_census(self, family: int) -> tuple[int, int, int]:
+        revisions = len(list(self.tables.revisions.scan(lambda row: row.family == family)))
+        return revisions, len(self._listed_hashes(family)), len(self.tables.blobs.keys(lambda key: key[0] == family))

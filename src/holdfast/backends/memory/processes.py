@@ -1,0 +1,247 @@
+"""Processes, events, grants and triggers in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.memory.tables import Tables
+from holdfast.backends.memory.work import MemoryWork
+
+
+class MemoryProcesses(MemoryWork):
+    """Implements `ports.ProcessTables` and `ports.GrantTables`."""
+
+    tables: Tables
+
+    async def find_process(self, process_id: str) -> r.ProcessRow | None:
+        return self.tables.processes.get(process_id)
+
+    async def insert_process(self, row: r.ProcessRow) -> None:
+        self.tables.processes.put(row.process_id, row)
+
+    async def save_process(self, row: r.ProcessRow) -> int:
+        known = self.tables.processes.get(row.process_id) is not None
+        if known:
+            self.tables.processes.put(row.process_id, row)
+        return int(known)
+
+    async def list_processes(self, filter: r.ProcessFilter) -> list[r.ProcessRow]:
+        found = self.tables.processes.scan(
+            lambda row: filter.status in (None, row.status)
+            and filter.waiting in (None, row.waiting)
+            and filter.definition_hash in (None, row.definition_hash)
+            and filter.originator_session_id in (None, row.originator_session_id)
+            and (filter.after is None or row.process_id > filter.after)
+        )
+        return list(found)[: filter.limit]
+
+    async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
+        found = list(self.tables.processes.scan(lambda row: row.wake_session_id == session_id))
+        for row in found:
+            cleared = msgspec.structs.replace(row, wake_session_id=None, wake_frame_id=None, updated_at_ms=now_ms)
+            self.tables.processes.put(row.process_id, cleared)
+        return len(found)
+
+    async def find_event(self, process_id: str, sequence: int) -> r.EventRow | None:
+        return self.tables.events.get((process_id, sequence))
+
+    async def find_replay(self, process_id: str, replay_key: str) -> r.EventRow | None:
+        found = self.tables.events.scan(lambda row: row.process_id == process_id and row.replay_key == replay_key)
+        return next(found, None)
+
+    async def insert_event(self, row: r.EventRow) -> None:
+        self.tables.events.put((row.process_id, row.sequence), row)
+
+    async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
+        found = self.tables.events.scan(
+            lambda row: row.process_id == filter.process_id
+            and row.sequence > filter.after
+            and filter.type in (None, row.type)
+            and (not filter.pending_wakes or (row.wake is not None and not row.acked))
+        )
+        return list(found)[: filter.limit]
+
+    async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
+        return list(self.tables.events.scan(lambda row: row.process_id == process_id))[-limit:]
+
+    async def count_events(self, process_id: str, type: str, through: int) -> int:
+        found = self.tables.events.scan(
+            lambda row: row.process_id == process_id and row.type == type and row.sequence <= through
+        )
+        return len(list(found))
+
+    async def ack_wake(self, process_id: str, sequence: int) -> int:
+        row = self.tables.events.get((process_id, sequence))
+        if row is None or row.wake is None:
+            return 0
+        self.tables.events.put((process_id, sequence), msgspec.structs.replace(row, acked=1))
+        return 1
+
+    async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
+        found = self.tables.processes.scan(
+            lambda row: row.status != "running" and row.updated_at_ms <= updated_until_ms
+        )
+        old = sorted(found, key=lambda row: (row.updated_at_ms, row.process_id))[:limit]
+        ids = {row.process_id for row in old}
+        events = self.tables.events.keys(lambda key: key[0] in ids)
+        if not dry_run:
+            for key in events:
+                self.tables.events.drop(key)
+            for grant in self.tables.grants.keys(lambda key: key[2] in ids):
+                self.tables.grants.drop(grant)
+            for process_id in ids:
+                await self.drop_lease("process", process_id)
+                self.tables.processes.drop(process_id)
+        return len(old), len(events)
+
+    async def find_grant(self, session_id: str, frame_id: str, process_id: str) -> r.GrantRow | None:
+        return self.tables.grants.get((session_id, frame_id, process_id))
+
+    async def save_grant(self, row: r.GrantRow) -> None:
+        self.tables.grants.put((row.session_id, row.frame_id, row.process_id), row)
+
+    async def drop_grant(self, session_id: str, frame_id: str, process_id: str) -> int:
+        return self.tables.grants.drop((session_id, frame_id, process_id))
+
+    async def list_grants(
+        self, session_id: str, frame_id: str, *, running_only: bool, after: str, limit: int
+    ) -> list[tuple[r.GrantRow, r.ProcessRow]]:
+        found: list[tuple[r.GrantRow, r.ProcessRow]] = []
+        for grant in self.tables.grants.scan(
+            lambda row: (row.session_id, row.frame_id) == (session_id, frame_id) and row.process_id > after
+        ):
+            process = self.tables.processes.get(grant.process_id)
+            if process is not None and (process.status == "running" or not running_only):
+                found.append((grant, process))
+        return found[:limit]
+
+    async def grants_of_process(
+        self, process_id: str, *, after: tuple[str, str] | None, limit: int
+    ) -> list[r.GrantRow]:
+        found = self.tables.grants.scan(
+            lambda row: row.process_id == process_id and (after is None or (row.session_id, row.frame_id) > after)
+        )
+        return list(found)[:limit]
+
+    async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:
+        held = {row.process_id for row in self.tables.grants.scan(lambda row: row.session_id == session_id)}
+        others = [row.process_id for row in self.tables.grants.scan(lambda row: row.session_id != session_id)]
+        census: list[tuple[str, str, int]] = []
+        for process_id in sorted(held):
+            process = self.tables.processes.get(process_id)
+            if process is not None:
+                census.append((process_id, process.status, others.count(process_id)))
+        return census
+
+    async def drop_session_grants(self, session_id: str) -> int:
+        return sum(self.tables.grants.drop(key) for key in self.tables.grants.keys(lambda key: key[0] == session_id))
+
+
+class MemoryTriggers:
+    """Implements `ports.TriggerTables`."""
+
+    tables: Tables
+
+    async def insert_subscription(self, row: r.SubscriptionRow) -> r.SubscriptionRow:
+        stored = msgspec.structs.replace(row, sequence=self.tables.next_number("subscription"))
+        self.tables.subscriptions.put(stored.sequence, stored)
+        return stored
+
+    async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
+        return self.tables.subscriptions.get(sequence)
+
+    async def find_subscription_key(
+        self, session_id: str | None, frame_id: str | None, key: str
+    ) -> r.SubscriptionRow | None:
+        found = self.tables.subscriptions.scan(
+            lambda row: (row.session_id, row.frame_id, row.key) == (session_id, frame_id, key) and row.enabled == 1
+        )
+        return next(found, None)
+
+    async def save_subscription(self, row: r.SubscriptionRow) -> int:
+        known = self.tables.subscriptions.get(row.sequence) is not None
+        if known:
+            self.tables.subscriptions.put(row.sequence, row)
+        return int(known)
+
+    async def list_subscriptions(self, filter: r.SubscriptionFilter) -> list[r.SubscriptionRow]:
+        found = self.tables.subscriptions.scan(
+            lambda row: filter.session_id in (None, row.session_id)
+            and (not filter.host_only or row.session_id is None)
+            and filter.sequence in (None, row.sequence)
+            and filter.name in (None, row.name)
+            and filter.source_type in (None, row.source_type)
+            and filter.source_key in (None, row.source_key)
+            and filter.target_hash in (None, row.target_hash)
+            and filter.enabled in (None, row.enabled)
+            and (filter.after is None or row.sequence > filter.after)
+        )
+        return list(found)[: filter.limit]
+
+    async def drop_session_subscriptions(self, session_id: str) -> int:
+        sequences = {
+            row.sequence for row in self.tables.subscriptions.scan(lambda row: row.session_id == session_id)
+        }
+        for key in self.tables.deliveries.keys(lambda key: key[1] in sequences):
+            self.tables.deliveries.drop(key)
+        return sum(self.tables.subscriptions.drop(sequence) for sequence in sequences)
+
+    async def find_occurrence(self, occurrence_id: str) -> r.OccurrenceRow | None:
+        return self.tables.occurrences.get(occurrence_id)
+
+    async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
+        self.tables.occurrences.put(row.occurrence_id, row)
+
+    async def insert_deliveries(self, rows: Sequence[r.DeliveryRow]) -> list[r.DeliveryRow]:
+        new: list[r.DeliveryRow] = []
+        for row in rows:
+            key = (row.occurrence_id, row.subscription_sequence)
+            if self.tables.deliveries.get(key) is None:
+                self.tables.deliveries.put(key, row)
+                new.append(row)
+        return new
+
+    async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
+        return self.tables.deliveries.get((occurrence_id, subscription_sequence))
+
+    async def find_process_delivery(self, process_id: str) -> r.DeliveryRow | None:
+        return next(self.tables.deliveries.scan(lambda row: row.process_id == process_id), None)
+
+    async def save_delivery(self, row: r.DeliveryRow) -> int:
+        key = (row.occurrence_id, row.subscription_sequence)
+        known = self.tables.deliveries.get(key) is not None
+        if known:
+            self.tables.deliveries.put(key, row)
+        return int(known)
+
+    async def list_undelivered(
+        self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.DeliveryRow]:
+        def place(row: r.DeliveryRow) -> tuple[int, str, int]:
+            return row.reserved_at_ms, row.occurrence_id, row.subscription_sequence
+
+        found = self.tables.deliveries.scan(
+            lambda row: row.state == "reserved"
+            and row.reserved_at_ms <= reserved_until_ms
+            and self.tables.processes.get(row.process_id) is None
+            and (after is None or place(row) > after)
+        )
+        return sorted(found, key=place)[:limit]
+
+    async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
+        open_ids = {row.occurrence_id for row in self.tables.deliveries.scan(lambda row: row.state == "reserved")}
+        found = self.tables.occurrences.scan(
+            lambda row: row.occurred_at_ms <= occurred_until_ms and row.occurrence_id not in open_ids
+        )
+        old = sorted(found, key=lambda row: (row.occurred_at_ms, row.occurrence_id))[:limit]
+        ids = {row.occurrence_id for row in old}
+        deliveries = self.tables.deliveries.keys(lambda key: key[0] in ids)
+        if not dry_run:
+            for key in deliveries:
+                self.tables.deliveries.drop(key)
+            for occurrence_id in ids:
+                self.tables.occurrences.drop(occurrence_id)
+        return len(old), len(deliveries)

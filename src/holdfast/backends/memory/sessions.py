@@ -1,0 +1,105 @@
+"""Sessions, revisions and usage in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.memory.tables import Tables
+
+
+class MemorySessions:
+    """Implements `ports.SessionTables`."""
+
+    tables: Tables
+
+    async def find_session(self, session_id: str) -> r.SessionRow | None:
+        found = list(self.tables.sessions.scan(lambda row: row.session_id == session_id))
+        return max(found, key=lambda row: row.incarnation, default=None)
+
+    async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
+        wanted = set(session_keys)
+        return {row.session_key: row.session_id for row in self.tables.sessions.scan(lambda row: row.session_key in wanted)}
+
+    async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
+        key = self.tables.next_number("session_key")
+        stored = msgspec.structs.replace(row, session_key=key, family=row.family or key)
+        self.tables.sessions.put(key, stored)
+        return stored
+
+    async def save_session(self, row: r.SessionRow) -> int:
+        known = self.tables.sessions.get(row.session_key) is not None
+        if known:
+            self.tables.sessions.put(row.session_key, row)
+        return int(known)
+
+    async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
+        since = filter.changed_since_ms
+
+        def place(row: r.SessionRow) -> tuple[int, ...]:
+            return (row.session_key,) if since is None else (row.changed_at_ms, row.session_key)
+
+        found = self.tables.sessions.scan(
+            lambda row: row.deleted_at_ms is None
+            and (filter.owner is None or row.owner == filter.owner)
+            and (filter.parent is None or row.parent_session_id == filter.parent)
+            and (since is None or row.changed_at_ms >= since)
+            and (filter.after is None or place(row) > filter.after)
+        )
+        return sorted(found, key=place)[: filter.limit]
+
+    async def family_sessions(self, family: int) -> list[r.SessionRow]:
+        return list(self.tables.sessions.scan(lambda row: row.family == family))
+
+    async def list_families(self, after: int, limit: int) -> list[int]:
+        return sorted({row.family for row in self.tables.sessions.scan(lambda row: row.family > after)})[:limit]
+
+    async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
+        return self.tables.revisions.get((session_key, revision))
+
+    async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
+        found = self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision > after)
+        return list(found)[:limit]
+
+    async def list_revisions_down(self, session_key: int, *, before: int, limit: int) -> list[r.RevisionRow]:
+        found = list(self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision < before))
+        return found[::-1][:limit]
+
+    async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
+        reach: dict[int, int] = {}
+        for row in self.tables.revisions.scan(lambda row: row.session_key == session_key):
+            reach[row.epoch] = max(reach.get(row.epoch, 0), row.node_count)
+        return sorted(reach.items())
+
+    async def count_revisions(self, session_key: int, *, below: int) -> int:
+        return len(list(self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision < below)))
+
+    async def drop_revisions(self, session_key: int, *, below: int, limit: int) -> int:
+        old = list(self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision < below))
+        return sum(self.tables.revisions.drop((session_key, row.revision)) for row in old[:limit])
+
+    async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
+        found = [row for key in self._usage_keys(session_key) if (row := self.tables.usage.get(key)) is not None]
+        return sorted(found, key=lambda row: row.place)
+
+    def _usage_keys(self, session_key: int) -> list[tuple[int, str, str]]:
+        return self.tables.usage.keys(lambda key: key[0] == session_key)
+
+    async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
+        tables = self.tables
+        revisions = sum(
+            tables.revisions.drop((session_key, row.revision))
+            for row in list(tables.revisions.scan(lambda row: row.session_key == session_key))
+        )
+        usage = sum(tables.usage.drop(key) for key in self._usage_keys(session_key))
+        work = sum(
+            tables.work.drop(row.enqueue_seq)
+            for row in list(tables.work.scan(lambda row: row.session_key == session_key))
+        )
+        attachments = sum(
+            tables.attachments.drop((session_key, row.attachment_id))
+            for row in list(tables.attachments.scan(lambda row: row.session_key == session_key))
+        )
+        return revisions, usage, work, attachments

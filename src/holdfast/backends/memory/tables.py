@@ -1,0 +1,93 @@
+"""A table is a dictionary whose writes are staged until the transaction commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from holdfast import rows as r
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+
+class Table(Generic[K, R]):
+    """Rows by key, listed in key order."""
+
+    def __init__(self) -> None:
+        self._committed: dict[K, R] = {}
+        self._staged: dict[K, R | None] = {}
+
+    def get(self, key: K) -> R | None:
+        """The row as this transaction sees it."""
+        return self._staged[key] if key in self._staged else self._committed.get(key)
+
+    def put(self, key: K, row: R) -> None:
+        """Stage a row."""
+        self._staged[key] = row
+
+    def drop(self, key: K) -> int:
+        """Stage a removal. Returns whether there was a row."""
+        present = self.get(key) is not None
+        if present:
+            self._staged[key] = None
+        return int(present)
+
+    def keys(self, matches: Callable[[K], bool]) -> list[K]:
+        """The matching keys of existing rows, in order."""
+        keys: list[Any] = sorted({*self._committed, *self._staged})
+        return [key for key in keys if matches(key) and self.get(key) is not None]
+
+    def scan(self, matches: Callable[[R], bool] = lambda _: True) -> Iterator[R]:
+        """The matching rows in key order."""
+        keys: list[Any] = sorted({*self._committed, *self._staged})
+        for key in keys:
+            row = self.get(key)
+            if row is not None and matches(row):
+                yield row
+
+    def commit(self) -> None:
+        """Make what was staged the truth."""
+        for key, row in self._staged.items():
+            if row is None:
+                self._committed.pop(key, None)
+            else:
+                self._committed[key] = row
+        self._staged.clear()
+
+    def roll_back(self) -> None:
+        """Forget what was staged."""
+        self._staged.clear()
+
+
+class Tables:
+    """Everything that a memory store holds."""
+
+    def __init__(self) -> None:
+        self.sessions: Table[int, r.SessionRow] = Table()
+        self.revisions: Table[tuple[int, int], r.RevisionRow] = Table()
+        self.nodes: Table[int, r.NodeRow] = Table()
+        self.usage: Table[tuple[int, str, str], r.UsageRow] = Table()
+        self.blobs: Table[tuple[int, str], r.BlobRow] = Table()
+        self.work: Table[int, r.BatchRow] = Table()
+        self.leases: Table[tuple[str, str], r.LeaseRow] = Table()
+        self.attachments: Table[tuple[int, str], r.AttachmentRow] = Table()
+        self.attachment_objects: Table[tuple[int, str], r.BlobRow] = Table()
+        self.processes: Table[str, r.ProcessRow] = Table()
+        self.events: Table[tuple[str, int], r.EventRow] = Table()
+        self.grants: Table[tuple[str, str, str], r.GrantRow] = Table()
+        self.subscriptions: Table[int, r.SubscriptionRow] = Table()
+        self.occurrences: Table[str, r.OccurrenceRow] = Table()
+        self.deliveries: Table[tuple[str, int], r.DeliveryRow] = Table()
+        self.artifacts: Table[tuple[str, str], r.ArtifactRow] = Table()
+        self.settings: Table[str, int] = Table()
+
+    def all(self) -> dict[str, Table[Any, Any]]:
+        """Every table by name."""
+        return dict(vars(self))
+
+    def next_number(self, name: str) -> int:
+        """The next number of a sequence: ascending, never reused."""
+        number = (self.settings.get(name) or 0) + 1
+        self.settings.put(name, number)
+        return number

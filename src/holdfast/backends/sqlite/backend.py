@@ -1,0 +1,141 @@
+"""A SQLite file is a backend: one thread writes in groups, many read in snapshots, and waiters hear of every change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Literal, TypeVar
+
+import apsw
+
+from holdfast.backends.sqlite.link import Link
+from holdfast.backends.sqlite.opening import MEMORY, SCHEMA_VERSION, open_link, schema_text
+from holdfast.backends.sqlite.options import SqliteOptions
+from holdfast.backends.sqlite.readers import Readers
+from holdfast.backends.sqlite.transaction import SqliteTransaction
+from holdfast.backends.sqlite.writer import Writer
+from holdfast.errors import StoreClosed, Unavailable
+from holdfast.ports import Clock, Operation, Transaction
+from holdfast.waiting import Signals, Waiting, run_to_end
+
+T = TypeVar("T")
+
+
+class SqliteBackend:
+    """A store in a SQLite file, or in memory with the path `:memory:`."""
+
+    def __init__(self, link: Link, options: SqliteOptions, clock: Clock, waiting: Waiting) -> None:
+        self._link = link
+        self._waiting = waiting
+        self._process_id = os.getpid()
+        self._closed = False
+        self._signals = Signals()
+        in_memory = link.path == MEMORY
+        self._writer = Writer(link, options, clock, self._signals, shared=not in_memory)
+        # A database in memory belongs to its one connection, so that its reads take their turn with the writes.
+        self._readers = None if in_memory else Readers(link.path, options, clock)
+        subscribe = getattr(clock, "subscribe", None)
+        if callable(subscribe):
+            # A clock that is moved by hand tells when it moved: those who wait for a time must look again.
+            subscribe(self._signals.publish_all)
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], options: SqliteOptions, clock: Clock, waiting: Waiting
+    ) -> SqliteBackend:
+        """Open or create a file. Blocks while others create or migrate it."""
+        return cls(open_link(os.fspath(path), options), options, clock, waiting)
+
+    @property
+    def durability(self) -> Literal["ephemeral", "durable"]:
+        """Whether what is acknowledged survives the process."""
+        return "ephemeral" if self._readers is None else "durable"
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the stored schema."""
+        return SCHEMA_VERSION
+
+    @property
+    def statements_run(self) -> int:
+        """How many statements operations have run; exact while none is running."""
+        return self._link.statements_run + (0 if self._readers is None else self._readers.statements_run)
+
+    def ddl(self) -> str:
+        """The statements that make the schema."""
+        return schema_text()
+
+    async def write(self, operation: Operation[T]) -> T:
+        """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
+        self._check_usable()
+        return await self._waiting.settle(self._writer.submit(operation))
+
+    async def read(self, operation: Operation[T]) -> T:
+        """Run an operation that only reads, in one snapshot."""
+        self._check_usable()
+        readers = self._readers
+        if readers is None:
+            return await self._waiting.settle(self._writer.submit(operation))
+        return await self._waiting.offload(lambda: readers.run(operation))
+
+    def watch(self, topic: str) -> Future[None]:
+        """A future that is done at the next change of the topic, in whatever process it happens."""
+        self._check_usable()
+        change = self._signals.watch(topic)
+        try:
+            self._writer.look_abroad()
+            # Asked again, because whoever closes the store ends only the watches that he finds.
+            self._check_usable()
+        except StoreClosed:
+            change.cancel()
+            raise
+        return change
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """Wait for a watched change; False when the time ran out first."""
+        return await self._waiting.pause(change, timeout_ms)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run blocking file work without holding up anybody else."""
+        return await self._waiting.offload(call)
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a coroutine of this backend to its end for a blocking caller."""
+        return run_to_end(work)
+
+    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table, for tests that compare before with after."""
+        self._check_usable()
+        if self._readers is None:
+            return self._writer.submit(_dump).result()
+        return self._readers.run(_dump)
+
+    async def close(self) -> None:
+        """Finish what was accepted, refuse what comes later, and let everything go."""
+        if self._closed or os.getpid() != self._process_id:
+            return
+        self._closed = True
+        await self._waiting.offload(self._let_go)
+
+    def _let_go(self) -> None:
+        self._writer.close()
+        if self._readers is not None:
+            self._readers.close()
+        self._signals.fail_all(StoreClosed())
+        # Best effort: another process may be reading what would have to be moved.
+        with suppress(apsw.Error):
+            self._link.connection.wal_checkpoint()
+        self._link.close()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._process_id:
+            raise Unavailable("this store was opened before the process forked: open it again in the child")
+        if self._closed:
+            raise StoreClosed
+
+
+async def _dump(transaction: Transaction) -> dict[str, list[tuple[Any, ...]]]:
+    assert isinstance(transaction, SqliteTransaction)
+    return transaction.dump()

@@ -1,0 +1,286 @@
+-- Makes version 1 out of an empty file. Never edited again: a later change is a migration of its own.
+
+CREATE TABLE settings (
+    name TEXT NOT NULL PRIMARY KEY,
+    value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- AUTOINCREMENT: a key is never used again, not even after the newest session is gone.
+CREATE TABLE sessions (
+    session_key INTEGER PRIMARY KEY AUTOINCREMENT,
+    session_id TEXT NOT NULL,
+    incarnation INTEGER NOT NULL,
+    family INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    node_count INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    lineage BLOB NOT NULL,
+    changed_at_ms INTEGER NOT NULL,
+    deleted_at_ms INTEGER,
+    created_at_ms INTEGER,
+    name TEXT,
+    owner TEXT,
+    model TEXT,
+    cwd TEXT,
+    parent_session_id TEXT,
+    caused_by BLOB
+) STRICT;
+
+CREATE UNIQUE INDEX sessions_live_id ON sessions (session_id) WHERE deleted_at_ms IS NULL;
+CREATE UNIQUE INDEX sessions_id ON sessions (session_id, incarnation);
+CREATE INDEX sessions_family ON sessions (family);
+CREATE INDEX sessions_owner ON sessions (owner, session_key) WHERE deleted_at_ms IS NULL AND owner IS NOT NULL;
+CREATE INDEX sessions_parent ON sessions (parent_session_id, session_key)
+WHERE deleted_at_ms IS NULL AND parent_session_id IS NOT NULL;
+CREATE INDEX sessions_changed ON sessions (changed_at_ms, session_key) WHERE deleted_at_ms IS NULL;
+
+CREATE TABLE revisions (
+    session_key INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    family INTEGER NOT NULL,
+    turn_id TEXT,
+    fingerprint TEXT,
+    epoch INTEGER NOT NULL,
+    node_count INTEGER NOT NULL,
+    leaf_key INTEGER,
+    leaf_id TEXT,
+    checkpoint_ref TEXT,
+    refs BLOB NOT NULL,
+    body BLOB NOT NULL,
+    committed_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (session_key, revision)
+) STRICT;
+
+CREATE UNIQUE INDEX revisions_turn ON revisions (session_key, turn_id) WHERE turn_id IS NOT NULL;
+CREATE INDEX revisions_family ON revisions (family);
+
+-- A node's key says where it stands (session and position), so that a session's nodes lie side by side.
+CREATE TABLE nodes (
+    node_key INTEGER PRIMARY KEY,
+    session_key INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    node_id TEXT NOT NULL,
+    parent_key INTEGER,
+    kind TEXT NOT NULL,
+    frame_id TEXT,
+    caused_by BLOB,
+    created_at_ms INTEGER NOT NULL,
+    payload BLOB NOT NULL,
+    mark INTEGER NOT NULL,
+    revision INTEGER
+) STRICT;
+
+CREATE UNIQUE INDEX nodes_id ON nodes (session_key, epoch, node_id);
+CREATE INDEX nodes_tombstoned ON nodes (session_key) WHERE mark = 1;
+
+CREATE TABLE usage (
+    session_key INTEGER NOT NULL,
+    source TEXT NOT NULL,
+    model TEXT NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cached_input_tokens INTEGER NOT NULL,
+    reasoning_tokens INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    PRIMARY KEY (session_key, source, model)
+) STRICT, WITHOUT ROWID;
+
+-- base_hash is reserved for contents that will be stored as a difference to another one.
+CREATE TABLE blobs (
+    family INTEGER NOT NULL,
+    hash TEXT NOT NULL,
+    encoding TEXT NOT NULL,
+    base_hash TEXT,
+    size INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (family, hash)
+) STRICT;
+
+CREATE TABLE work (
+    enqueue_seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    batch_id TEXT NOT NULL UNIQUE,
+    session_key INTEGER NOT NULL,
+    family INTEGER NOT NULL,
+    source_key TEXT,
+    draft_hash TEXT NOT NULL,
+    delivery TEXT NOT NULL,
+    slot TEXT NOT NULL,
+    merge_key TEXT NOT NULL,
+    available_at_ms INTEGER NOT NULL,
+    enqueued_at_ms INTEGER NOT NULL,
+    payloads BLOB NOT NULL,
+    settled_state TEXT,
+    settled_at_ms INTEGER,
+    claim_id TEXT,
+    claim_owner TEXT,
+    claim_token_hash TEXT,
+    claim_fence INTEGER NOT NULL,
+    claimed_at_ms INTEGER,
+    claim_expires_at_ms INTEGER,
+    claim_exclusive INTEGER NOT NULL
+) STRICT;
+
+CREATE UNIQUE INDEX work_source ON work (session_key, source_key) WHERE source_key IS NOT NULL;
+-- Holds all that decides whether a batch is ready, so that skipping one that is not never touches its row.
+CREATE INDEX work_unsettled ON work (session_key, enqueue_seq, available_at_ms, claim_expires_at_ms)
+WHERE settled_state IS NULL;
+CREATE INDEX work_due ON work (session_key, available_at_ms) WHERE settled_state IS NULL;
+CREATE INDEX work_claim ON work (claim_id, session_key) WHERE claim_id IS NOT NULL;
+CREATE INDEX work_claim_expiry ON work (session_key, claim_expires_at_ms, claim_owner, claim_exclusive)
+WHERE claim_id IS NOT NULL;
+CREATE INDEX work_settled ON work (settled_at_ms) WHERE settled_state IS NOT NULL;
+
+CREATE TABLE leases (
+    kind TEXT NOT NULL,
+    resource TEXT NOT NULL,
+    owner_id TEXT,
+    token_hash TEXT,
+    fence INTEGER NOT NULL,
+    claimed_at_ms INTEGER NOT NULL,
+    expires_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (kind, resource)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE attachments (
+    session_key INTEGER NOT NULL,
+    attachment_id TEXT NOT NULL,
+    family INTEGER NOT NULL,
+    uri TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    byte_count INTEGER NOT NULL,
+    width INTEGER,
+    height INTEGER,
+    label TEXT,
+    intent_at_ms INTEGER NOT NULL,
+    committed_at_ms INTEGER,
+    PRIMARY KEY (session_key, attachment_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX attachments_family ON attachments (family, attachment_id);
+CREATE INDEX attachments_uncommitted ON attachments (intent_at_ms, attachment_id, session_key)
+WHERE committed_at_ms IS NULL;
+CREATE INDEX attachments_session_uncommitted ON attachments (session_key, intent_at_ms, attachment_id)
+WHERE committed_at_ms IS NULL;
+
+CREATE TABLE attachment_objects (
+    family INTEGER NOT NULL,
+    attachment_id TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    encoding TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (family, attachment_id)
+) STRICT;
+
+CREATE TABLE processes (
+    process_id TEXT NOT NULL PRIMARY KEY,
+    registration_hash TEXT NOT NULL,
+    status TEXT NOT NULL,
+    waiting INTEGER NOT NULL,
+    definition_hash TEXT,
+    originator_session_id TEXT,
+    wake_session_id TEXT,
+    wake_frame_id TEXT,
+    event_count INTEGER NOT NULL,
+    created_at_ms INTEGER NOT NULL,
+    updated_at_ms INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    external_ref BLOB,
+    wait BLOB,
+    outcome BLOB
+) STRICT;
+
+CREATE INDEX processes_status ON processes (status, process_id);
+CREATE INDEX processes_definition ON processes (definition_hash, process_id) WHERE definition_hash IS NOT NULL;
+CREATE INDEX processes_originator ON processes (originator_session_id, process_id)
+WHERE originator_session_id IS NOT NULL;
+CREATE INDEX processes_wake ON processes (wake_session_id) WHERE wake_session_id IS NOT NULL;
+CREATE INDEX processes_ended ON processes (updated_at_ms, process_id) WHERE status <> 'running';
+
+CREATE TABLE events (
+    process_id TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    type TEXT NOT NULL,
+    payload_hash TEXT NOT NULL,
+    replay_key TEXT,
+    terminal_state TEXT,
+    wake BLOB,
+    acked INTEGER NOT NULL,
+    occurred_at_ms INTEGER NOT NULL,
+    payload BLOB NOT NULL,
+    PRIMARY KEY (process_id, sequence)
+) STRICT;
+
+CREATE UNIQUE INDEX events_replay ON events (process_id, replay_key) WHERE replay_key IS NOT NULL;
+CREATE INDEX events_type ON events (process_id, type, sequence);
+CREATE INDEX events_pending_wake ON events (process_id, sequence) WHERE wake IS NOT NULL AND acked = 0;
+
+CREATE TABLE grants (
+    session_id TEXT NOT NULL,
+    frame_id TEXT NOT NULL,
+    process_id TEXT NOT NULL,
+    descriptor BLOB NOT NULL,
+    PRIMARY KEY (session_id, frame_id, process_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX grants_process ON grants (process_id, session_id, frame_id);
+
+CREATE TABLE subscriptions (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    session_id TEXT,
+    frame_id TEXT,
+    key TEXT,
+    definition_hash TEXT NOT NULL,
+    name TEXT,
+    source_type TEXT NOT NULL,
+    source_key TEXT NOT NULL,
+    target_hash TEXT,
+    enabled INTEGER NOT NULL,
+    created_at_ms INTEGER NOT NULL,
+    updated_at_ms INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX subscriptions_key ON subscriptions (key, session_id, frame_id) WHERE key IS NOT NULL AND enabled = 1;
+CREATE INDEX subscriptions_source ON subscriptions (source_type, source_key, sequence);
+CREATE INDEX subscriptions_session ON subscriptions (session_id, sequence) WHERE session_id IS NOT NULL;
+
+CREATE TABLE occurrences (
+    occurrence_id TEXT NOT NULL PRIMARY KEY,
+    source_type TEXT NOT NULL,
+    source_key TEXT NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    request_hash TEXT NOT NULL,
+    occurred_at_ms INTEGER NOT NULL,
+    payload BLOB NOT NULL,
+    source BLOB
+) STRICT;
+
+CREATE INDEX occurrences_time ON occurrences (occurred_at_ms, occurrence_id);
+
+CREATE TABLE deliveries (
+    occurrence_id TEXT NOT NULL,
+    subscription_sequence INTEGER NOT NULL,
+    process_id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    reserved_at_ms INTEGER NOT NULL,
+    updated_at_ms INTEGER NOT NULL,
+    failure TEXT,
+    PRIMARY KEY (occurrence_id, subscription_sequence)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX deliveries_process ON deliveries (process_id);
+CREATE INDEX deliveries_subscription ON deliveries (subscription_sequence);
+CREATE INDEX deliveries_reserved ON deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
+WHERE state = 'reserved';
+
+CREATE TABLE artifacts (
+    kind TEXT NOT NULL,
+    ref TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    encoding TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    stored_at_ms INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (kind, ref)
+) STRICT;

@@ -1,0 +1,130 @@
+"""A file is opened only as what it is: ours and known, or new and empty; any other is left as it was found.
+
+`schema.sql` makes a new file; `migrations/NNNN_name.sql` brings a file of version NNNN - 1 to version NNNN. Migration
+0001 makes version 1 out of nothing, so that replaying all of them must end in the same schema as `schema.sql`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from holdfast.backends.sqlite.link import Link, until_free
+from holdfast.backends.sqlite.options import SqliteOptions
+from holdfast.errors import HoldfastError, Incompatible, InvalidRequest, SchemaMissing, SchemaTooNew, Unavailable
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x484F4C44
+"""`HOLD` in ASCII: how a file says that it is ours."""
+
+PAGE_BYTES: Final = 16_384
+"""Rows with bodies of some kilobytes stay on one page."""
+
+WAL_BYTES: Final = 64 * 1024 * 1024
+"""How much of a write-ahead log that once grew is kept for the next time."""
+
+MEMORY: Final = ":memory:"
+
+_MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
+
+
+@lru_cache(maxsize=1)
+def schema_text() -> str:
+    """The statements that make a new schema."""
+    return files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def migrations() -> dict[int, str]:
+    """The statements that lead to each version from the one before it."""
+    found: dict[int, str] = {}
+    for file in files(__package__).joinpath("migrations").iterdir():
+        name = _MIGRATION.fullmatch(file.name)
+        if name is not None:
+            found[int(name[1])] = file.read_text(encoding="utf-8")
+    return dict(sorted(found.items()))
+
+
+def open_link(path: str, options: SqliteOptions) -> Link:
+    """A connection to a file with our schema in our version, created or migrated if need be and allowed."""
+    if not path:
+        raise InvalidRequest("path", "must name a file, or be :memory:")
+    try:
+        link = Link(path, create=options.migrate)
+    except Unavailable:
+        if not options.migrate and not Path(path).exists():
+            raise SchemaMissing(0, SCHEMA_VERSION) from None
+        raise
+    try:
+        deadline_s = time.monotonic() + options.busy_timeout_ms / 1000
+        until_free(path, lambda: _prepare(link, options), deadline_s=deadline_s)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _prepare(link: Link, options: SqliteOptions) -> None:
+    """Every step may be repeated: whoever finds the file busy starts over."""
+    link.configure(options)
+    if link.connection.readonly("main"):
+        # SQLite quietly opens a file for reading only when it may not write; every commit would fail.
+        raise Unavailable(f"{link.path}: this user may not write to the file: change its permissions")
+    # Looked at before anything is changed, so that a file that is not ours stays as it is.
+    version = _found_version(link)
+    if version < SCHEMA_VERSION and not options.migrate:
+        raise SchemaMissing(version, SCHEMA_VERSION)
+    if link.path != MEMORY:
+        _write_ahead(link, new=version == 0)
+    if version < SCHEMA_VERSION:
+        _upgrade(link)
+
+
+def _found_version(link: Link) -> int:
+    """The version of the schema in the file; 0 if the file is empty."""
+    application_id: int = link.pragma("application_id")
+    version: int = link.pragma("user_version")
+    if application_id == APPLICATION_ID and version > SCHEMA_VERSION:
+        raise SchemaTooNew(version, SCHEMA_VERSION)
+    if application_id == APPLICATION_ID and version > 0:
+        return version
+    [(objects,)] = link.all("count_objects")
+    if application_id != 0 or version != 0 or objects != 0:
+        raise Incompatible(f"{link.path} is a SQLite database of another program: give Holdfast a file of its own")
+    return 0
+
+
+def _write_ahead(link: Link, *, new: bool) -> None:
+    if new:
+        # Only possible before the first page is written, and harmless after.
+        link.pragma("page_size", PAGE_BYTES)
+    mode = link.pragma("journal_mode", "wal")
+    if mode != "wal":
+        raise Incompatible(f"{link.path}: this file system cannot hold a write-ahead log: use a local disk")
+    link.pragma("journal_size_limit", WAL_BYTES)
+
+
+def _upgrade(link: Link) -> None:
+    link.control("begin_write")
+    try:
+        # Asked again under the lock: another process may have done it meanwhile.
+        version = _found_version(link)
+        if version == 0:
+            link.connection.execute(schema_text())
+        else:
+            for step in range(version + 1, SCHEMA_VERSION + 1):
+                link.connection.execute(migrations()[step])
+        if version < SCHEMA_VERSION:
+            link.pragma("application_id", APPLICATION_ID)
+            link.pragma("user_version", SCHEMA_VERSION)
+        link.control("commit")
+    except (apsw.Error, HoldfastError):
+        if link.connection.in_transaction:
+            link.control("rollback")
+        raise

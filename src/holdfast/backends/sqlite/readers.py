@@ -1,0 +1,103 @@
+"""A read has a connection and a snapshot to itself, and is never held up by a writer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import apsw
+
+from holdfast.backends.sqlite.link import Link
+from holdfast.backends.sqlite.options import SqliteOptions
+from holdfast.backends.sqlite.transaction import SqliteTransaction
+from holdfast.backends.sqlite.translation import translated
+from holdfast.errors import PoolTimeout, StoreClosed
+from holdfast.ports import Clock, Operation
+from holdfast.waiting import run_to_end
+
+T = TypeVar("T")
+
+
+class Readers:
+    """A bounded number of connections, made when they are first needed."""
+
+    def __init__(self, path: str, options: SqliteOptions, clock: Clock) -> None:
+        self._path = path
+        self._options = options
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._idle: list[Link] = []
+        self._lent = 0
+        self._closed = False
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation that only reads, in one snapshot."""
+        with self._borrowed() as link:
+            try:
+                link.control("begin_read")
+                try:
+                    return run_to_end(operation(SqliteTransaction(link, self._clock.now_ms())))
+                finally:
+                    if link.connection.in_transaction:
+                        link.control("rollback")
+            except apsw.Error as error:
+                raise translated(error, self._path) from error
+
+    @contextmanager
+    def _borrowed(self) -> Generator[Link, None, None]:
+        link = self._take()
+        try:
+            if link is None:
+                link = self._connect()
+            yield link
+        finally:
+            self._give_back(link)
+
+    def _take(self) -> Link | None:
+        """An idle connection, or leave to make one."""
+        deadline_s = time.monotonic() + self._options.busy_timeout_ms / 1000
+        with self._changed:
+            while True:
+                if self._closed:
+                    raise StoreClosed
+                if self._idle or self._lent < self._options.readers:
+                    self._lent += 1
+                    # The one that was used last has the warmest cache.
+                    return self._idle.pop() if self._idle else None
+                if not self._changed.wait(deadline_s - time.monotonic()):
+                    raise PoolTimeout(
+                        f"{self._path}: all {self._options.readers} readers are in use: retry, or allow more"
+                    )
+
+    def _connect(self) -> Link:
+        link = Link(self._path, create=False)
+        link.connection.set_busy_timeout(self._options.busy_timeout_ms)
+        link.configure(self._options)
+        link.pragma("query_only", 1)
+        return link
+
+    def _give_back(self, link: Link | None) -> None:
+        with self._changed:
+            self._lent -= 1
+            if link is not None:
+                self._idle.append(link)
+            self._changed.notify_all()
+
+    @property
+    def statements_run(self) -> int:
+        """How many statements the idle connections have run."""
+        with self._changed:
+            return sum(link.statements_run for link in self._idle)
+
+    def close(self) -> None:
+        """Wait for the reads that began, and let the connections go."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._lent == 0)
+            idle, self._idle = self._idle, []
+        for link in idle:
+            link.close()

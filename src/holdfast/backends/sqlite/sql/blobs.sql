@@ -1,0 +1,72 @@
+-- Contents, shared by a family.
+
+-- name: insert_blob
+INSERT INTO blobs (
+    family,
+    hash, encoding, size, body
+) VALUES (
+    ?1, ?2, ?3, ?4, ?5
+)
+ON CONFLICT (family, hash) DO NOTHING
+
+-- name: find_hashes
+SELECT hash
+FROM blobs
+WHERE family = ?1
+    AND hash IN (SELECT value FROM json_each(?2))
+
+-- name: load_blobs
+SELECT
+    hash, encoding, size, body
+FROM blobs
+WHERE family = ?1
+    AND hash IN (SELECT value FROM json_each(?2))
+
+-- name: scan_blobs
+SELECT
+    hash, encoding, size, body
+FROM blobs
+WHERE family = ?1
+    AND hash > ?2
+ORDER BY hash
+LIMIT ?3
+
+-- Differs: refs is cast to text, because SQLite may take a blob that starts like a list for its own binary JSON.
+-- name: unreferenced_blobs
+SELECT
+    hash,
+    length(body)
+FROM blobs
+WHERE family = ?1
+    AND hash NOT IN (
+        SELECT ref.value
+        FROM revisions
+        CROSS JOIN json_each(CAST(revisions.refs AS TEXT)) AS ref
+        WHERE revisions.family = ?1
+    )
+ORDER BY hash
+LIMIT ?2
+
+-- name: drop_blobs
+DELETE FROM blobs
+WHERE family = ?1
+    AND hash IN (SELECT value FROM json_each(?2))
+
+-- name: blob_census
+SELECT
+    (
+        SELECT count(*)
+        FROM revisions
+        WHERE family = ?1
+    ),
+    (
+        SELECT count(DISTINCT ref.value)
+        FROM revisions
+        CROSS JOIN json_each(CAST(revisions.refs AS TEXT)) AS ref
+        WHERE revisions.family = ?1
+    ),
+    (
+        SELECT count(*)
+        FROM blobs
+        WHERE family = ?1
+    )

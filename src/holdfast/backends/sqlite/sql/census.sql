@@ -1,0 +1,50 @@
+-- How much of everything there is: the columns are named like the fields of `records.maintenance.Stats`.
+
+-- name: census
+SELECT
+    (SELECT count(*) FROM sessions WHERE deleted_at_ms IS NULL) AS sessions,
+    (SELECT count(*) FROM sessions WHERE deleted_at_ms IS NOT NULL) AS deleted_sessions,
+    (SELECT count(*) FROM revisions) AS revisions,
+    (SELECT count(*) FROM nodes) AS nodes,
+    (SELECT count(*) FROM blobs) AS blobs,
+    (SELECT coalesce(sum(length(body)), 0) FROM blobs) AS blob_bytes,
+    (
+        SELECT count(*)
+        FROM work
+        WHERE settled_state IS NULL
+            AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= :now_ms)
+    ) AS pending_work,
+    (
+        SELECT count(*)
+        FROM work
+        WHERE settled_state IS NULL
+            AND claim_expires_at_ms > :now_ms
+    ) AS claimed_work,
+    (SELECT count(*) FROM work WHERE settled_state IS NOT NULL) AS settled_work,
+    (SELECT count(*) FROM attachments) AS attachments,
+    (SELECT coalesce(sum(byte_count), 0) FROM attachments) AS attachment_bytes,
+    (SELECT count(*) FROM processes) AS processes,
+    (SELECT count(*) FROM processes WHERE status = 'running') AS running_processes,
+    (SELECT count(*) FROM events) AS events,
+    (SELECT count(*) FROM grants) AS grants,
+    (SELECT count(*) FROM leases WHERE token_hash IS NOT NULL AND expires_at_ms > :now_ms) AS live_leases,
+    (SELECT count(*) FROM subscriptions) AS subscriptions,
+    (SELECT count(*) FROM occurrences) AS occurrences,
+    (
+        SELECT count(*)
+        FROM deliveries
+        WHERE state = 'reserved'
+            AND NOT EXISTS (SELECT 1 FROM processes WHERE processes.process_id = deliveries.process_id)
+    ) AS undelivered,
+    (SELECT count(*) FROM artifacts) AS artifacts,
+    (
+        SELECT min(enqueued_at_ms)
+        FROM work
+        WHERE settled_state IS NULL
+            AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= :now_ms)
+    ) AS oldest_pending_work_at_ms
+
+-- name: bytes_on_disk
+SELECT page_count * page_size
+FROM pragma_page_count
+CROSS JOIN pragma_page_size

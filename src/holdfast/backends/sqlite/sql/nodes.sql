@@ -1,0 +1,177 @@
+-- Nodes. Each is read with its parent's id, which the parent's own row holds.
+
+-- name: insert_node
+INSERT INTO nodes (
+    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
+    revision
+) VALUES (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
+)
+
+-- Differs: CROSS JOIN keeps the given order, one look-up for each segment and id.
+-- name: find_nodes
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM json_each(:segments) AS segment
+CROSS JOIN nodes AS node
+    ON node.session_key = segment.value ->> 0
+        AND node.epoch = segment.value ->> 1
+        AND node.node_id IN (SELECT value FROM json_each(:node_ids))
+        AND node.node_key <= segment.value ->> 2
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+ORDER BY node.node_key
+
+-- A parent is older than its child, so a step always goes to a smaller key: a damaged row cannot make this run in circles.
+-- name: read_path
+WITH RECURSIVE path (
+    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
+    revision,
+    depth
+) AS (
+    SELECT
+        node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload,
+        mark, revision,
+        1
+    FROM nodes
+    WHERE node_key = :leaf_key
+        AND mark = 0
+    UNION ALL
+    SELECT
+        node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+        node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        path.depth + 1
+    FROM path
+    CROSS JOIN nodes AS node
+        ON node.node_key = path.parent_key
+    WHERE path.parent_key < path.node_key
+        AND node.mark = 0
+        AND path.depth < :last
+)
+SELECT
+    path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
+    path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
+    parent.node_id
+FROM path
+LEFT JOIN nodes AS parent
+    ON parent.node_key = path.parent_key
+
+-- name: read_nodes_up
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM nodes AS node
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE node.node_key BETWEEN :first_key AND :last_key
+    AND node.epoch = :epoch
+    AND node.mark = 0
+    AND (:kind IS NULL OR node.kind = :kind)
+ORDER BY node.node_key
+LIMIT :limit
+
+-- name: read_nodes_down
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM nodes AS node
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE node.node_key BETWEEN :first_key AND :last_key
+    AND node.epoch = :epoch
+    AND node.mark = 0
+    AND (:kind IS NULL OR node.kind = :kind)
+ORDER BY node.node_key DESC
+LIMIT :limit
+
+-- name: scan_nodes
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM nodes AS node
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE node.node_key > ?1
+    AND node.node_key <= ?2
+ORDER BY node.node_key
+LIMIT ?3
+
+-- name: mark_nodes
+UPDATE nodes
+SET mark = 1
+WHERE mark = 0
+    AND node_key IN (SELECT value FROM json_each(?1))
+
+-- name: vacuum_nodes
+UPDATE nodes
+SET
+    mark = 2,
+    payload = ?2,
+    caused_by = NULL
+WHERE node_key IN (
+    SELECT node_key
+    FROM nodes
+    WHERE mark = 1
+    LIMIT ?1
+)
+
+-- name: vacuum_session_nodes
+UPDATE nodes
+SET
+    mark = 2,
+    payload = ?2,
+    caused_by = NULL
+WHERE node_key IN (
+    SELECT node_key
+    FROM nodes
+    WHERE mark = 1
+        AND session_key = ?3
+    LIMIT ?1
+)
+
+-- One step for each epoch, however many nodes it has.
+-- name: node_epochs
+WITH RECURSIVE found (epoch) AS (
+    SELECT min(epoch)
+    FROM nodes
+    WHERE session_key = ?1
+    UNION ALL
+    SELECT (
+        SELECT min(epoch)
+        FROM nodes
+        WHERE session_key = ?1
+            AND epoch > found.epoch
+    )
+    FROM found
+    WHERE found.epoch IS NOT NULL
+)
+SELECT epoch
+FROM found
+WHERE epoch IS NOT NULL
+
+-- The highest first, so that what is left after a stop at the limit still has its parents. An epoch ends where the next
+-- one begins, and nodes beyond that need no look.
+-- name: drop_nodes
+DELETE FROM nodes
+WHERE node_key IN (
+    SELECT node_key
+    FROM nodes
+    WHERE node_key > :above_key
+        AND node_key <= :session_base + coalesce(
+            (
+                SELECT min(epoch)
+                FROM nodes
+                WHERE session_key = :session_key
+                    AND epoch > :epoch
+            ),
+            :positions
+        )
+        AND epoch = :epoch
+    ORDER BY node_key DESC
+    LIMIT :limit
+)

@@ -1,0 +1,197 @@
+-- Processes and their events.
+
+-- name: find_process
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM processes
+WHERE process_id = ?1
+
+-- name: insert_process
+INSERT INTO processes (
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+) VALUES (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15
+)
+
+-- name: save_process
+UPDATE processes
+SET
+    registration_hash = ?2,
+    status = ?3,
+    waiting = ?4,
+    definition_hash = ?5,
+    originator_session_id = ?6,
+    wake_session_id = ?7,
+    wake_frame_id = ?8,
+    event_count = ?9,
+    created_at_ms = ?10,
+    updated_at_ms = ?11,
+    body = ?12,
+    external_ref = ?13,
+    wait = ?14,
+    outcome = ?15
+WHERE process_id = ?1
+
+-- name: list_processes
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM processes
+WHERE process_id > :after
+    AND (:waiting IS NULL OR waiting = :waiting)
+ORDER BY process_id
+LIMIT :limit
+
+-- name: list_processes_of_status
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM processes
+WHERE status = :status
+    AND process_id > :after
+    AND (:waiting IS NULL OR waiting = :waiting)
+ORDER BY process_id
+LIMIT :limit
+
+-- Differs: what is compared through a unary plus does not lead the planner to another index.
+-- name: list_processes_of_definition
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM processes
+WHERE definition_hash = :definition_hash
+    AND process_id > :after
+    AND (:status IS NULL OR +status = :status)
+    AND (:waiting IS NULL OR waiting = :waiting)
+ORDER BY process_id
+LIMIT :limit
+
+-- name: list_processes_of_originator
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM processes
+WHERE originator_session_id = :originator_session_id
+    AND process_id > :after
+    AND (:definition_hash IS NULL OR +definition_hash = :definition_hash)
+    AND (:status IS NULL OR +status = :status)
+    AND (:waiting IS NULL OR waiting = :waiting)
+ORDER BY process_id
+LIMIT :limit
+
+-- name: clear_wake_targets
+UPDATE processes
+SET
+    wake_session_id = NULL,
+    wake_frame_id = NULL,
+    updated_at_ms = ?2
+WHERE wake_session_id = ?1
+
+-- name: find_event
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM events
+WHERE process_id = ?1
+    AND sequence = ?2
+
+-- name: find_replay
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM events
+WHERE process_id = ?1
+    AND replay_key = ?2
+
+-- name: insert_event
+INSERT INTO events (
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+) VALUES (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+)
+
+-- name: list_events
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM events
+WHERE process_id = :process_id
+    AND sequence > :after
+ORDER BY sequence
+LIMIT :limit
+
+-- name: list_events_of_type
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM events
+WHERE process_id = :process_id
+    AND type = :type
+    AND sequence > :after
+ORDER BY sequence
+LIMIT :limit
+
+-- name: list_pending_wakes
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM events INDEXED BY events_pending_wake
+WHERE process_id = :process_id
+    AND sequence > :after
+    AND wake IS NOT NULL
+    AND acked = 0
+    AND (:type IS NULL OR type = :type)
+ORDER BY sequence
+LIMIT :limit
+
+-- name: recent_events
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM events
+WHERE process_id = ?1
+ORDER BY sequence DESC
+LIMIT ?2
+
+-- name: count_events
+SELECT count(*)
+FROM events
+WHERE process_id = ?1
+    AND type = ?2
+    AND sequence <= ?3
+
+-- name: ack_wake
+UPDATE events
+SET acked = 1
+WHERE process_id = ?1
+    AND sequence = ?2
+    AND wake IS NOT NULL
+
+-- name: ended_processes
+SELECT process_id
+FROM processes INDEXED BY processes_ended
+WHERE status <> 'running'
+    AND updated_at_ms <= ?1
+ORDER BY updated_at_ms, process_id
+LIMIT ?2
+
+-- name: count_events_of_processes
+SELECT count(*)
+FROM events
+WHERE process_id IN (SELECT value FROM json_each(?1))
+
+-- name: drop_events_of_processes
+DELETE FROM events
+WHERE process_id IN (SELECT value FROM json_each(?1))
+
+-- name: drop_grants_of_processes
+DELETE FROM grants
+WHERE (session_id, frame_id, process_id) IN (
+    SELECT
+        granted.session_id,
+        granted.frame_id,
+        granted.process_id
+    FROM json_each(?1) AS ended
+    CROSS JOIN grants AS granted
+        ON granted.process_id = ended.value
+)
+
+-- name: drop_processes
+DELETE FROM processes
+WHERE process_id IN (SELECT value FROM json_each(?1))

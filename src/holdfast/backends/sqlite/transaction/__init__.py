@@ -1,0 +1,20 @@
+"""Everything that an operation may do in SQLite, in one transaction."""
+
+from __future__ import annotations
+
+from holdfast.backends.sqlite.transaction.attachments import Attachments
+from holdfast.backends.sqlite.transaction.commits import Commits
+from holdfast.backends.sqlite.transaction.grants import Grants
+from holdfast.backends.sqlite.transaction.housekeeping import Housekeeping
+from holdfast.backends.sqlite.transaction.processes import Processes
+from holdfast.backends.sqlite.transaction.sessions import Sessions
+from holdfast.backends.sqlite.transaction.triggers import Triggers
+
+
+class SqliteTransaction(Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping):
+    """One transaction on one connection."""
+
+    __slots__ = ()
+
+
+__all__ = ["SqliteTransaction"]

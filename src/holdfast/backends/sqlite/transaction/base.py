@@ -1,0 +1,94 @@
+"""A transaction is a connection, one clock reading and the topics that it will publish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.sqlite.link import Bindings, Link, Values
+
+R = TypeVar("R", bound=r.Row)
+
+TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
+    r.SessionRow: ("sessions", 1),
+    r.RevisionRow: ("revisions", 2),
+    r.NodeRow: ("nodes", 1),
+    r.UsageRow: ("usage", 2),
+    r.BlobRow: ("blobs", 1),
+    r.BatchRow: ("work", 1),
+    r.LeaseRow: ("leases", 2),
+    r.AttachmentRow: ("attachments", 2),
+    r.ProcessRow: ("processes", 1),
+    r.EventRow: ("events", 2),
+    r.GrantRow: ("grants", 3),
+    r.SubscriptionRow: ("subscriptions", 1),
+    r.OccurrenceRow: ("occurrences", 1),
+    r.DeliveryRow: ("deliveries", 2),
+    r.ArtifactRow: ("artifacts", 2),
+}
+"""The table of each kind of row, and how many of its first columns name a row in a message."""
+
+_encode = msgspec.json.Encoder().encode
+
+LARGEST_INTEGER: Final = 2**63 - 1
+SMALLEST_INTEGER: Final = -(2**63)
+
+
+def json_list(values: Sequence[object]) -> str:
+    """A set of values as one parameter."""
+    return _encode(values).decode()
+
+
+def fetched(kind: type[R], values: Values) -> R:
+    """The row that these columns are, checked."""
+    table, key_columns = TABLES[kind]
+    return r.row_of(kind, values, table=table, key=values[:key_columns])
+
+
+class Base:
+    """What every family of tables builds on."""
+
+    __slots__ = ("_link", "_now_ms", "topics")
+
+    def __init__(self, link: Link, now_ms: int) -> None:
+        self._link = link
+        self._now_ms = now_ms
+        self.topics: list[str] = []
+
+    @property
+    def now_ms(self) -> int:
+        """The transaction's one clock reading."""
+        return self._now_ms
+
+    def notify(self, topic: str) -> None:
+        """Wake those who wait on a topic, once and after the transaction is durable."""
+        self.topics.append(topic)
+
+    def _one(self, kind: type[R], name: str, bindings: Bindings) -> R | None:
+        found = self._link.all(name, bindings)
+        return fetched(kind, found[0]) if found else None
+
+    def _all(self, kind: type[R], name: str, bindings: Bindings) -> list[R]:
+        return [fetched(kind, values) for values in self._link.all(name, bindings)]
+
+    def _run(self, name: str, bindings: Bindings) -> int:
+        return self._link.run(name, bindings)
+
+    def _values(self, name: str, bindings: Bindings) -> list[Values]:
+        return self._link.all(name, bindings)
+
+    def _number(self, name: str, bindings: Bindings) -> int:
+        [(number,)] = self._link.all(name, bindings)
+        return int(number)
+
+    def _store(self, name: str, row: r.Row) -> int:
+        return self._link.run(name, msgspec.structs.astuple(row))
+
+    def _store_all(self, kind: type[R], name: str, rows: Sequence[R]) -> list[R]:
+        if not rows:
+            return []
+        bindings = (msgspec.structs.astuple(row) for row in rows)
+        return [fetched(kind, values) for values in self._link.run_many(name, bindings)]

@@ -1,0 +1,60 @@
+"""A commit reads its facts and writes its plan, touching only the tables that the turn touches."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.sqlite.transaction.base import json_list
+from holdfast.backends.sqlite.transaction.graph import Graph
+from holdfast.backends.sqlite.transaction.work import Work
+
+SESSION_LEASE = "session"
+"""The kind of a session's lease; its resource is the session's key."""
+
+COMPLETED = "completed"
+
+
+class Commits(Graph, Work):
+    """What a turn needs, in as few statements as it needs."""
+
+    __slots__ = ()
+
+    async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
+        """Everything that a commit is judged by."""
+        session = query.session
+        return r.CommitFacts(
+            head=self._one(r.RevisionRow, "find_revision", (session.session_key, session.revision)),
+            turn=None
+            if query.turn_id is None
+            else self._one(r.RevisionRow, "find_turn", (session.session_key, query.turn_id)),
+            nodes=tuple(self._find_nodes(query.segments, query.node_ids)),
+            hashes=self._existing_hashes(session.family, query.hashes),
+            batches=()
+            if not query.claim_ids
+            else tuple(self._all(r.BatchRow, "batches_of_claims", (json_list(query.claim_ids),))),
+            sources=tuple(self._find_sources(query.sources)),
+            lease=self._find_lease(SESSION_LEASE, str(session.session_key)) if query.with_lease else None,
+        )
+
+    def _existing_hashes(self, family: int, hashes: tuple[str, ...]) -> frozenset[str]:
+        if not hashes:
+            return frozenset()
+        return frozenset(hash for (hash,) in self._values("find_hashes", (family, json_list(hashes))))
+
+    async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
+        """Write everything."""
+        session = plan.session
+        self._store("save_session", session)
+        self._store("insert_revision", plan.revision)
+        self._insert_nodes(plan.nodes)
+        if plan.blobs:
+            blobs = ((session.family, *msgspec.structs.astuple(blob)) for blob in plan.blobs)
+            self._link.run_many("insert_blob", blobs)
+        if plan.usage:
+            usage = ((session.session_key, *msgspec.structs.astuple(counter)) for counter in plan.usage)
+            self._link.run_many("add_usage", usage)
+        self._settle_batches(plan.completed_seqs, COMPLETED, now_ms)
+        if plan.attachment_ids:
+            self._run("stamp_attachments", (session.session_key, json_list(plan.attachment_ids), now_ms))
+        self._store_all(r.BatchRow, "insert_batch", plan.enqueues)

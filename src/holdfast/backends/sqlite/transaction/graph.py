@@ -1,0 +1,147 @@
+"""Nodes are found by id, read along their parents or in the order of their keys; contents are found by hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.sqlite.transaction.base import LARGEST_INTEGER, Base, json_list
+from holdfast.errors import Corrupt
+
+POSITIONS = (1 << r.POSITION_BITS) - 1
+"""The highest position that a node can have in its session."""
+
+NO_PAYLOAD = b"null"
+"""What is left of a vacuumed node's payload."""
+
+
+class Graph(Base):
+    """Nodes and blobs, shared by a family."""
+
+    __slots__ = ()
+
+    async def find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
+        """Nodes with these ids inside the segments, whatever their mark, by key."""
+        return self._find_nodes(segments, node_ids)
+
+    def _find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
+        if not segments or not node_ids:
+            return []
+        places = [(segment.session_key, segment.epoch, segment.last_key) for segment in segments]
+        bindings = {"segments": json_list(places), "node_ids": json_list(node_ids)}
+        return self._all(r.NodeRow, "find_nodes", bindings)
+
+    async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
+        """From the leaf towards the root, leaf first, at most `last`; a node that is not live ends it, left out."""
+        if last is not None and last <= 0:
+            return []
+        bindings = {"leaf_key": leaf_key, "last": LARGEST_INTEGER if last is None else last}
+        path = self._all(r.NodeRow, "read_path", bindings)
+        # A step always goes to a smaller key, so this is the order of the path; SQL itself promises none.
+        path.sort(key=_key_of, reverse=True)
+        for node in path:
+            if node.parent_key is None:
+                continue
+            if node.parent_key >= node.node_key:
+                raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is not older than itself")
+            if node.parent_id is None:
+                raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is missing")
+        return path
+
+    async def read_nodes(
+        self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
+    ) -> list[r.NodeRow]:
+        """Live nodes of the segments by key, beyond `after` in the direction of travel."""
+        found: list[r.NodeRow] = []
+        left = LARGEST_INTEGER if limit is None else limit
+        # One range after the other: a join of all of them would be read to its end and sorted before it is cut.
+        for segment in sorted(segments, key=_first_key_of, reverse=descending):
+            first_key, last_key = segment.first_key, segment.last_key
+            if after is not None:
+                first_key, last_key = (
+                    (first_key, min(last_key, after - 1)) if descending else (max(first_key, after + 1), last_key)
+                )
+            if left <= 0 or first_key > last_key:
+                continue
+            bindings = {
+                "first_key": first_key,
+                "last_key": last_key,
+                "epoch": segment.epoch,
+                "kind": kind,
+                "limit": left,
+            }
+            page = self._all(r.NodeRow, "read_nodes_down" if descending else "read_nodes_up", bindings)
+            found += page
+            left -= len(page)
+        return found
+
+    async def scan_nodes(self, session_key: int, *, after: int, limit: int) -> list[r.NodeRow]:
+        """Every node that the session wrote, any epoch and mark, by key, greater than `after`."""
+        base = session_key << r.POSITION_BITS
+        return self._all(r.NodeRow, "scan_nodes", (max(after, base), base + POSITIONS, limit))
+
+    async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
+        """Insert."""
+        self._insert_nodes(rows)
+
+    def _insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
+        if rows:
+            # The last field is the parent's id, which is not stored.
+            self._link.run_many("insert_node", (msgspec.structs.astuple(row)[:-1] for row in rows))
+
+    async def mark_nodes(self, node_keys: Sequence[int]) -> int:
+        """Turn live nodes into tombstoned ones."""
+        return self._run("mark_nodes", (json_list(node_keys),))
+
+    async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
+        """Turn up to `limit` tombstoned nodes (of one session, or of all) into vacuumed ones."""
+        if session_key is None:
+            return self._run("vacuum_nodes", (limit, NO_PAYLOAD))
+        return self._run("vacuum_session_nodes", (limit, NO_PAYLOAD, session_key))
+
+    async def node_epochs(self, session_key: int) -> list[int]:
+        """The distinct epochs that the session's stored nodes have."""
+        return [epoch for (epoch,) in self._values("node_epochs", (session_key,))]
+
+    async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
+        """Delete up to `limit` nodes of the epoch whose position is greater than `above`."""
+        base = session_key << r.POSITION_BITS
+        bindings = {
+            "session_key": session_key,
+            "session_base": base,
+            "epoch": epoch,
+            "above_key": base + above,
+            "positions": POSITIONS,
+            "limit": limit,
+        }
+        return self._run("drop_nodes", bindings)
+
+    async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
+        """The contents that exist, in any order."""
+        return self._all(r.BlobRow, "load_blobs", (family, json_list(hashes)))
+
+    async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
+        """Every content of the family by hash, greater than `after`."""
+        return self._all(r.BlobRow, "scan_blobs", (family, after, limit))
+
+    async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
+        """Delete (or only count) up to `limit` blobs that no revision of the family lists in `refs`: (count, bytes)."""
+        found = self._values("unreferenced_blobs", (family, limit))
+        if found and not dry_run:
+            self._run("drop_blobs", (family, json_list([hash for hash, _ in found])))
+        return len(found), sum(size for _, size in found)
+
+    async def blob_census(self, family: int) -> tuple[int, int, int]:
+        """How many revisions the family has, how many distinct hashes they list, and how many blobs there are."""
+        [(revisions, hashes, blobs)] = self._values("blob_census", (family,))
+        return revisions, hashes, blobs
+
+
+def _key_of(node: r.NodeRow) -> int:
+    return node.node_key
+
+
+def _first_key_of(segment: r.Segment) -> int:
+    return segment.first_key

@@ -1,0 +1,95 @@
+"""A process keeps its events in sequence; when it is dropped, all that hangs on it goes with it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.sqlite.transaction.base import json_list
+from holdfast.backends.sqlite.transaction.work import Work
+
+PROCESS_LEASE = "process"
+"""The kind of a process's lease; its resource is the process's id."""
+
+
+class Processes(Work):
+    """Processes and their events."""
+
+    __slots__ = ()
+
+    async def find_process(self, process_id: str) -> r.ProcessRow | None:
+        """One process."""
+        return self._one(r.ProcessRow, "find_process", (process_id,))
+
+    async def insert_process(self, row: r.ProcessRow) -> None:
+        """Insert."""
+        self._store("insert_process", row)
+
+    async def save_process(self, row: r.ProcessRow) -> int:
+        """Overwrite."""
+        return self._store("save_process", row)
+
+    async def list_processes(self, filter: r.ProcessFilter) -> list[r.ProcessRow]:
+        """Matching processes by id."""
+        bindings = msgspec.structs.asdict(filter) | {"after": filter.after or ""}
+        # The rarest property that is asked for chooses the index.
+        if filter.originator_session_id is not None:
+            name = "list_processes_of_originator"
+        elif filter.definition_hash is not None:
+            name = "list_processes_of_definition"
+        elif filter.status is not None:
+            name = "list_processes_of_status"
+        else:
+            name = "list_processes"
+        return self._all(r.ProcessRow, name, bindings)
+
+    async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
+        """Remove the wake target of every process that wakes this session, any frame; touch `updated_at_ms`."""
+        return self._run("clear_wake_targets", (session_id, now_ms))
+
+    async def find_event(self, process_id: str, sequence: int) -> r.EventRow | None:
+        """One event."""
+        return self._one(r.EventRow, "find_event", (process_id, sequence))
+
+    async def find_replay(self, process_id: str, replay_key: str) -> r.EventRow | None:
+        """The event with this replay key."""
+        return self._one(r.EventRow, "find_replay", (process_id, replay_key))
+
+    async def insert_event(self, row: r.EventRow) -> None:
+        """Insert."""
+        self._store("insert_event", row)
+
+    async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
+        """Matching events, ascending."""
+        bindings = msgspec.structs.asdict(filter)
+        if filter.pending_wakes:
+            name = "list_pending_wakes"
+        else:
+            name = "list_events" if filter.type is None else "list_events_of_type"
+        return self._all(r.EventRow, name, bindings)
+
+    async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
+        """The last events, ascending."""
+        newest_first = self._all(r.EventRow, "recent_events", (process_id, limit))
+        return newest_first[::-1]
+
+    async def count_events(self, process_id: str, type: str, through: int) -> int:
+        """How many events of the type have `sequence <= through`."""
+        return self._number("count_events", (process_id, type, through))
+
+    async def ack_wake(self, process_id: str, sequence: int) -> int:
+        """Mark a wake event acknowledged."""
+        return self._run("ack_wake", (process_id, sequence))
+
+    async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
+        """Delete (or only count) ended processes with events, grants and leases: (processes, events)."""
+        process_ids = [process_id for (process_id,) in self._values("ended_processes", (updated_until_ms, limit))]
+        listed = json_list(process_ids)
+        if not process_ids:
+            return 0, 0
+        if dry_run:
+            return len(process_ids), self._number("count_events_of_processes", (listed,))
+        events = self._run("drop_events_of_processes", (listed,))
+        self._run("drop_grants_of_processes", (listed,))
+        self._drop_leases(PROCESS_LEASE, process_ids)
+        return self._run("drop_processes", (listed,)), events

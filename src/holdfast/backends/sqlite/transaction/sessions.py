@@ -1,0 +1,97 @@
+"""Sessions are found by id, listed by key, and keep their revisions and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast import rows as r
+from holdfast.backends.sqlite.transaction.base import Base, fetched, json_list
+
+
+class Sessions(Base):
+    """Sessions and their revisions, usage and deletion."""
+
+    __slots__ = ()
+
+    async def find_session(self, session_id: str) -> r.SessionRow | None:
+        """The newest incarnation of this id, deleted or not."""
+        return self._one(r.SessionRow, "find_session", (session_id,))
+
+    async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
+        """The ids of these sessions, by key."""
+        return dict(self._values("session_ids", (json_list(session_keys),)))
+
+    async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
+        """Insert with a new key; family 0 becomes that key. Returns the stored row."""
+        [stored] = self._store_all(r.SessionRow, "insert_session", [row])
+        if stored.family != 0:
+            return stored
+        [values] = self._values("found_family", (stored.session_key,))
+        return fetched(r.SessionRow, values)
+
+    async def save_session(self, row: r.SessionRow) -> int:
+        """Overwrite every column of the row with this key."""
+        return self._store("save_session", row)
+
+    async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
+        """Live sessions: ascending by key, or by (changed_at_ms, key) if `changed_since_ms` is given."""
+        bindings: dict[str, int | str | None] = {
+            "limit": filter.limit,
+            "owner": filter.owner,
+            "parent": filter.parent,
+        }
+        if filter.changed_since_ms is not None:
+            # Keys start at 1, so that (time, 0) stands before every session that changed at that time.
+            since = (filter.changed_since_ms, 0)
+            after_ms, after = max(since, filter.after or since)
+            return self._all(r.SessionRow, "list_sessions_changed", bindings | {"after_ms": after_ms, "after": after})
+        bindings["after"] = 0 if filter.after is None else filter.after[0]
+        if filter.parent is not None:
+            return self._all(r.SessionRow, "list_sessions_of_parent", bindings)
+        name = "list_sessions" if filter.owner is None else "list_sessions_of_owner"
+        return self._all(r.SessionRow, name, bindings)
+
+    async def family_sessions(self, family: int) -> list[r.SessionRow]:
+        """Every incarnation in the family, deleted ones included, by key."""
+        return self._all(r.SessionRow, "family_sessions", (family,))
+
+    async def list_families(self, after: int, limit: int) -> list[int]:
+        """Families that own sessions, ascending, greater than `after`."""
+        return [family for (family,) in self._values("list_families", (after, limit))]
+
+    async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
+        """One revision."""
+        return self._one(r.RevisionRow, "find_revision", (session_key, revision))
+
+    async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
+        """Revisions greater than `after`, ascending."""
+        return self._all(r.RevisionRow, "list_revisions", (session_key, after, limit))
+
+    async def list_revisions_down(self, session_key: int, *, before: int, limit: int) -> list[r.RevisionRow]:
+        """Revisions less than `before`, descending."""
+        return self._all(r.RevisionRow, "list_revisions_down", (session_key, before, limit))
+
+    async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
+        """For each epoch that a stored revision has: (epoch, greatest node count), by epoch."""
+        return [(epoch, node_count) for epoch, node_count in self._values("revision_epochs", (session_key,))]
+
+    async def count_revisions(self, session_key: int, *, below: int) -> int:
+        """How many revisions are less than `below`."""
+        return self._number("count_revisions", (session_key, below))
+
+    async def drop_revisions(self, session_key: int, *, below: int, limit: int) -> int:
+        """Delete up to `limit` of the oldest revisions that are less than `below`."""
+        return self._run("drop_revisions", (session_key, below, limit))
+
+    async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
+        """The session's counters, by place."""
+        return self._all(r.UsageRow, "read_ledger", (session_key,))
+
+    async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
+        """Delete revisions, usage, work and attachment rows of a session. Returns those four counts."""
+        revisions = self._run("drop_session_revisions", (session_key,))
+        usage = self._run("drop_session_usage", (session_key,))
+        work = self._run("drop_session_unsettled_work", (session_key,))
+        work += self._run("drop_session_keyed_work", (session_key,))
+        attachments = self._run("drop_session_attachments", (session_key,))
+        return revisions, usage, work, attachments

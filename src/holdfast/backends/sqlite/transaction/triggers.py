@@ -1,0 +1,105 @@
+"""A subscription has one delivery for each occurrence, and each delivery one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.sqlite.transaction.base import LARGEST_INTEGER, SMALLEST_INTEGER, Base, json_list
+
+
+class Triggers(Base):
+    """Subscriptions, occurrences and deliveries."""
+
+    __slots__ = ()
+
+    async def insert_subscription(self, row: r.SubscriptionRow) -> r.SubscriptionRow:
+        """Insert with a new sequence number. Returns the stored row."""
+        [stored] = self._store_all(r.SubscriptionRow, "insert_subscription", [row])
+        return stored
+
+    async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
+        """One subscription."""
+        return self._one(r.SubscriptionRow, "find_subscription", (sequence,))
+
+    async def find_subscription_key(
+        self, session_id: str | None, frame_id: str | None, key: str
+    ) -> r.SubscriptionRow | None:
+        """The enabled subscription that exactly this registrant made under this key."""
+        return self._one(r.SubscriptionRow, "find_subscription_key", (session_id, frame_id, key))
+
+    async def save_subscription(self, row: r.SubscriptionRow) -> int:
+        """Overwrite."""
+        return self._store("save_subscription", row)
+
+    async def list_subscriptions(self, filter: r.SubscriptionFilter) -> list[r.SubscriptionRow]:
+        """Matching subscriptions by sequence."""
+        after, until = filter.after or 0, LARGEST_INTEGER
+        if filter.sequence is not None:
+            after, until = max(after, filter.sequence - 1), filter.sequence
+        bindings = msgspec.structs.asdict(filter) | {
+            "after": after,
+            "until": until,
+            "host_only": int(filter.host_only),
+        }
+        if filter.source_type is not None and filter.source_key is not None:
+            name = "list_subscriptions_of_source"
+        else:
+            name = "list_subscriptions" if filter.session_id is None else "list_subscriptions_of_session"
+        return self._all(r.SubscriptionRow, name, bindings)
+
+    async def drop_session_subscriptions(self, session_id: str) -> int:
+        """Delete the subscriptions of any frame of a session, with their deliveries."""
+        self._run("drop_session_deliveries", (session_id,))
+        return self._run("drop_session_subscriptions", (session_id,))
+
+    async def find_occurrence(self, occurrence_id: str) -> r.OccurrenceRow | None:
+        """One occurrence."""
+        return self._one(r.OccurrenceRow, "find_occurrence", (occurrence_id,))
+
+    async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
+        """Insert."""
+        self._store("insert_occurrence", row)
+
+    async def insert_deliveries(self, rows: Sequence[r.DeliveryRow]) -> list[r.DeliveryRow]:
+        """Insert those that are absent, and return only those."""
+        return self._store_all(r.DeliveryRow, "insert_delivery", rows)
+
+    async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
+        """One delivery."""
+        return self._one(r.DeliveryRow, "find_delivery", (occurrence_id, subscription_sequence))
+
+    async def find_process_delivery(self, process_id: str) -> r.DeliveryRow | None:
+        """The delivery that starts this process."""
+        return self._one(r.DeliveryRow, "find_process_delivery", (process_id,))
+
+    async def save_delivery(self, row: r.DeliveryRow) -> int:
+        """Overwrite."""
+        return self._store("save_delivery", row)
+
+    async def list_undelivered(
+        self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.DeliveryRow]:
+        """Reserved deliveries whose process does not exist, by (reserved_at_ms, occurrence_id, sequence)."""
+        after_ms, after_id, after_sequence = after or (SMALLEST_INTEGER, "", 0)
+        bindings = {
+            "reserved_until_ms": reserved_until_ms,
+            "after_ms": after_ms,
+            "after_id": after_id,
+            "after_sequence": after_sequence,
+            "limit": limit,
+        }
+        return self._all(r.DeliveryRow, "list_undelivered", bindings)
+
+    async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
+        """Delete (or only count) occurrences with no delivery still reserved: (occurrences, deliveries)."""
+        found = self._values("finished_occurrences", (occurred_until_ms, limit))
+        listed = json_list([occurrence_id for (occurrence_id,) in found])
+        if not found:
+            return 0, 0
+        if dry_run:
+            return len(found), self._number("count_deliveries_of_occurrences", (listed,))
+        deliveries = self._run("drop_deliveries_of_occurrences", (listed,))
+        return self._run("drop_occurrences", (listed,)), deliveries

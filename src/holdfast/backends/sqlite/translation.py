@@ -1,0 +1,64 @@
+"""What SQLite reports becomes an error of ours in this one place, and says what to do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+
+from holdfast.errors import Corrupt, HoldfastError, InvalidRequest, Unavailable
+
+BUSY = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError, apsw.SchemaChangeError)
+"""Somebody else is in the way, for now."""
+
+
+ADVICE = (
+    (BUSY, "another connection holds the database: retry, or raise busy_timeout_ms"),
+    (apsw.FullError, "the disk is full: make room and retry"),
+    (
+        (apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError),
+        "the file or its folder is read-only: make both writable for this user",
+    ),
+    (apsw.IOError, "the disk reported an error: check the disk and retry"),
+    (apsw.NoMemError, "out of memory: retry with less at once"),
+    ((apsw.InterruptError, apsw.AbortError), "the statement was interrupted: retry"),
+)
+"""What to do about errors that pass."""
+
+DAMAGE = (
+    (apsw.NotADBError, "the file is not a SQLite database, or its beginning is damaged"),
+    (apsw.CorruptError, "the file is damaged: restore it from a backup"),
+    (apsw.ConstraintError, "stored rows contradict each other"),
+    (apsw.SQLError, "the stored schema or data is not what it should be"),
+)
+"""What errors say about stored data."""
+
+
+def translated(error: apsw.Error, path: str) -> HoldfastError:
+    """The error that a caller gets. The caller raises it from the original."""
+    for kinds, advice in ADVICE:
+        if isinstance(error, kinds):
+            return Unavailable(f"{path}: {advice}")
+    for kind, reason in DAMAGE:
+        if isinstance(error, kind):
+            return Corrupt("database", path, f"{reason} ({error})")
+    if isinstance(error, apsw.CantOpenError):
+        return unopenable(path)
+    if isinstance(error, apsw.TooBigError):
+        return InvalidRequest("value", "is larger than SQLite can store")
+    return HoldfastError(f"{path}: SQLite refused a call in a way that Holdfast does not expect: {error}")
+
+
+def unopenable(path: str) -> HoldfastError:
+    """Why a file cannot be opened: SQLite does not say, so we look."""
+    file = Path(path)
+    if file.is_dir():
+        return InvalidRequest("path", f"{path} is a folder: name a file in it")
+    if not file.parent.is_dir():
+        return InvalidRequest("path", f"the folder {file.parent} does not exist: create it first")
+    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+        return Unavailable(f"{path}: the file may not be read and written by this user: change its permissions")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        return Unavailable(f"{path}: this user may not write to the folder: change its permissions")
+    return Unavailable(f"{path}: the file cannot be opened: check its permissions and the limit on open files")

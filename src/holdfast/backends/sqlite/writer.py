@@ -1,0 +1,242 @@
+"""One thread writes: operations that wait at the same time share one commit, and none hears of success before it.
+
+Each operation is alone in its savepoint, so that one that is refused takes nothing of the others with it. The first of
+a group needs none: there is nothing before it that a rollback could harm.
+
+The same thread notices what other processes commit. `PRAGMA data_version` of a connection changes when somebody else
+commits and not when the connection itself does, so that asking on the writer's connection tells strangers' commits from
+our own, for which every topic is known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+
+import apsw
+
+from holdfast.backends.sqlite.link import Link, until_free
+from holdfast.backends.sqlite.options import SqliteOptions
+from holdfast.backends.sqlite.transaction import SqliteTransaction
+from holdfast.backends.sqlite.translation import translated
+from holdfast.errors import Corrupt, HoldfastError, StoreClosed, Unavailable
+from holdfast.ports import Clock, Operation
+from holdfast.waiting import Signals, run_to_end
+
+T = TypeVar("T")
+
+LOOK_EVERY_S: Final = 0.003
+"""How often to look for commits of other processes while somebody waits; a look takes some ten microseconds."""
+
+
+class Job:
+    """An operation, the future of its result, and how long it is willing to wait for the database."""
+
+    __slots__ = ("deadline_s", "future", "operation")
+
+    def __init__(self, operation: Operation[Any], future: Future[Any], deadline_s: float) -> None:
+        self.operation = operation
+        self.future = future
+        self.deadline_s = deadline_s
+
+
+class Member:
+    """An operation that ran and waits for the commit of its group: with a result, or with the error that refused it."""
+
+    __slots__ = ("error", "future", "result", "topics")
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+        self.result: object = None
+        self.error: BaseException | None = None
+        self.topics: list[str] = []
+
+    def tell(self) -> None:
+        """Hand the outcome to the caller."""
+        if self.error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(self.error)
+
+
+class Writer:
+    """Runs operations in groups, in the order in which they came."""
+
+    def __init__(self, link: Link, options: SqliteOptions, clock: Clock, signals: Signals, *, shared: bool) -> None:
+        self._link = link
+        self._options = options
+        self._clock = clock
+        self._signals = signals
+        self._shared = shared
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._looking = False
+        # A reading from before any watch began can only be too old, and then wakes somebody for nothing: it never
+        # hides a change. So no watcher has to wait here for a first reading of its own.
+        self._seen_version: int = link.data_version()
+
+    def submit(self, operation: Operation[T]) -> Future[T]:
+        """Accept an operation. Its future is done once the commit is durable, or the operation refused."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._start()
+            deadline_s = time.monotonic() + self._options.busy_timeout_ms / 1000
+            self._jobs.put(Job(operation, future, deadline_s))
+        return future
+
+    def look_abroad(self) -> None:
+        """Notice commits of other processes for as long as somebody watches."""
+        # Read after the watch was registered: either the thread sees the watch before it parks, or we see it parked.
+        if self._shared and not self._looking:
+            with self._lock:
+                self._start()
+                self._jobs.put(None)
+
+    def _start(self) -> None:
+        if self._closed:
+            raise StoreClosed
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        with self._lock:
+            self._closed = True
+            self._jobs.put(None)
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    # What the thread does.
+
+    def _run(self) -> None:
+        while True:
+            job = self._next_job()
+            if job is not None:
+                self._run_group(job)
+            elif self._closed and self._jobs.empty():
+                # Nothing is put after `closed` is set, so that an empty queue stays empty.
+                self._looking = False
+                return
+
+    def _next_job(self) -> Job | None:
+        self._looking = False
+        if not (self._shared and self._signals.watched):
+            return self._jobs.get()
+        self._looking = True
+        try:
+            return self._jobs.get(timeout=LOOK_EVERY_S)
+        except Empty:
+            self._look()
+            return None
+
+    def _look(self) -> None:
+        """Wake everybody if another process committed: what it changed is not known."""
+        try:
+            version = self._link.data_version()
+        except HoldfastError:
+            # Somebody holds the file so tightly that it cannot be read. The next look will tell.
+            return
+        if version != self._seen_version:
+            self._seen_version = version
+            self._signals.publish_all()
+
+    def _run_group(self, first: Job) -> None:
+        members: list[Member] = []
+        job: Job | None = first
+        try:
+            while job is not None:
+                if job.future.set_running_or_notify_cancel():
+                    members.append(Member(job.future))
+                    if len(members) == 1:
+                        self._begin(job.deadline_s)
+                    self._run_member(job.operation, members[-1], alone=len(members) == 1)
+                    if not self._link.connection.in_transaction:
+                        # The first was refused and has taken back everything. The next begins a group of its own.
+                        break
+                job = self._another_job() if len(members) < self._options.group_size else None
+            if self._link.connection.in_transaction:
+                self._link.control("commit")
+        except BaseException as error:
+            # Whatever happened, the thread lives on and nobody is left waiting.
+            self._abandon(members, error)
+        finally:
+            self._link.in_group = False
+        # Only now: even a refusal may rest on what an earlier member wrote.
+        for member in members:
+            member.tell()
+        self._signals.publish(topic for member in members for topic in member.topics)
+
+    def _another_job(self) -> Job | None:
+        """The next operation that waits already. A call for attention, or to stop, is left for after the commit."""
+        try:
+            job = self._jobs.get_nowait()
+        except Empty:
+            return None
+        if job is None:
+            self._jobs.put(None)
+        return job
+
+    def _begin(self, deadline_s: float) -> None:
+        until_free(
+            self._link.path,
+            lambda: self._link.control("begin_write"),
+            deadline_s=deadline_s,
+            meanwhile=self._look_if_watched,
+        )
+        self._link.in_group = True
+        self._look_if_watched()
+
+    def _look_if_watched(self) -> None:
+        if self._shared and self._signals.watched:
+            self._look()
+
+    def _run_member(self, operation: Operation[Any], member: Member, *, alone: bool) -> None:
+        """Run one operation; afterwards its changes are part of the transaction, or there is no trace of them."""
+        link = self._link
+        if not alone:
+            link.control("save_member")
+        try:
+            transaction = SqliteTransaction(link, self._clock.now_ms())
+            member.result = run_to_end(operation(transaction))
+            member.topics = transaction.topics
+        except BaseException as error:  # whatever it is, it is the caller's
+            member.error = error
+        if not link.connection.in_transaction:
+            # SQLite itself gave up, and with this one all that came before it. An operation may even have caught that.
+            raise Unavailable(f"{link.path}: SQLite gave the transaction up: retry") from member.error
+        if member.error is None:
+            if not alone:
+                link.control("release_member")
+        elif alone:
+            link.control("rollback")
+        else:
+            link.control("undo_member")
+            link.control("release_member")
+
+    def _abandon(self, members: list[Member], cause: BaseException) -> None:
+        """Nothing of the group is stored: make sure of it, and leave everybody an error of his own."""
+        if self._link.connection.in_transaction:
+            try:
+                self._link.control("rollback")
+            except apsw.Error as error:
+                cause = error
+        for member in members:
+            member.error = self._not_applied(cause)
+            member.topics = []
+
+    def _not_applied(self, cause: BaseException) -> HoldfastError:
+        known = translated(cause, self._link.path) if isinstance(cause, apsw.Error) else cause
+        if isinstance(known, Corrupt):
+            error: HoldfastError = Corrupt(known.table, known.key, known.reason)
+        else:
+            reason = known.message if isinstance(known, HoldfastError) else repr(known)
+            error = Unavailable(f"nothing was stored: {reason}")
+        error.__cause__ = cause
+        return error

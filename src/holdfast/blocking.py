@@ -1,0 +1,324 @@
+"""The same store without `await`: same names, same arguments, same results, no logic of its own.
+
+Each method below is the async one, driven to its end for the calling thread. A blocking store may be used from many threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+from holdfast import store as asynchronous
+from holdfast.ports import Backend
+
+P = ParamSpec("P")
+T = TypeVar("T")
+F = TypeVar("F", bound="Facet")
+
+
+class Facet:
+    """A facet of a blocking store: an async one and the backend that drives it."""
+
+    def __init__(self, facet: Any, backend: Backend) -> None:
+        self._facet = facet
+        self._backend = backend
+
+    def __repr__(self) -> str:
+        return f"blocking {self._facet!r}"
+
+
+class without_await(Generic[P, T]):  # noqa: N801 - read as a verb: claim = without_await(Queue.claim)
+    """An async method as a blocking one, with the same parameters and the same documentation."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+        self.__wrapped__ = method
+
+    @overload
+    def __get__(self, facet: None, owner: type[Any]) -> without_await[P, T]: ...
+    @overload
+    def __get__(self, facet: Facet, owner: type[Any]) -> Callable[P, T]: ...
+    def __get__(self, facet: Facet | None, owner: type[Any]) -> without_await[P, T] | Callable[P, T]:
+        """The method, bound to a blocking facet."""
+        if facet is None:
+            return self
+        bound, backend = self._method.__get__(facet._facet), facet._backend  # noqa: SLF001 - its own parts
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return backend.drive(bound(*args, **kwargs))
+
+        call.__doc__ = self.__doc__
+        return call
+
+
+class without_await_each(Generic[P, T]):  # noqa: N801 - read as a verb, like without_await
+    """An async iterator as a blocking one."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+        self.__wrapped__ = method
+
+    @overload
+    def __get__(self, facet: None, owner: type[Any]) -> without_await_each[P, T]: ...
+    @overload
+    def __get__(self, facet: Facet, owner: type[Any]) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, facet: Facet | None, owner: type[Any]) -> without_await_each[P, T] | Callable[P, Iterator[T]]:
+        """The method, bound to a blocking facet."""
+        if facet is None:
+            return self
+        bound, backend = self._method.__get__(facet._facet), facet._backend  # noqa: SLF001 - its own parts
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+            items = bound(*args, **kwargs)
+            while True:
+                try:
+                    yield cast("T", backend.drive(items.__anext__()))
+                except StopAsyncIteration:
+                    return
+
+        call.__doc__ = self.__doc__
+        return call
+
+
+class SessionAttachments(Facet):
+    """`session.attachments`, without await."""
+
+    put = without_await(asynchronous.SessionAttachments.put)
+    get = without_await(asynchronous.SessionAttachments.get)
+    list = without_await(asynchronous.SessionAttachments.list)
+    record_intent = without_await(asynchronous.SessionAttachments.record_intent)
+    commit_refs = without_await(asynchronous.SessionAttachments.commit_refs)
+    list_uncommitted = without_await(asynchronous.SessionAttachments.list_uncommitted)
+    forget = without_await(asynchronous.SessionAttachments.forget)
+
+
+class Session(Facet):
+    """A handle on a session, without await."""
+
+    def __init__(self, session: asynchronous.Session, backend: Backend) -> None:
+        super().__init__(session, backend)
+        self._session = session
+        self.attachments = SessionAttachments(session.attachments, backend)
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that the handle is bound to, None while it is unbound."""
+        return self._session.session_id
+
+    meta = without_await(asynchronous.Session.meta)
+    save_meta = without_await(asynchronous.Session.save_meta)
+    load = without_await(asynchronous.Session.load)
+    load_node = without_await(asynchronous.Session.load_node)
+    nodes = without_await(asynchronous.Session.nodes)
+    commit = without_await(asynchronous.Session.commit)
+    add_nodes = without_await(asynchronous.Session.add_nodes)
+    history = without_await(asynchronous.Session.history)
+    tombstone = without_await(asynchronous.Session.tombstone)
+
+
+class giving_a_session(Generic[P]):  # noqa: N801 - read as a verb, like without_await
+    """An async method that gives a handle, as a blocking one that gives a blocking handle."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[asynchronous.Session]]) -> None:
+        self._inner = without_await(method)
+        self.__doc__ = method.__doc__
+        self.__wrapped__ = method
+
+    @overload
+    def __get__(self, facet: None, owner: type[Any]) -> giving_a_session[P]: ...
+    @overload
+    def __get__(self, facet: Facet, owner: type[Any]) -> Callable[P, Session]: ...
+    def __get__(self, facet: Facet | None, owner: type[Any]) -> giving_a_session[P] | Callable[P, Session]:
+        """The method, bound to a blocking facet."""
+        if facet is None:
+            return self
+        inner = self._inner.__get__(facet, owner)
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> Session:
+            return Session(inner(*args, **kwargs), facet._backend)  # noqa: SLF001 - its own parts
+
+        call.__doc__ = self.__doc__
+        return call
+
+
+class Sessions(Facet):
+    """`store.sessions`, without await."""
+
+    def __init__(self, sessions: asynchronous.Sessions, backend: Backend) -> None:
+        super().__init__(sessions, backend)
+        self._sessions = sessions
+
+    create = giving_a_session(asynchronous.Sessions.create)
+    fork = giving_a_session(asynchronous.Sessions.fork)
+    list = without_await(asynchronous.Sessions.list)
+    delete = without_await(asynchronous.Sessions.delete)
+
+    def open(self, session_id: str) -> Session | None:
+        """A handle on a session that has metadata, None if there is none."""
+        found = self._backend.drive(self._sessions.open(session_id))
+        return None if found is None else Session(found, self._backend)
+
+    def handle(self, session_id: str) -> Session:
+        """A handle on a session, whether or not it exists; nothing is read."""
+        return Session(self._sessions.handle(session_id), self._backend)
+
+    def unbound(self) -> Session:
+        """A handle that belongs to the first session it successfully commits."""
+        return Session(self._sessions.unbound(), self._backend)
+
+
+class Queue(Facet):
+    """`store.queue`, without await."""
+
+    enqueue = without_await(asynchronous.Queue.enqueue)
+    claim = without_await(asynchronous.Queue.claim)
+    claim_exactly = without_await(asynchronous.Queue.claim_exactly)
+    renew = without_await(asynchronous.Queue.renew)
+    abandon = without_await(asynchronous.Queue.abandon)
+    cancel = without_await(asynchronous.Queue.cancel)
+    get = without_await(asynchronous.Queue.get)
+    list = without_await(asynchronous.Queue.list)
+    list_pending = without_await(asynchronous.Queue.list_pending)
+    wait = without_await(asynchronous.Queue.wait)
+
+
+class Attachments(Facet):
+    """`store.attachments`, without await."""
+
+    list_uncommitted = without_await(asynchronous.Attachments.list_uncommitted)
+    sweep = without_await(asynchronous.Attachments.sweep)
+
+
+class Processes(Facet):
+    """`store.processes`, without await."""
+
+    register = without_await(asynchronous.Processes.register)
+    get = without_await(asynchronous.Processes.get)
+    list = without_await(asynchronous.Processes.list)
+    set_external_ref = without_await(asynchronous.Processes.set_external_ref)
+    set_wait = without_await(asynchronous.Processes.set_wait)
+    clear_wait = without_await(asynchronous.Processes.clear_wait)
+    complete = without_await(asynchronous.Processes.complete)
+    wait = without_await(asynchronous.Processes.wait)
+    forget_session = without_await(asynchronous.Processes.forget_session)
+
+
+class Events(Facet):
+    """`store.events`, without await."""
+
+    append = without_await(asynchronous.Events.append)
+    signal = without_await(asynchronous.Events.signal)
+    request_cancel = without_await(asynchronous.Events.request_cancel)
+    after = without_await(asynchronous.Events.after)
+    recent = without_await(asynchronous.Events.recent)
+    count = without_await(asynchronous.Events.count)
+    wait_for = without_await(asynchronous.Events.wait_for)
+    follow = without_await_each(asynchronous.Events.follow)
+    wakes = without_await(asynchronous.Events.wakes)
+    ack_wake = without_await(asynchronous.Events.ack_wake)
+
+
+class Grants(Facet):
+    """`store.grants`, without await."""
+
+    grant = without_await(asynchronous.Grants.grant)
+    revoke = without_await(asynchronous.Grants.revoke)
+    transfer = without_await(asynchronous.Grants.transfer)
+    list = without_await(asynchronous.Grants.list)
+    list_live = without_await(asynchronous.Grants.list_live)
+    has = without_await(asynchronous.Grants.has)
+    of_process = without_await(asynchronous.Grants.of_process)
+
+
+class Leases(Facet):
+    """`store.leases`, without await."""
+
+    claim = without_await(asynchronous.Leases.claim)
+    renew = without_await(asynchronous.Leases.renew)
+    release = without_await(asynchronous.Leases.release)
+    holder = without_await(asynchronous.Leases.holder)
+
+
+class Triggers(Facet):
+    """`store.triggers`, without await."""
+
+    def __init__(self, triggers: asynchronous.Triggers, backend: Backend) -> None:
+        super().__init__(triggers, backend)
+        self.source_key = triggers.source_key
+
+    subscribe = without_await(asynchronous.Triggers.subscribe)
+    list = without_await(asynchronous.Triggers.list)
+    cancel = without_await(asynchronous.Triggers.cancel)
+    forget_session = without_await(asynchronous.Triggers.forget_session)
+    record = without_await(asynchronous.Triggers.record)
+    reserve = without_await(asynchronous.Triggers.reserve)
+    emit = without_await(asynchronous.Triggers.emit)
+    undelivered = without_await(asynchronous.Triggers.undelivered)
+    mark_started = without_await(asynchronous.Triggers.mark_started)
+    mark_failed = without_await(asynchronous.Triggers.mark_failed)
+
+
+class Artifacts(Facet):
+    """`store.artifacts`, without await."""
+
+    put = without_await(asynchronous.Artifacts.put)
+    put_content = without_await(asynchronous.Artifacts.put_content)
+    get = without_await(asynchronous.Artifacts.get)
+    delete = without_await(asynchronous.Artifacts.delete)
+
+
+class Maintenance(Facet):
+    """`store.maintenance`, without await."""
+
+    vacuum = without_await(asynchronous.Maintenance.vacuum)
+    collect_garbage = without_await(asynchronous.Maintenance.collect_garbage)
+    prune = without_await(asynchronous.Maintenance.prune)
+    stats = without_await(asynchronous.Maintenance.stats)
+    verify = without_await(asynchronous.Maintenance.verify)
+
+
+class BlockingStore:
+    """An open store for threads. Use it as a context manager, or `close` it."""
+
+    def __init__(self, store: asynchronous.Store, backend: Backend) -> None:
+        self._store = store
+        self._backend = backend
+        self.sessions = Sessions(store.sessions, backend)
+        self.queue = Queue(store.queue, backend)
+        self.attachments = Attachments(store.attachments, backend)
+        self.processes = Processes(store.processes, backend)
+        self.events = Events(store.events, backend)
+        self.grants = Grants(store.grants, backend)
+        self.leases = Leases(store.leases, backend)
+        self.triggers = Triggers(store.triggers, backend)
+        self.artifacts = Artifacts(store.artifacts, backend)
+        self.maintenance = Maintenance(store.maintenance, backend)
+
+    @property
+    def durability(self) -> Literal["ephemeral", "durable"]:
+        """Whether what is acknowledged survives the process."""
+        return self._store.durability
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the stored schema."""
+        return self._store.schema_version
+
+    def ddl(self) -> str:
+        """The statements that make the schema, for those who run them by hand."""
+        return self._store.ddl()
+
+    def close(self) -> None:
+        """Finish what was accepted and let the database go; later calls are `StoreClosed`."""
+        self._backend.drive(self._store.close())
+
+    def __enter__(self) -> BlockingStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

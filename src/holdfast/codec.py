@@ -1,0 +1,202 @@
+"""Values become bytes and come back equal, or an error says why; stored bytes are data and never code.
+
+Documents (the caller's JSON) are stored as they were sent, key order included. Records (our own values) carry a format
+version in their first byte. Content is named by the SHA-256 of its uncompressed bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from holdfast.errors import Corrupt, InvalidRequest
+from holdfast.records.common import Document
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+T = TypeVar("T")
+
+RECORD_FORMAT = 1
+"""The format of stored records; a reader refuses a format that it does not know."""
+
+COMPRESS_FROM_BYTES = 256
+"""Smaller contents are stored as they are: a frame header would eat what compression saves."""
+
+Encoding = Literal["raw", "zstd"]
+ContentFormat = Literal["json", "bytes"]
+
+_encode = msgspec.json.Encoder().encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder().decode
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+# Documents.
+
+
+def encode_document(value: Document) -> bytes:
+    """JSON, in the caller's key order. The value must have been checked (see `document_problem`)."""
+    return _encode(value)
+
+
+def decode_document(data: bytes, *, table: str, key: object) -> Document:
+    """The document that was stored."""
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Corrupt(table, str(key), "the stored document is not JSON") from error
+
+
+def checked_document(value: Document, *, depth: int) -> bytes | str:
+    """The value's bytes if it survives its own encoding unchanged, else what is wrong with it, as text.
+
+    A value that JSON cannot hold (NaN, bytes, a tuple, a non-text key, a lone surrogate) does not come back equal.
+    """
+    try:
+        data = _encode(value)
+    except RecursionError:
+        return f"is nested deeper than {depth} levels"
+    except UnicodeEncodeError:
+        return "contains a lone surrogate, which is not text"
+    except (TypeError, ValueError, OverflowError, msgspec.EncodeError) as error:
+        return f"is not a JSON value: {error}"
+    # Depth cannot exceed the number of brackets, and counting those is cheap: most documents need no walk.
+    if data.count(b"[") + data.count(b"{") > depth and _deeper_than(value, depth):
+        return f"is nested deeper than {depth} levels"
+    try:
+        unchanged = bool(_decode(data) == value)
+    except RecursionError:
+        return f"is nested deeper than {depth} levels"
+    return data if unchanged else "is not a JSON value: it holds NaN, Infinity, a tuple, bytes or a key that is not text"
+
+
+def _deeper_than(value: Document, depth: int) -> bool:
+    """Whether containers nest more than `depth` levels: `[]` is one level, `[[]]` two."""
+    containers: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(depth):
+        inside: list[Any] = []
+        for container in containers:
+            items = container.values() if isinstance(container, dict) else container
+            inside.extend(item for item in items if isinstance(item, dict | list))
+        containers = inside
+        if not containers:
+            return False
+    return True
+
+
+# Records.
+
+
+def encode_record(value: object) -> bytes:
+    """One of our own values, with the format version in front."""
+    return bytes((RECORD_FORMAT,)) + _encode(value)
+
+
+def decode_record(kind: type[T], data: bytes, *, table: str, key: object) -> T:
+    """The record that was stored; anything else is `Corrupt`."""
+    if not data or data[0] != RECORD_FORMAT:
+        found = data[0] if data else "none"
+        raise Corrupt(table, str(key), f"record format {found} is not {RECORD_FORMAT}")
+    try:
+        decoded: T = _decoder(kind).decode(data[1:])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Corrupt(table, str(key), f"the stored {kind} does not decode") from error
+    return decoded
+
+
+# Names of content.
+
+
+def digest(data: bytes) -> str:
+    """SHA-256, in lowercase hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def stable_hash(value: object) -> str:
+    """The hash of a value's canonical form: compact JSON with sorted keys."""
+    return digest(_encode_sorted(value))
+
+
+def content_ref(format: ContentFormat, data: bytes) -> str:
+    """The ref of a checkpoint component: how its bytes are read, and their hash."""
+    return f"{format}-sha256:{digest(data)}"
+
+
+def split_ref(ref: str) -> tuple[ContentFormat, str] | None:
+    """The format and hash that a ref names, or None if it is no ref of ours."""
+    format, mark, hash = ref.partition("-sha256:")
+    if not mark or len(hash) != 64 or not set(hash) <= set("0123456789abcdef"):
+        return None
+    if format == "json":
+        return "json", hash
+    return ("bytes", hash) if format == "bytes" else None
+
+
+# Contents.
+
+
+def pack(data: bytes) -> tuple[Encoding, bytes]:
+    """The bytes as they are stored: compressed where that saves space."""
+    if len(data) >= COMPRESS_FROM_BYTES:
+        packed = zstd.compress(data)
+        if len(packed) < len(data):
+            return "zstd", packed
+    return "raw", data
+
+
+def unpack(encoding: str, body: bytes, *, size: int, hash: str, table: str, key: object) -> bytes:
+    """The original bytes, proven by their hash."""
+    if encoding == "raw":
+        data = body
+    elif encoding == "zstd":
+        try:
+            # The frame states its size: a damaged or hostile one must not make us allocate more than was stored.
+            if zstd.get_frame_info(body).decompressed_size != size:
+                raise Corrupt(table, str(key), "the stored size does not match the frame")
+            data = zstd.decompress(body)
+        except zstd.ZstdError as error:
+            raise Corrupt(table, str(key), "the stored content does not decompress") from error
+    else:
+        raise Corrupt(table, str(key), f"unknown encoding {encoding!r}")
+    if len(data) != size or digest(data) != hash:
+        raise Corrupt(table, str(key), "the stored content does not match its hash")
+    return data
+
+
+# Cursors.
+
+
+def encode_cursor(listing: str, position: Sequence[int | str]) -> str:
+    """An opaque place in a listing."""
+    return base64.urlsafe_b64encode(_encode([listing, *position])).decode().rstrip("=")
+
+
+def decode_cursor(listing: str, cursor: object, kinds: Sequence[type]) -> tuple[Any, ...]:
+    """The place that `encode_cursor` named; a cursor of another listing is refused."""
+    problem = InvalidRequest("after", f"is not a cursor of this listing ({listing})")
+    if not isinstance(cursor, str) or not cursor.isascii():
+        raise problem
+    try:
+        parts = _decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (binascii.Error, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise problem from error
+    if not isinstance(parts, list) or parts[:1] != [listing] or len(parts) != len(kinds) + 1:
+        raise problem
+    for part, kind in zip(parts[1:], kinds, strict=True):
+        if type(part) is not kind or (kind is int and not -(2**63) <= part < 2**63):
+            raise problem
+    return tuple(parts[1:])

@@ -1,0 +1,367 @@
+"""Every refusal has one type, and the type says what the caller does next.
+
+    HoldfastError
+    ├── Conflict          reload and decide
+    │   ├── HeadConflict            somebody else moved the head
+    │   ├── TurnConflict            this turn id was used for other content
+    │   ├── SessionBindingConflict  this handle belongs to another session
+    │   ├── SessionExists           the id that was to be made is taken
+    │   ├── RegistrationConflict    this process id was registered differently
+    │   ├── ReplayConflict          this replay key was used for another event
+    │   ├── SourceKeyConflict       this source key was used for other work
+    │   ├── OccurrenceConflict      this idempotency key was used for another occurrence
+    │   ├── SubscriptionConflict    this subscription key was used for another definition
+    │   ├── NodeConflict            this node id was used for another node
+    │   ├── AlreadyTerminal         the process has ended
+    │   ├── LeaseHeld               somebody else holds the lease
+    │   ├── LeaseLost               the lease is not ours any more
+    │   └── ClaimLost               the claimed work is not ours any more
+    ├── InvalidRequest    fix the call
+    ├── NotFound          it was never there, or it is gone
+    │   ├── UnknownSession
+    │   ├── SessionDeleted
+    │   ├── UnknownProcess
+    │   ├── UnknownWake
+    │   ├── UnknownOccurrence
+    │   ├── UnknownDelivery
+    │   ├── UnknownRef
+    │   └── NotGranted
+    ├── Unavailable       wait and retry
+    │   ├── PoolTimeout
+    │   ├── StoreClosed
+    │   ├── DurabilityUncertain
+    │   └── WaitTimeout
+    ├── Incompatible      upgrade something
+    │   ├── SchemaTooNew
+    │   └── SchemaMissing
+    └── Corrupt           call somebody: stored data is damaged
+
+Each error carries its facts as attributes, `retryable` (would the same call, repeated, have a chance?) and `outcome`
+(did it take effect?). What a driver raised is kept as `__cause__` and never becomes the message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Outcome = Literal["applied", "not_applied", "unknown"]
+
+
+class HoldfastError(Exception):
+    """The root of every error that Holdfast raises on purpose."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, outcome: Outcome = "not_applied") -> None:
+        super().__init__(message)
+        self.message = message
+        self.outcome: Outcome = outcome
+
+
+# Conflict: reload and decide.
+
+
+class Conflict(HoldfastError):
+    """What is stored contradicts the call: reload, then decide anew."""
+
+
+class HeadConflict(Conflict):
+    """The session's head is not at the expected revision: load it and redo the turn on top."""
+
+    def __init__(self, session_id: str, expected: int, actual: int) -> None:
+        super().__init__(f"session {session_id!r} is at revision {actual}, not {expected}: load it and commit on top")
+        self.session_id = session_id
+        self.expected = expected
+        self.actual = actual
+
+
+class TurnConflict(Conflict):
+    """The turn id was committed before with other content: use a new turn id for a new turn."""
+
+    def __init__(self, session_id: str, turn_id: str) -> None:
+        super().__init__(f"turn {turn_id!r} of session {session_id!r} was committed before with other content")
+        self.session_id = session_id
+        self.turn_id = turn_id
+
+
+class SessionBindingConflict(Conflict):
+    """The handle is bound to one session and was asked to act on another."""
+
+    def __init__(self, bound: str | None, attempted: str | None) -> None:
+        if bound is None:
+            message = "this handle is not bound to a session yet: commit through it first, or use sessions.handle(id)"
+        else:
+            message = f"this handle is bound to session {bound!r}, not {attempted!r}: use sessions.handle({attempted!r})"
+        super().__init__(message)
+        self.bound = bound
+        self.attempted = attempted
+
+
+class SessionExists(Conflict):
+    """A session of this id exists already: choose another id, or open it."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id!r} exists already: choose another id, or open it")
+        self.session_id = session_id
+
+
+class RegistrationConflict(Conflict):
+    """The process id is registered with another definition (registration hash conflict)."""
+
+    def __init__(self, process_id: str, existing_hash: str, new_hash: str) -> None:
+        super().__init__(
+            f"process {process_id!r}: registration hash conflict: existing {existing_hash}, new {new_hash}; "
+            "register a changed process under a new id"
+        )
+        self.process_id = process_id
+        self.existing_hash = existing_hash
+        self.new_hash = new_hash
+
+
+class ReplayConflict(Conflict):
+    """The replay key names an event with other content."""
+
+    def __init__(self, process_id: str, replay_key: str) -> None:
+        super().__init__(f"event replay key {replay_key!r} of process {process_id!r} conflicts with an existing event")
+        self.process_id = process_id
+        self.replay_key = replay_key
+
+
+class SourceKeyConflict(Conflict):
+    """The source key names work with other content."""
+
+    def __init__(self, session_id: str, source_key: str) -> None:
+        super().__init__(f"source key {source_key!r} of session {session_id!r} was used for other work")
+        self.session_id = session_id
+        self.source_key = source_key
+
+
+class OccurrenceConflict(Conflict):
+    """The idempotency key names an occurrence with other content (trigger occurrence idempotency conflict)."""
+
+    def __init__(self, source_type: str, source_key: str, idempotency_key: str) -> None:
+        super().__init__(
+            f"trigger occurrence idempotency conflict: key {idempotency_key!r} of source {source_type!r}/{source_key!r} "
+            "was used for another occurrence"
+        )
+        self.source_type = source_type
+        self.source_key = source_key
+        self.idempotency_key = idempotency_key
+
+
+class SubscriptionConflict(Conflict):
+    """The subscription key names a subscription with another definition: cancel it, or use another key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"subscription key {key!r} is registered with another definition: cancel it or use another key")
+        self.key = key
+
+
+class NodeConflict(Conflict):
+    """The node id names another node: history is append-only."""
+
+    def __init__(self, session_id: str, node_id: str) -> None:
+        super().__init__(f"node {node_id!r} of session {session_id!r} exists with other content: use a new node id")
+        self.session_id = session_id
+        self.node_id = node_id
+
+
+class AlreadyTerminal(Conflict):
+    """The process is already terminal: nothing more can happen to it."""
+
+    def __init__(self, process_id: str, status: str) -> None:
+        super().__init__(f"process {process_id!r} is already terminal ({status})")
+        self.process_id = process_id
+        self.status = status
+
+
+class LeaseHeld(Conflict):
+    """Somebody else holds a live lease: wait until it expires or is released."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, resource: str, owner: str, expires_at_ms: int) -> None:
+        super().__init__(f"{resource} is already leased by {owner!r} until {expires_at_ms}")
+        self.resource = resource
+        self.owner = owner
+        self.expires_at_ms = expires_at_ms
+
+
+class LeaseLost(Conflict):
+    """The lease is missing or expired: stop working on the resource and claim it anew."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"the lease on {resource} is missing or expired: claim it anew")
+        self.resource = resource
+
+
+class ClaimLost(Conflict):
+    """The claim does not hold exactly this work any more: drop the result and claim anew."""
+
+    def __init__(self, session_id: str, claim_id: str) -> None:
+        super().__init__(f"claim {claim_id!r} on session {session_id!r} is lost, expired or incomplete: claim anew")
+        self.session_id = session_id
+        self.claim_id = claim_id
+
+
+# InvalidRequest: fix the call.
+
+
+class InvalidRequest(HoldfastError):
+    """The call itself is wrong: `field` says where, `limit` the bound that it broke, if any."""
+
+    def __init__(self, field: str, problem: str, *, limit: int | None = None) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+        self.limit = limit
+
+
+# NotFound: it was never there, or it is gone.
+
+
+class NotFound(HoldfastError):
+    """What the call names does not exist."""
+
+
+class UnknownSession(NotFound):
+    """No session of this id was ever made."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"unknown session {session_id!r}")
+        self.session_id = session_id
+
+
+class SessionDeleted(NotFound):
+    """The session was deleted: the handle is dead for ever, even if the id is created again."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"session {session_id!r} was deleted: create it anew and use the new handle")
+        self.session_id = session_id
+
+
+class UnknownProcess(NotFound):
+    """No process of this id is registered."""
+
+    def __init__(self, process_id: str) -> None:
+        super().__init__(f"unknown process {process_id!r}")
+        self.process_id = process_id
+
+
+class UnknownWake(NotFound):
+    """The process has no wake at this sequence number."""
+
+    def __init__(self, process_id: str, sequence: int) -> None:
+        super().__init__(f"process {process_id!r} has no wake at sequence {sequence}")
+        self.process_id = process_id
+        self.sequence = sequence
+
+
+class UnknownOccurrence(NotFound):
+    """No occurrence of this id was recorded."""
+
+    def __init__(self, occurrence_id: str) -> None:
+        super().__init__(f"unknown trigger occurrence {occurrence_id!r}")
+        self.occurrence_id = occurrence_id
+
+
+class UnknownDelivery(NotFound):
+    """No delivery of this occurrence to this subscription was reserved."""
+
+    def __init__(self, occurrence_id: str, subscription_id: str) -> None:
+        super().__init__(f"occurrence {occurrence_id!r} has no delivery reserved for {subscription_id!r}")
+        self.occurrence_id = occurrence_id
+        self.subscription_id = subscription_id
+
+
+class UnknownRef(NotFound):
+    """The ref names nothing that this session can reach: send the body."""
+
+    def __init__(self, field: str, ref: str) -> None:
+        super().__init__(f"{field}: unknown ref {ref!r}")
+        self.field = field
+        self.ref = ref
+
+
+class NotGranted(NotFound):
+    """The scope holds no handle of this process."""
+
+    def __init__(self, process_id: str, session_id: str) -> None:
+        super().__init__(f"process handle {process_id!r} is not granted to session {session_id!r}")
+        self.process_id = process_id
+        self.session_id = session_id
+
+
+# Unavailable: wait and retry.
+
+
+class Unavailable(HoldfastError):
+    """The database did not do it now: wait and retry; `outcome` says whether it may have happened."""
+
+    retryable: ClassVar[bool] = True
+
+
+class PoolTimeout(Unavailable):
+    """No connection became free in time."""
+
+
+class StoreClosed(Unavailable):
+    """The store was closed: open it again."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__("the store is closed: open it again")
+
+
+class DurabilityUncertain(Unavailable):
+    """The write is applied here, but its replication was not confirmed."""
+
+
+class WaitTimeout(Unavailable):
+    """What was waited for did not happen in time: wait again."""
+
+    def __init__(self, what: str, timeout_ms: int) -> None:
+        super().__init__(f"{what} did not happen within {timeout_ms} ms")
+        self.what = what
+        self.timeout_ms = timeout_ms
+
+
+# Incompatible: upgrade something.
+
+
+class Incompatible(HoldfastError):
+    """This version of Holdfast and this database do not fit."""
+
+
+class SchemaTooNew(Incompatible):
+    """The database was written by a newer Holdfast: upgrade this one."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(f"the database has schema version {found}, this Holdfast knows {known}: upgrade Holdfast")
+        self.found = found
+        self.known = known
+
+
+class SchemaMissing(Incompatible):
+    """The database lacks the schema and `migrate=False` forbids creating it."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(
+            f"the database has schema version {found}, this Holdfast needs {known}: open it once with migrate=True"
+        )
+        self.found = found
+        self.known = known
+
+
+# Corrupt: call somebody.
+
+
+class Corrupt(HoldfastError):
+    """Stored data cannot be what it should be: nothing was guessed, nothing was changed."""
+
+    def __init__(self, table: str, key: str, reason: str) -> None:
+        super().__init__(f"{table} {key}: {reason}")
+        self.table = table
+        self.key = key
+        self.reason = reason

@@ -1,0 +1,79 @@
+"""Attachment bytes in a folder: written aside, synced, renamed, and only then there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from holdfast.errors import Unavailable
+
+
+class Folder:
+    """Implements `ports.AttachmentBytes` over a directory of its own. Names are hashes; a path never comes from a caller."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = Path(root)
+
+    def _path(self, space: str, name: str) -> Path:
+        return self._root / space / name[:2] / name
+
+    def put(self, space: str, name: str, data: bytes) -> None:
+        """Store durably: temporary file, fsync, rename, fsync of the directories."""
+        path = self._path(space, name)
+        if path.exists():
+            return
+        aside = path.with_name(f"{name}.{secrets.token_hex(8)}.tmp")
+        try:
+            self._make(path.parent)
+            with aside.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+            _sync_directory(path.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise Unavailable(f"the attachment could not be written to {self._root}: free or mount it, then retry") from error
+
+    def _make(self, directory: Path) -> None:
+        """The directory, and each one above it down from the root, made durable."""
+        missing = [directory, *(parent for parent in directory.parents if not parent.exists())]
+        directory.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            if made.parent.exists():
+                _sync_directory(made.parent)
+
+    def get(self, space: str, name: str) -> bytes | None:
+        """The bytes, None if there are none."""
+        try:
+            return self._path(space, name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"the attachment could not be read from {self._root}") from error
+
+    def delete(self, space: str, name: str) -> int:
+        """Remove the bytes. Returns how many that freed."""
+        path = self._path(space, name)
+        try:
+            size = path.stat().st_size
+            path.unlink()
+            _sync_directory(path.parent)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise Unavailable(f"the attachment could not be deleted from {self._root}") from error
+        return size
+
+
+def _sync_directory(directory: Path) -> None:
+    if os.name == "nt":  # pragma: no cover - Windows syncs no directories
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,109 @@
+"""A turn enters the store: judged once, written once, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.errors import InvalidRequest
+from holdfast.operations import sessions
+from holdfast.operations.work import queue_topic
+from holdfast.ports import Transaction
+from holdfast.records.commits import CommitReceipt, NodesReceipt
+from holdfast.rows import CommitQuery, SessionRow
+from holdfast.rules import commits as rules
+from holdfast.rules import graph
+
+
+
+async def commit(
+    tx: Transaction, address: sessions.Address, intent: rules.CommitIntent, batch_ids: Sequence[str]
+) -> tuple[SessionRow, CommitReceipt]:
+    """Accept a turn, or give the receipt of the same turn accepted before."""
+    session = await sessions.ensure(tx, address)
+    segments = graph.segments_of(session)
+    targets = {intent.session_id: session}
+    for draft in intent.enqueues:
+        if draft.session_id not in targets:
+            targets[draft.session_id] = await sessions.ensure(tx, (draft.session_id, None))
+    facts = await tx.load_commit_facts(
+        CommitQuery(
+            session=session,
+            segments=segments,
+            turn_id=intent.turn_id,
+            node_ids=intent.node_ids,
+            hashes=intent.hashes,
+            claim_ids=tuple(completion.claim_id for completion in intent.completes),
+            sources=tuple(
+                (targets[draft.session_id].session_key, draft.source_key)
+                for draft in intent.enqueues
+                if draft.source_key is not None
+            ),
+            with_lease=intent.lease is not None,
+        )
+    )
+    replay = rules.replay(intent, facts.turn)
+    if replay is not None:
+        return session, replay
+    plan = rules.judge(
+        intent,
+        session,
+        facts,
+        current=await tx.read_nodes(segments, kind=None, after=None, descending=False, limit=None)
+        if intent.replaces_graph
+        else (),
+        ledger=await tx.read_ledger(session.session_key) if intent.usage else (),
+        targets=targets,
+        batch_ids=batch_ids,
+        now_ms=tx.now_ms,
+    )
+    await tx.apply_commit(plan, tx.now_ms)
+    for row in plan.enqueues:
+        tx.notify(queue_topic(_id_of(targets, row.session_key)))
+    if plan.completed_seqs:
+        # Settled work may have held others back: an exclusive claim, a batch that waited for the turn's end.
+        tx.notify(queue_topic(intent.session_id))
+    return plan.session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
+
+
+def _id_of(targets: dict[str, SessionRow], session_key: int) -> str:
+    return next(session_id for session_id, row in targets.items() if row.session_key == session_key)
+
+
+async def add_nodes(
+    tx: Transaction, address: sessions.Address, intents: Sequence[graph.NodeIntent]
+) -> tuple[SessionRow, NodesReceipt]:
+    """Put nodes beside the path: no new revision, no move of the head."""
+    session = await sessions.ensure(tx, address)
+    named = {intent.id for intent in intents} | {intent.parent for intent in intents if intent.parent is not None}
+    stored = {row.node_id: row for row in await tx.find_nodes(graph.segments_of(session), sorted(named))}
+    rows = graph.place_nodes(
+        "nodes",
+        session,
+        intents,
+        stored,
+        epoch=session.epoch,
+        position=session.node_count,
+        revision=None,
+        now_ms=tx.now_ms,
+    )
+    if rows:
+        session = msgspec.structs.replace(
+            session, node_count=graph.position_of(rows[-1].node_key), changed_at_ms=tx.now_ms
+        )
+        await tx.save_session(session)
+        await tx.insert_nodes(rows)
+    return session, NodesReceipt(session.session_id, len(rows), len(intents) - len(rows))
+
+
+async def tombstone(tx: Transaction, address: sessions.Address, node_ids: Sequence[str]) -> tuple[SessionRow | None, int]:
+    """Hide nodes that the session added itself; unknown ones are passed over."""
+    session = await sessions.find(tx, address)
+    if session is None:
+        return None, 0
+    found = await tx.find_nodes(graph.segments_of(session), node_ids)
+    for row in found:
+        if row.session_key != session.session_key:
+            raise InvalidRequest("node_ids", f"{row.node_id!r} belongs to the session that this one was forked from")
+    return session, await tx.mark_nodes([row.node_key for row in found])

@@ -1,0 +1,76 @@
+"""A deleted session leaves a tombstone and nothing else that nobody shares with it."""
+
+from __future__ import annotations
+
+from holdfast.operations import attachments, processes, triggers
+from holdfast.operations.work import queue_topic
+from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.records.sessions import SessionDeletionReport
+from holdfast.rows import SessionRow
+from holdfast.rules import graph
+from holdfast.rules import sessions as rules
+
+EVERYTHING = 2**62
+PAGE = 500
+
+
+async def delete(tx: Transaction, session_id: str, objects: AttachmentBytes | None) -> SessionDeletionReport:
+    """Erase a session: head, history, nodes, queue, usage, manifest, grants, subscriptions and unshared blobs."""
+    row = await tx.find_session(session_id)
+    if row is None or row.deleted_at_ms is not None:
+        return SessionDeletionReport(session_id, deleted=False)
+    forgotten = await processes.forget_session(tx, session_id)
+    subscriptions = await triggers.forget_session(tx, session_id)
+    names = await _attachment_ids(tx, row.session_key)
+    revisions, usage, work, manifest = await tx.drop_session_content(row.session_key)
+    for name in names:
+        await attachments.drop_if_unreferenced(tx, objects, row.family, name)
+    await tx.drop_lease("session", str(row.session_key))
+    await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms))
+    nodes = await drop_unreachable_nodes(tx, row.family, EVERYTHING)
+    blobs, _ = await tx.drop_unreferenced_blobs(row.family, limit=EVERYTHING, dry_run=False)
+    tx.notify(queue_topic(session_id))
+    return SessionDeletionReport(
+        session_id=session_id,
+        deleted=True,
+        revisions=revisions,
+        nodes=nodes,
+        usage_rows=usage,
+        work_batches=work,
+        attachments=manifest,
+        blobs=blobs,
+        revoked_grants=forgotten.revoked_grants,
+        subscriptions=subscriptions,
+        cleared_wake_targets=forgotten.cleared_wake_targets,
+        orphaned_process_ids=forgotten.orphaned_process_ids,
+        preserved_process_ids=forgotten.preserved_process_ids,
+    )
+
+
+async def _attachment_ids(tx: Transaction, session_key: int) -> list[str]:
+    names: list[str] = []
+    while True:
+        page = await tx.list_attachments(session_key, after=names[-1] if names else "", limit=PAGE)
+        names.extend(row.attachment_id for row in page)
+        if len(page) < PAGE:
+            return names
+
+
+async def drop_unreachable_nodes(tx: Transaction, family: int, limit: int) -> int:
+    """Delete up to `limit` nodes of a family that no session, revision or fork sees any more."""
+    sessions: list[SessionRow] = await tx.family_sessions(family)
+    views = {
+        session.session_key: await tx.revision_epochs(session.session_key)
+        for session in sessions
+        if session.deleted_at_ms is None
+    }
+    reach = graph.retained_segments(sessions, views)
+    dropped = 0
+    for session in sessions:
+        for epoch in await tx.node_epochs(session.session_key):
+            above = reach.get((session.session_key, epoch), 0)
+            dropped += await tx.drop_nodes(session.session_key, epoch, above=above, limit=limit - dropped)
+            if dropped >= limit:
+                return dropped
+    return dropped
+

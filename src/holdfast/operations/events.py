@@ -1,0 +1,114 @@
+"""Events are appended to a process's log; what they mean happens in the same transaction."""
+
+from __future__ import annotations
+
+from holdfast import codec
+from holdfast.errors import UnknownProcess, UnknownWake
+from holdfast.operations import sessions, work
+from holdfast.ports import Transaction
+from holdfast.records.common import Page, Scope
+from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
+from holdfast.records.limits import Limits
+from holdfast.rows import EventFilter, EventRow, ProcessRow
+from holdfast.rules import events as rules
+from holdfast.rules import processes
+from holdfast.rules import work as work_rules
+
+GENEROUS = Limits(id_bytes=1 << 20, document_bytes=1 << 40, document_depth=1 << 10)
+"""A wake is made of parts that were checked when they came in: it is not refused for their sum."""
+
+
+def process_topic(process_id: str) -> str:
+    """What a waiter on a process watches."""
+    return f"process:{process_id}"
+
+
+async def append(tx: Transaction, intent: rules.EventIntent, batch_id: str) -> AppendReceipt:
+    """Append an event, or give the one that its replay key made before; a wake is enqueued with it."""
+    row = await _require(tx, intent.process_id)
+    if intent.replay_key is not None:
+        stored = rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key))
+        if stored is not None:
+            return await _replay(tx, row, stored, intent.wake_target)
+    return await append_new(tx, row, intent, batch_id)
+
+
+async def append_new(tx: Transaction, row: ProcessRow, intent: rules.EventIntent, batch_id: str) -> AppendReceipt:
+    """Append an event that is known not to be a replay."""
+    process = processes.process_of(row)
+    plan = rules.plan(intent, process, now_ms=tx.now_ms)
+    await tx.insert_event(plan.row)
+    await tx.save_process(processes.with_event(row, plan.outcome, now_ms=tx.now_ms))
+    tx.notify(process_topic(row.process_id))
+    target = intent.wake_target or process.wake_target
+    wake = rules.wake_of(plan.row, plan.wake, target, process.provenance.caused_by)
+    delivered = None if wake is None else await _deliver(tx, wake, batch_id)
+    return AppendReceipt(rules.event_of(plan.row), wake, delivered)
+
+
+async def _deliver(tx: Transaction, wake: Wake, batch_id: str) -> str | None:
+    """Enqueue the wake, once per wake id; a deleted session gets nothing."""
+    target = await tx.find_session(wake.target.session_id)
+    if target is not None and target.deleted_at_ms is not None:
+        return None
+    session = await sessions.ensure(tx, (wake.target.session_id, None))
+    known = await tx.find_sources([(session.session_key, wake.wake_id)])
+    if known:
+        return known[0].batch_id
+    intent = work_rules.check_draft("wake", rules.wake_draft(wake), GENEROUS)
+    return (await work.put(tx, session, intent, batch_id)).batch_id
+
+
+async def _replay(tx: Transaction, row: ProcessRow, stored: EventRow, target: Scope | None) -> AppendReceipt:
+    process = processes.process_of(row)
+    wake = rules.wake_of(
+        stored, rules.wake_signal_of(stored), target or process.wake_target, process.provenance.caused_by
+    )
+    return AppendReceipt(rules.event_of(stored), wake, await _delivered(tx, wake), replayed=True)
+
+
+async def _delivered(tx: Transaction, wake: Wake | None) -> str | None:
+    session = None if wake is None else await tx.find_session(wake.target.session_id)
+    if wake is None or session is None:
+        return None
+    known = await tx.find_sources([(session.session_key, wake.wake_id)])
+    return known[0].batch_id if known else None
+
+
+async def _require(tx: Transaction, process_id: str) -> ProcessRow:
+    row = await tx.find_process(process_id)
+    if row is None:
+        raise UnknownProcess(process_id)
+    return row
+
+
+async def list_page(tx: Transaction, filter: EventFilter) -> Page[ProcessEvent]:
+    """One page of a process's log."""
+    await _require(tx, filter.process_id)
+    more = EventFilter(filter.process_id, filter.limit + 1, filter.after, filter.type, filter.pending_wakes)
+    rows = await tx.list_events(more)
+    shown = rows[: filter.limit]
+    cursor = codec.encode_cursor("events", (shown[-1].sequence,)) if len(rows) > filter.limit else None
+    return Page(tuple(rules.event_of(row) for row in shown), cursor)
+
+
+async def recent(tx: Transaction, process_id: str, limit: int) -> tuple[ProcessEvent, ...]:
+    """The last events, oldest first."""
+    await _require(tx, process_id)
+    return tuple(rules.event_of(row) for row in await tx.recent_events(process_id, limit))
+
+
+async def count(tx: Transaction, process_id: str, type: str, through: int) -> int:
+    """How many events of a type there are up to and including a sequence."""
+    await _require(tx, process_id)
+    return await tx.count_events(process_id, type, through)
+
+
+async def ack_wake(tx: Transaction, process_id: str, sequence: int) -> None:
+    """Take a wake off the list; again is no harm."""
+    await _require(tx, process_id)
+    row = await tx.find_event(process_id, sequence)
+    if row is None or row.wake is None:
+        raise UnknownWake(process_id, sequence)
+    await tx.ack_wake(process_id, sequence)
+    tx.notify(process_topic(process_id))

@@ -1,0 +1,73 @@
+"""Handles on processes are granted, revoked and moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import NotGranted, UnknownProcess
+from holdfast.ports import Transaction
+from holdfast.records.common import Page, Scope
+from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
+from holdfast.rules import grants as rules
+
+
+async def grant(tx: Transaction, scope: Scope, process_id: str, descriptor: HandleDescriptor) -> Grant:
+    """Give a scope a handle, or another descriptor to the one that it has."""
+    await _require(tx, process_id)
+    row = rules.row_of(scope, process_id, descriptor)
+    await tx.save_grant(row)
+    return rules.grant_of(row)
+
+
+async def _require(tx: Transaction, process_id: str) -> None:
+    if await tx.find_process(process_id) is None:
+        raise UnknownProcess(process_id)
+
+
+async def revoke(tx: Transaction, scope: Scope, process_id: str) -> bool:
+    """Take a handle away; False if there was none."""
+    return await tx.drop_grant(*rules.place(scope), process_id) > 0
+
+
+async def transfer(tx: Transaction, source: Scope, target: Scope, process_ids: Sequence[str]) -> tuple[Grant, ...]:
+    """Move handles, all or none; descriptors go along."""
+    rows = [await tx.find_grant(*rules.place(source), process_id) for process_id in process_ids]
+    moved: list[Grant] = []
+    for row, process_id in zip(rows, process_ids, strict=True):
+        if row is None:
+            raise NotGranted(process_id, source.session_id)
+        await tx.drop_grant(*rules.place(source), process_id)
+        session_id, frame_id = rules.place(target)
+        given = msgspec.structs.replace(row, session_id=session_id, frame_id=frame_id)
+        await tx.save_grant(given)
+        moved.append(rules.grant_of(given))
+    return tuple(moved)
+
+
+async def list_page(
+    tx: Transaction, scope: Scope, *, running_only: bool, after: str, limit: int
+) -> Page[GrantedProcess]:
+    """One page of a scope's handles with their processes."""
+    found = await tx.list_grants(*rules.place(scope), running_only=running_only, after=after, limit=limit + 1)
+    shown = found[:limit]
+    cursor = codec.encode_cursor("grants", (shown[-1][0].process_id,)) if len(found) > limit else None
+    return Page(tuple(rules.granted(row, process) for row, process in shown), cursor)
+
+
+async def has(tx: Transaction, scope: Scope, process_id: str) -> bool:
+    """Whether a scope holds a handle."""
+    return await tx.find_grant(*rules.place(scope), process_id) is not None
+
+
+async def of_process(tx: Transaction, process_id: str, *, after: tuple[str, str] | None, limit: int) -> Page[Grant]:
+    """One page of those who hold a process."""
+    await _require(tx, process_id)
+    rows = await tx.grants_of_process(process_id, after=after, limit=limit + 1)
+    shown = rows[:limit]
+    cursor = None
+    if len(rows) > limit:
+        cursor = codec.encode_cursor("grants of a process", (shown[-1].session_id, shown[-1].frame_id))
+    return Page(tuple(rules.grant_of(row) for row in shown), cursor)

@@ -1,0 +1,81 @@
+"""Leases on processes and sessions are claimed, renewed and let go."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import AlreadyTerminal, LeaseLost, UnknownProcess
+from holdfast.operations import sessions
+from holdfast.operations.work import queue_topic
+from holdfast.ports import Transaction
+from holdfast.records.common import Token
+from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
+from holdfast.rules import leases as rules
+
+
+async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: Token, ttl_ms: int) -> Lease:
+    """Take a lease that is free, expired, or one's own."""
+    place = await _place_for_claim(tx, resource)
+    current = await tx.find_lease(*place)
+    floor = await tx.fence_floor() if current is None else 0
+    row, lease = rules.claim(
+        current,
+        resource,
+        stored_as=place,
+        owner_id=owner_id,
+        token=token,
+        ttl_ms=ttl_ms,
+        fence_floor=floor,
+        now_ms=tx.now_ms,
+    )
+    await tx.save_lease(row)
+    return lease
+
+
+async def _place_for_claim(tx: Transaction, resource: Resource) -> tuple[str, str]:
+    if isinstance(resource, OnSession):
+        session = await sessions.ensure(tx, (resource.session_id, None))
+        return "session", str(session.session_key)
+    process = await tx.find_process(resource.process_id)
+    if process is None:
+        raise UnknownProcess(resource.process_id)
+    if process.status != "running":
+        raise AlreadyTerminal(process.process_id, process.status)
+    return "process", resource.process_id
+
+
+async def place_of(tx: Transaction, resource: Resource) -> tuple[str, str] | None:
+    """Where the lease of an existing resource is kept, None if the session was never made or is gone."""
+    if isinstance(resource, OnProcess):
+        return "process", resource.process_id
+    session = await tx.find_session(resource.session_id)
+    return None if session is None or session.deleted_at_ms is not None else ("session", str(session.session_key))
+
+
+async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
+    """The lease with a new end, if it is still ours."""
+    place = await place_of(tx, lease.resource)
+    if place is None:
+        raise LeaseLost(rules.describe(lease.resource))
+    row = rules.require(await tx.find_lease(*place), lease, tx.now_ms)
+    expires_at_ms = rules.expiry(tx.now_ms, ttl_ms)
+    await tx.save_lease(msgspec.structs.replace(row, expires_at_ms=expires_at_ms))
+    return msgspec.structs.replace(lease, expires_at_ms=expires_at_ms)
+
+
+async def release(tx: Transaction, lease: Lease) -> bool:
+    """Let go of a lease; False if it was not ours any more, in which case nothing changes."""
+    place = await place_of(tx, lease.resource)
+    row = None if place is None else await tx.find_lease(*place)
+    if row is None or row.fence != lease.fence or not rules.token_matches(lease.token, row.token_hash):
+        return False
+    await tx.save_lease(rules.released(row))
+    if isinstance(lease.resource, OnSession):
+        tx.notify(queue_topic(lease.resource.session_id))
+    return True
+
+
+async def holder(tx: Transaction, resource: Resource) -> LeaseHolder | None:
+    """Who holds it now."""
+    place = await place_of(tx, resource)
+    return None if place is None else rules.holder(await tx.find_lease(*place), resource, tx.now_ms)

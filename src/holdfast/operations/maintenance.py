@@ -1,0 +1,85 @@
+"""Housekeeping in bounded steps: each call is one transaction over one family or one limit."""
+
+from __future__ import annotations
+
+from holdfast.operations import attachments, deletion
+from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.records.attachments import SweepReport
+from holdfast.records.maintenance import GarbageReport, PruneReport, RetentionPolicy, Stats
+from holdfast.rules import maintenance as rules
+
+
+async def vacuum(tx: Transaction, session_key: int | None, limit: int) -> int:
+    """Take the content out of tombstoned nodes."""
+    return await tx.vacuum_nodes(session_key, limit)
+
+
+async def collect_family(tx: Transaction, family: int, limit: int) -> GarbageReport:
+    """Delete what nobody in the family can reach."""
+    revisions, roots, blobs = await tx.blob_census(family)
+    rules.require_roots(family, revisions, blobs)
+    nodes = await deletion.drop_unreachable_nodes(tx, family, limit)
+    deleted, freed = await tx.drop_unreferenced_blobs(family, limit=limit, dry_run=False)
+    return GarbageReport(
+        roots=roots,
+        retained_blobs=blobs - deleted,
+        deleted_blobs=deleted,
+        deleted_bytes=freed,
+        deleted_nodes=nodes,
+        complete=deleted < limit and nodes < limit,
+    )
+
+
+async def families(tx: Transaction, after: int, limit: int) -> list[int]:
+    """The next families."""
+    return await tx.list_families(after, limit)
+
+
+async def prune_revisions(tx: Transaction, family: int, keep: int, *, limit: int, dry_run: bool) -> tuple[int, bool]:
+    """Forget the oldest revisions of a family's sessions. Returns how many, and whether that was all."""
+    pruned = 0
+    for session in await tx.family_sessions(family):
+        below = session.revision - keep + 1
+        if session.deleted_at_ms is not None or below <= 1:
+            continue
+        if dry_run:
+            pruned += await tx.count_revisions(session.session_key, below=below)
+            continue
+        pruned += await tx.drop_revisions(session.session_key, below=below, limit=limit - pruned)
+        if pruned >= limit:
+            return pruned, False
+    return pruned, True
+
+
+async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dry_run: bool) -> PruneReport:
+    """Forget settled work, ended processes and old occurrences, each up to the limit."""
+    work = processes = events = occurrences = deliveries = 0
+    if policy.settled_work_older_than_ms is not None:
+        until = rules.cutoff(tx.now_ms, policy.settled_work_older_than_ms)
+        work = await tx.drop_settled_batches(settled_until_ms=until, limit=limit, dry_run=dry_run)
+    if policy.terminal_processes_older_than_ms is not None:
+        until = rules.cutoff(tx.now_ms, policy.terminal_processes_older_than_ms)
+        processes, events = await tx.drop_terminal_processes(updated_until_ms=until, limit=limit, dry_run=dry_run)
+    if policy.occurrences_older_than_ms is not None:
+        until = rules.cutoff(tx.now_ms, policy.occurrences_older_than_ms)
+        occurrences, deliveries = await tx.drop_occurrences(occurred_until_ms=until, limit=limit, dry_run=dry_run)
+    return PruneReport(
+        dry_run=dry_run,
+        work_batches=work,
+        processes=processes,
+        events=events,
+        occurrences=occurrences,
+        deliveries=deliveries,
+        complete=max(work, processes, occurrences) < limit,
+    )
+
+
+async def sweep(tx: Transaction, objects: AttachmentBytes | None, older_than_ms: int, limit: int) -> SweepReport:
+    """Forget abandoned attachments."""
+    until = rules.cutoff(tx.now_ms, older_than_ms)
+    return await attachments.sweep(tx, objects, older_than_ms=until, limit=limit)
+
+
+async def stats(tx: Transaction) -> Stats:
+    """How much of everything there is."""
+    return Stats(**await tx.census(tx.now_ms))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

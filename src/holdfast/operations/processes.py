@@ -1,0 +1,99 @@
+"""Processes are registered, waited on, and completed once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import UnknownProcess
+from holdfast.operations import events, triggers
+from holdfast.ports import Transaction
+from holdfast.records.common import Page
+from holdfast.records.leases import Lease
+from holdfast.records.processes import ExternalRef, Process, ProcessSessionReport, SignalWait
+from holdfast.rows import ProcessFilter, ProcessRow
+from holdfast.rules import leases, sessions
+from holdfast.rules import events as event_rules
+from holdfast.rules import processes as rules
+
+
+async def require(tx: Transaction, process_id: str) -> ProcessRow:
+    """The process, which must exist."""
+    row = await tx.find_process(process_id)
+    if row is None:
+        raise UnknownProcess(process_id)
+    return row
+
+
+async def register(tx: Transaction, registered: rules.Registered) -> Process:
+    """The process, registered now or, alike, before."""
+    existing = await tx.find_process(registered.id)
+    if existing is not None:
+        return rules.process_of(rules.same_registration(registered, existing))
+    row = rules.new_process(registered, now_ms=tx.now_ms)
+    await tx.insert_process(row)
+    await triggers.note_started(tx, registered.id)
+    tx.notify(events.process_topic(registered.id))
+    return rules.process_of(row)
+
+
+async def get(tx: Transaction, process_id: str) -> Process | None:
+    """The process, None if there is none."""
+    row = await tx.find_process(process_id)
+    return None if row is None else rules.process_of(row)
+
+
+async def list_page(tx: Transaction, filter: ProcessFilter) -> Page[Process]:
+    """One page of processes."""
+    rows = await tx.list_processes(msgspec.structs.replace(filter, limit=filter.limit + 1))
+    shown = rows[: filter.limit]
+    cursor = codec.encode_cursor("processes", (shown[-1].process_id,)) if len(rows) > filter.limit else None
+    return Page(tuple(rules.process_of(row) for row in shown), cursor)
+
+
+async def set_external_ref(tx: Transaction, process_id: str, ref: ExternalRef) -> Process:
+    """Say where the work really runs."""
+    return await _save(tx, rules.with_external_ref(await require(tx, process_id), ref, now_ms=tx.now_ms))
+
+
+async def set_wait(tx: Transaction, process_id: str, wait: SignalWait) -> Process:
+    """Say what a running process waits for."""
+    return await _save(tx, rules.with_wait(await require(tx, process_id), wait, now_ms=tx.now_ms))
+
+
+async def clear_wait(tx: Transaction, process_id: str) -> Process:
+    """Say that it waits no longer."""
+    row = await require(tx, process_id)
+    return await _save(tx, rules.without_wait(row, now_ms=tx.now_ms)) if row.waiting else rules.process_of(row)
+
+
+async def _save(tx: Transaction, row: ProcessRow) -> Process:
+    await tx.save_process(row)
+    tx.notify(events.process_topic(row.process_id))
+    return rules.process_of(row)
+
+
+async def complete(tx: Transaction, intent: event_rules.EventIntent, lease: Lease | None, batch_id: str) -> Process:
+    """End a process: lease checked, terminal event appended, status projected, lease let go, all at once.
+
+    A repeated completion is answered from the log, before the lease is asked for: the first one released it.
+    """
+    row = await require(tx, intent.process_id)
+    replay = event_rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key or ""))
+    if replay is not None:
+        return rules.process_of(row)
+    stored = await tx.find_lease("process", intent.process_id)
+    if lease is not None:
+        leases.require(stored, lease, tx.now_ms)
+    await events.append_new(tx, row, intent, batch_id)
+    if stored is not None:
+        await tx.save_lease(leases.released(stored))
+    return rules.process_of(await require(tx, intent.process_id))
+
+
+async def forget_session(tx: Transaction, session_id: str) -> ProcessSessionReport:
+    """Erase a session's side of every edge to a process; processes themselves go on."""
+    census = await tx.grant_census(session_id)
+    revoked = await tx.drop_session_grants(session_id)
+    cleared = await tx.clear_wake_targets(session_id, tx.now_ms)
+    return sessions.process_report(session_id, census, revoked=revoked, cleared=cleared)

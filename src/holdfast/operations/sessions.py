@@ -1,0 +1,275 @@
+"""What happens to a session as a whole: it is made, named, listed, read and forked."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import Corrupt, SessionExists, UnknownRef, UnknownSession
+from holdfast.ports import Transaction
+from holdfast.records.commits import Revision, SessionView
+from holdfast.records.common import Page
+from holdfast.records.graph import AgentFrame, FullGraph, Graph, Node, ReadScope
+from holdfast.records.limits import Limits
+from holdfast.records.sessions import SessionMeta, SessionSummary
+from holdfast.rows import NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
+from holdfast.rules import checkpoints, commits, graph
+from holdfast.rules import sessions as rules
+
+Address: TypeAlias = tuple[str, int | None]
+"""A session id and the incarnation that the caller knows, if it knows one."""
+
+SCAN_PAGE = 500
+
+
+async def find(tx: Transaction, address: Address) -> SessionRow | None:
+    """The session, None if it was never made; a deleted one is refused."""
+    session_id, incarnation = address
+    return rules.admit(await tx.find_session(session_id), session_id, incarnation)
+
+
+async def require(tx: Transaction, address: Address) -> SessionRow:
+    """The session, which must exist."""
+    row = await find(tx, address)
+    if row is None:
+        raise UnknownSession(address[0])
+    return row
+
+
+async def ensure(tx: Transaction, address: Address) -> SessionRow:
+    """The session, made now if it never was."""
+    row = await find(tx, address)
+    if row is None:
+        return await tx.insert_session(rules.new_session(address[0], after=None, now_ms=tx.now_ms))
+    return row
+
+
+async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
+    """The session with metadata: given now if it has none, left alone if it has."""
+    row = await tx.find_session(meta.session_id)
+    if row is None or row.deleted_at_ms is not None:
+        fresh = rules.new_session(meta.session_id, after=row, now_ms=tx.now_ms)
+        return await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))
+    if row.created_at_ms is None:
+        row = rules.with_meta(row, meta, tx.now_ms)
+        await tx.save_session(row)
+    return row
+
+
+async def save_meta(tx: Transaction, address: Address, meta: SessionMeta) -> SessionRow:
+    """The session with other metadata."""
+    row = rules.with_meta(await ensure(tx, address), meta, tx.now_ms)
+    await tx.save_session(row)
+    return row
+
+
+async def list_page(tx: Transaction, filter: SessionFilter, listing: str) -> Page[SessionSummary]:
+    """One page of live sessions."""
+    rows = await tx.list_sessions(msgspec.structs.replace(filter, limit=filter.limit + 1))
+    shown = rows[: filter.limit]
+    items = tuple(rules.summary_of(row) for row in shown)
+    if len(rows) <= filter.limit:
+        return Page(items)
+    last = shown[-1]
+    place = (last.session_key,) if filter.changed_since_ms is None else (last.changed_at_ms, last.session_key)
+    return Page(items, codec.encode_cursor(listing, place))
+
+
+async def load(
+    tx: Transaction, address: Address, scope: ReadScope, at: int | None
+) -> tuple[SessionRow | None, SessionView | None]:
+    """One snapshot of a session, None if nothing was ever committed or added."""
+    row = await find(tx, address)
+    if row is None or (row.revision == 0 and graph.visible_count(row) == 0):
+        return row, None
+    revision = await _revision_at(tx, row, at)
+    body = commits.TurnBody() if revision is None else commits.body_of(revision)
+    if revision is None or at is None:
+        segments = graph.segments_of(row)
+    else:
+        segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
+    needed_by = f"revision {row.session_key}/{row.revision if at is None else at}"
+    hashes = [checkpoints.hash_of(ref) for ref in commits.body_refs(body)]
+    bodies = checkpoints.open_blobs(await tx.load_blobs(row.family, hashes) if hashes else ())
+    config = None if body.config_ref is None else checkpoints.content_of(body.config_ref, bodies, needed_by=needed_by)
+    manifest = body.manifest
+    view = SessionView(
+        session_id=row.session_id,
+        revision=0 if revision is None else revision.revision,
+        graph=await _read_graph(tx, segments, revision, scope),
+        node_count=sum(segment.upto - segment.epoch for segment in segments),
+        config=config,
+        frames=_frames(body, bodies, needed_by),
+        current_frame_id=body.current_frame_id,
+        checkpoint_ref=None if revision is None else revision.checkpoint_ref,
+        manifest=checkpoints.CheckpointManifest() if manifest is None else manifest,
+        checkpoint=None if manifest is None else checkpoints.checkpoint_of(manifest, bodies, needed_by=needed_by),
+        ledger=commits.ledger_of(
+            await tx.read_ledger(row.session_key), await _usage_after(tx, row.session_key, at) if at is not None else ()
+        ),
+    )
+    return row, view
+
+
+async def _revision_at(tx: Transaction, row: SessionRow, at: int | None) -> RevisionRow | None:
+    """The revision to be read, None for a session that has nodes but no revision yet."""
+    if at is None and row.revision == 0:
+        return None
+    return await _revision(tx, row, row.revision if at is None else at)
+
+
+async def _revision(tx: Transaction, row: SessionRow, revision: int) -> RevisionRow:
+    found = await tx.find_revision(row.session_key, revision)
+    if found is None and revision == row.revision and revision > 0:
+        raise Corrupt("revisions", f"{row.session_key}/{revision}", "the head's revision is missing")
+    if found is None:
+        raise UnknownRef("at", str(revision))
+    return found
+
+
+async def _read_graph(
+    tx: Transaction, segments: tuple[Segment, ...], revision: RevisionRow | None, scope: ReadScope
+) -> Graph:
+    leaf_id = None if revision is None else revision.leaf_id
+    leaf_key = None if revision is None else revision.leaf_key
+    if isinstance(scope, FullGraph):
+        rows = await tx.read_nodes(segments, kind=None, after=None, descending=False, limit=None)
+        return graph.graph_of(rows, leaf_id)
+    if scope.leaf is not None:
+        named = await tx.find_nodes(segments, [scope.leaf])
+        leaf_id, leaf_key = scope.leaf, named[0].node_key if named else None
+    if leaf_key is None:
+        return Graph((), leaf_id)
+    path = await tx.read_path(leaf_key, scope.last)
+    if not path:
+        await _require_node(tx, segments, leaf_key, leaf_id or "")
+    return graph.graph_of(reversed(path), leaf_id)
+
+
+async def _require_node(tx: Transaction, segments: tuple[Segment, ...], node_key: int, node_id: str) -> None:
+    """An empty path means that the leaf is tombstoned; that it is missing would be damage."""
+    if not any(row.node_key == node_key for row in await tx.find_nodes(segments, [node_id])):
+        raise Corrupt("nodes", str(node_key), "the leaf is missing")
+
+
+def _frames(body: commits.TurnBody, bodies: dict[str, bytes], needed_by: str) -> tuple[AgentFrame, ...]:
+    if body.frames_ref is None:
+        return ()
+    document = checkpoints.content_of(body.frames_ref, bodies, needed_by=needed_by)
+    frames = checkpoints.frames_of(document, needed_by=needed_by)
+    return tuple(
+        frame
+        if frame.execution_state_ref is None
+        else msgspec.structs.replace(
+            frame, execution_state=checkpoints.content_of(frame.execution_state_ref, bodies, needed_by=needed_by)
+        )
+        for frame in frames
+    )
+
+
+async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list[commits.Usage]:
+    later: list[commits.Usage] = []
+    while True:
+        rows = await tx.list_revisions(session_key, after=revision, limit=SCAN_PAGE)
+        later.extend(usage for row in rows for usage in commits.body_of(row).usage)
+        if len(rows) < SCAN_PAGE:
+            return later
+        revision = rows[-1].revision
+
+
+async def load_node(tx: Transaction, address: Address, node_id: str) -> tuple[SessionRow | None, Node | None]:
+    """One node of the session, None if it has none of this id or it is tombstoned."""
+    row = await find(tx, address)
+    if row is None:
+        return None, None
+    found = await tx.find_nodes(graph.segments_of(row), [node_id])
+    live = [one for one in found if one.mark == graph.LIVE]
+    return row, graph.node_of(live[0]) if live else None
+
+
+async def nodes_page(
+    tx: Transaction, address: Address, *, kind: str | None, after: int | None, newest_first: bool, limit: int
+) -> tuple[SessionRow | None, Page[Node]]:
+    """One page of the session's nodes in insertion order."""
+    row = await find(tx, address)
+    if row is None:
+        return None, Page(())
+    rows: list[NodeRow] = await tx.read_nodes(
+        graph.segments_of(row), kind=kind, after=after, descending=newest_first, limit=limit + 1
+    )
+    shown = rows[:limit]
+    cursor = codec.encode_cursor("nodes", (shown[-1].node_key,)) if len(rows) > limit else None
+    return row, Page(tuple(graph.node_of(one) for one in shown), cursor)
+
+
+async def history_page(
+    tx: Transaction, address: Address, *, after: int | None, newest_first: bool, limit: int
+) -> tuple[SessionRow | None, Page[Revision]]:
+    """One page of the session's retained revisions."""
+    row = await find(tx, address)
+    if row is None:
+        return None, Page(())
+    if newest_first:
+        before = row.revision + 1 if after is None else after
+        rows = await tx.list_revisions_down(row.session_key, before=before, limit=limit + 1)
+    else:
+        rows = await tx.list_revisions(row.session_key, after=after or 0, limit=limit + 1)
+    shown = rows[:limit]
+    cursor = codec.encode_cursor("history", (shown[-1].revision,)) if len(rows) > limit else None
+    return row, Page(tuple(rules.history_of(one) for one in shown), cursor)
+
+
+async def fork(
+    tx: Transaction, source: Address, at: str | int | None, meta: SessionMeta, limits: Limits
+) -> SessionRow:
+    """A new session in the family of its source that sees the same nodes, up to a point."""
+    origin = await require(tx, source)
+    existing = await tx.find_session(meta.session_id)
+    if existing is not None and existing.deleted_at_ms is None:
+        raise SessionExists(meta.session_id)
+    segments, base, leaf = await _fork_point(tx, origin, at)
+    lineage = rules.fork_lineage(segments, limits)
+    fresh = msgspec.structs.replace(
+        rules.new_session(meta.session_id, after=existing, now_ms=tx.now_ms),
+        family=origin.family,
+        lineage=graph.encode_lineage(lineage),
+    )
+    row = await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))
+    plan = rules.first_revision(row, base, leaf, now_ms=tx.now_ms)
+    await tx.apply_commit(plan, tx.now_ms)
+    await tx.copy_committed_attachments(origin.session_key, row.session_key)
+    return plan.session
+
+
+async def _fork_point(
+    tx: Transaction, origin: SessionRow, at: str | int | None
+) -> tuple[tuple[Segment, ...], RevisionRow | None, tuple[int, str] | None]:
+    """What the fork sees, the revision whose state it starts with, and its leaf."""
+    if isinstance(at, str):
+        return await _fork_node(tx, origin, at)
+    if at is None and origin.revision == 0:
+        return graph.segments_of(origin), None, None
+    revision = await _revision(tx, origin, origin.revision if at is None else at)
+    leaf = None if revision.leaf_key is None else (revision.leaf_key, revision.leaf_id or "")
+    if at is None:
+        return graph.segments_of(origin), revision, leaf
+    return graph.segments_of(origin, epoch=revision.epoch, upto=revision.node_count), revision, leaf
+
+
+async def _fork_node(
+    tx: Transaction, origin: SessionRow, node_id: str
+) -> tuple[tuple[Segment, ...], RevisionRow | None, tuple[int, str] | None]:
+    """The graph as it was when the node was added; the node's turn gives the state if the node ended that turn."""
+    segments = graph.segments_of(origin)
+    found = await tx.find_nodes(segments, [node_id])
+    if not found or found[0].mark != graph.LIVE:
+        raise UnknownRef("at", node_id)
+    node = found[0]
+    revision = None
+    if node.revision is not None:
+        revision = await tx.find_revision(node.session_key, node.revision)
+    ended_turn = revision is not None and revision.leaf_key == node.node_key
+    return graph.cut(segments, node.node_key), revision if ended_turn else None, (node.node_key, node_id)
+

@@ -1,0 +1,138 @@
+"""Subscriptions, occurrences and deliveries: each occurrence reaches each subscription once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import Corrupt, UnknownDelivery, UnknownOccurrence
+from holdfast.ports import Transaction
+from holdfast.records.common import Page
+from holdfast.records.processes import Originator
+from holdfast.records.triggers import Emission, Occurrence, Subscription, TriggerDelivery
+from holdfast.rows import DeliveryRow, OccurrenceRow, SubscriptionFilter
+from holdfast.rules import processes
+from holdfast.rules import triggers as rules
+
+MATCH_PAGE = 500
+
+
+async def subscribe(tx: Transaction, intent: rules.SubscriptionIntent) -> Subscription:
+    """The subscription, made now or, under the same key and alike, before."""
+    draft = intent.draft
+    if draft.key is not None:
+        session_id, frame_id = processes.session_of(draft.registrant), rules.frame_of(draft.registrant)
+        existing = await tx.find_subscription_key(session_id, frame_id, draft.key)
+        if existing is not None:
+            return rules.subscription_of(rules.same_subscription(intent, existing))
+    return rules.subscription_of(await tx.insert_subscription(rules.new_subscription(intent, now_ms=tx.now_ms)))
+
+
+async def list_page(tx: Transaction, filter: SubscriptionFilter) -> Page[Subscription]:
+    """One page of subscriptions."""
+    rows = await tx.list_subscriptions(msgspec.structs.replace(filter, limit=filter.limit + 1))
+    shown = rows[: filter.limit]
+    cursor = codec.encode_cursor("subscriptions", (shown[-1].sequence,)) if len(rows) > filter.limit else None
+    return Page(tuple(rules.subscription_of(row) for row in shown), cursor)
+
+
+async def cancel(tx: Transaction, registrant: Originator, sequence: int) -> bool:
+    """Disable a subscription of the registrant's; False if it has no such enabled one."""
+    row = await tx.find_subscription(sequence)
+    if row is None or not rules.may_cancel(row, registrant):
+        return False
+    await tx.save_subscription(msgspec.structs.replace(row, enabled=0, updated_at_ms=tx.now_ms))
+    return True
+
+
+async def forget_session(tx: Transaction, session_id: str) -> int:
+    """Delete the subscriptions of a session and all its frames."""
+    return await tx.drop_session_subscriptions(session_id)
+
+
+async def record(tx: Transaction, intent: rules.OccurrenceIntent) -> tuple[OccurrenceRow, bool]:
+    """The occurrence, recorded now or before, and whether it was before."""
+    existing = await tx.find_occurrence(intent.occurrence_id)
+    if existing is not None:
+        return rules.same_occurrence(intent, existing), True
+    row = rules.new_occurrence(intent, now_ms=tx.now_ms)
+    await tx.insert_occurrence(row)
+    return row, False
+
+
+async def record_only(tx: Transaction, intent: rules.OccurrenceIntent) -> Occurrence:
+    """Record an occurrence without reserving anything."""
+    row, _ = await record(tx, intent)
+    return rules.occurrence_of(row)
+
+
+async def reserve(tx: Transaction, occurrence_id: str) -> tuple[TriggerDelivery, ...]:
+    """Reserve the deliveries of an occurrence that are not reserved yet, and give those."""
+    occurrence = await tx.find_occurrence(occurrence_id)
+    if occurrence is None:
+        raise UnknownOccurrence(occurrence_id)
+    return await _reserve(tx, occurrence)
+
+
+async def _reserve(tx: Transaction, occurrence: OccurrenceRow) -> tuple[TriggerDelivery, ...]:
+    new: list[TriggerDelivery] = []
+    filter = SubscriptionFilter(
+        MATCH_PAGE, source_type=occurrence.source_type, source_key=occurrence.source_key, enabled=1
+    )
+    while True:
+        matching = {row.sequence: row for row in await tx.list_subscriptions(filter)}
+        drafts = [rules.new_delivery(occurrence, row, now_ms=tx.now_ms) for row in matching.values()]
+        for row in await tx.insert_deliveries(drafts) if drafts else ():
+            new.append(rules.delivery_of(row, occurrence, matching[row.subscription_sequence]))
+        if len(matching) < MATCH_PAGE:
+            return tuple(new)
+        filter = msgspec.structs.replace(filter, after=max(matching))
+
+
+async def emit(tx: Transaction, intent: rules.OccurrenceIntent) -> Emission:
+    """Record an occurrence and reserve its deliveries, in one transaction."""
+    row, replayed = await record(tx, intent)
+    return Emission(rules.occurrence_of(row), await _reserve(tx, row), replayed)
+
+
+async def undelivered(
+    tx: Transaction, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+) -> Page[TriggerDelivery]:
+    """One page of reserved deliveries whose process was never registered."""
+    rows = await tx.list_undelivered(reserved_until_ms=reserved_until_ms, after=after, limit=limit + 1)
+    shown = rows[:limit]
+    cursor = None
+    if len(rows) > limit:
+        last = shown[-1]
+        cursor = codec.encode_cursor("undelivered", (last.reserved_at_ms, last.occurrence_id, last.subscription_sequence))
+    return Page(tuple([await _whole(tx, row) for row in shown]), cursor)
+
+
+async def _whole(tx: Transaction, row: DeliveryRow) -> TriggerDelivery:
+    occurrence = await tx.find_occurrence(row.occurrence_id)
+    subscription = await tx.find_subscription(row.subscription_sequence)
+    if occurrence is None or subscription is None:
+        raise Corrupt("deliveries", row.process_id, "its occurrence or its subscription is missing")
+    return rules.delivery_of(row, occurrence, subscription)
+
+
+async def move(
+    tx: Transaction, occurrence_id: str, sequence: int | None, subscription_id: str, state: str, failure: str | None
+) -> TriggerDelivery:
+    """Note how a delivery went."""
+    row = None if sequence is None else await tx.find_delivery(occurrence_id, sequence)
+    if row is None:
+        raise UnknownDelivery(occurrence_id, subscription_id)
+    after = rules.moved(row, state, failure=failure, now_ms=tx.now_ms)
+    if after != row:
+        await tx.save_delivery(after)
+    return await _whole(tx, after)
+
+
+async def note_started(tx: Transaction, process_id: str) -> None:
+    """A delivery whose process is registered is started, whoever registered it."""
+    if not process_id.startswith(rules.DELIVERY_PROCESS_PREFIX):
+        return
+    row = await tx.find_process_delivery(process_id)
+    if row is not None:
+        await tx.save_delivery(rules.moved(row, "started", now_ms=tx.now_ms))

@@ -1,0 +1,166 @@
+"""Work enters a session's queue, is claimed, renewed, given back or cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import ClaimLost
+from holdfast.operations import sessions
+from holdfast.ports import Transaction
+from holdfast.records.common import Page, Token
+from holdfast.records.leases import Lease
+from holdfast.records.work import Boundary, WorkBatch, WorkClaim, WorkCompletion
+from holdfast.rows import BatchRow, SessionRow
+from holdfast.rules import leases
+from holdfast.rules import work as rules
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    """Who wants how much of a session's work, at which boundary and for how long."""
+
+    session_id: str
+    owner_id: str
+    boundary: Boundary
+    ttl_ms: int
+    most: int
+    exclusive: bool
+    lease: Lease | None
+    token: Token
+    exactly: tuple[str, ...] | None = None
+
+
+def queue_topic(session_id: str) -> str:
+    """What a waiter on a session's queue watches."""
+    return f"queue:{session_id}"
+
+
+async def enqueue(tx: Transaction, intent: rules.WorkIntent, batch_id: str) -> WorkBatch:
+    """Put work into the queue, or give what its source key made before."""
+    session = await sessions.ensure(tx, (intent.session_id, None))
+    return rules.batch_of(intent.session_id, await put(tx, session, intent, batch_id), now_ms=tx.now_ms)
+
+
+async def put(tx: Transaction, session: SessionRow, intent: rules.WorkIntent, batch_id: str) -> BatchRow:
+    """The stored batch of this work, new or not."""
+    if intent.source_key is not None:
+        found = await tx.find_sources([(session.session_key, intent.source_key)])
+        if found:
+            return rules.same_work(intent, found[0])
+    row = rules.new_batch(
+        intent, batch_id=batch_id, session_key=session.session_key, family=session.family, now_ms=tx.now_ms
+    )
+    (stored,) = await tx.insert_batches([row])
+    tx.notify(queue_topic(intent.session_id))
+    return stored
+
+
+async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
+    """Claim the next ready batches, or exactly those asked for if they are next; None if there is nothing to claim."""
+    session = await sessions.find(tx, (request.session_id, None))
+    if session is None:
+        return None
+    rows = await _claimable(tx, session, request)
+    if not rows:
+        return None
+    stamp = rules.new_claim(
+        rows,
+        owner_id=request.owner_id,
+        token=request.token,
+        exclusive=request.exclusive or request.lease is not None,
+        ttl_ms=request.ttl_ms,
+        now_ms=tx.now_ms,
+    )
+    await tx.stamp_claim([row.enqueue_seq for row in rows], stamp)
+    return rules.claim_of(request.session_id, stamp, request.token, rows)
+
+
+async def _claimable(tx: Transaction, session: SessionRow, request: ClaimRequest) -> Sequence[BatchRow]:
+    lease = await tx.find_lease("session", str(session.session_key))
+    if request.lease is not None:
+        leases.require(lease, request.lease, tx.now_ms)
+    others = await tx.other_claims(session.session_key, request.owner_id, tx.now_ms)
+    if not rules.may_claim(
+        lease, others, owner_id=request.owner_id, exclusive=request.exclusive or request.lease is not None, now_ms=tx.now_ms
+    ):
+        return ()
+    candidates = await tx.ready_batches(session.session_key, tx.now_ms, request.most)
+    taken = candidates[: rules.claim_prefix(candidates, request.boundary, request.most)]
+    if request.exactly is not None and tuple(row.batch_id for row in taken) != request.exactly:
+        return ()
+    return taken
+
+
+async def is_claimable(tx: Transaction, session_id: str, boundary: Boundary) -> tuple[bool, int | None]:
+    """Whether anything could be claimed now, and in how many milliseconds time alone may change that."""
+    session = await sessions.find(tx, (session_id, None))
+    if session is None:
+        return False, None
+    ready = await tx.ready_batches(session.session_key, tx.now_ms, 1)
+    if rules.claim_prefix(ready, boundary, 1):
+        return True, None
+    due_ms = await tx.next_due_ms(session.session_key, tx.now_ms)
+    return False, None if due_ms is None else due_ms - tx.now_ms
+
+
+async def renew(tx: Transaction, claim: WorkClaim, completion: WorkCompletion, ttl_ms: int) -> WorkClaim:
+    """The claim with a later end."""
+    rows = await _held(tx, completion)
+    seqs = rules.require_claim(completion, rows, tx.now_ms)
+    stamp = rules.renewed(rows, ttl_ms=ttl_ms, now_ms=tx.now_ms)
+    await tx.stamp_claim(seqs, stamp)
+    return msgspec.structs.replace(claim, expires_at_ms=stamp.expires_at_ms)
+
+
+async def _held(tx: Transaction, completion: WorkCompletion) -> list[BatchRow]:
+    session = await sessions.find(tx, (completion.session_id, None))
+    if session is None:
+        raise ClaimLost(completion.session_id, completion.claim_id)
+    return await tx.claimed_batches(session.session_key, completion.claim_id)
+
+
+async def abandon(tx: Transaction, completion: WorkCompletion) -> int:
+    """Give claimed work back; what is not held any more is passed over."""
+    session = await tx.find_session(completion.session_id)
+    if session is None:
+        return 0
+    rows = await tx.claimed_batches(session.session_key, completion.claim_id)
+    held = rules.held_by(completion, rows)
+    if held:
+        tx.notify(queue_topic(completion.session_id))
+    return await tx.clear_claim(held)
+
+
+async def cancel(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | None:
+    """Take a batch that nobody holds out of the queue; None if there is none."""
+    session = await sessions.find(tx, (session_id, None))
+    found = [] if session is None else await tx.find_batches(session.session_key, [batch_id])
+    if not found or not rules.may_cancel(found[0], tx.now_ms):
+        return None
+    row = found[0]
+    await tx.settle_batches([row.enqueue_seq], "cancelled", tx.now_ms)
+    tx.notify(queue_topic(session_id))
+    settled = msgspec.structs.replace(row, settled_at_ms=tx.now_ms)
+    return rules.batch_of(session_id, settled, state="cancelled")
+
+
+async def list_page(tx: Transaction, session_id: str, *, pending: bool, after: int, limit: int) -> Page[WorkBatch]:
+    """One page of a session's unsettled work."""
+    session = await sessions.find(tx, (session_id, None))
+    if session is None:
+        return Page(())
+    rows = await tx.list_batches(
+        session.session_key, pending_at_ms=tx.now_ms if pending else None, after=after, limit=limit + 1
+    )
+    shown = rows[:limit]
+    cursor = codec.encode_cursor("work", (shown[-1].enqueue_seq,)) if len(rows) > limit else None
+    return Page(tuple(rules.batch_of(session_id, row, now_ms=tx.now_ms) for row in shown), cursor)
+
+
+async def find(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | None:
+    """One batch, settled or not."""
+    session = await sessions.find(tx, (session_id, None))
+    found = [] if session is None else await tx.find_batches(session.session_key, [batch_id])
+    return rules.batch_of(session_id, found[0], now_ms=tx.now_ms) if found else None

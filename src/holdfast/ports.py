@@ -1,0 +1,551 @@
+"""What a database must provide: two transactions on one session never interleave, and one that raises leaves no trace.
+
+Every method is one trip and knows nothing of meaning: rows in, rows out, in the order that its first line says. A listing
+takes a limit. Methods that end in a count say how many rows changed, and never treat zero as success on their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, Literal, Protocol, TypeVar
+
+from holdfast import rows as r
+
+T = TypeVar("T")
+
+
+class SessionTables(Protocol):
+    """Sessions and their revisions, usage and deletion."""
+
+    async def find_session(self, session_id: str) -> r.SessionRow | None:
+        """The newest incarnation of this id, deleted or not."""
+        ...
+
+    async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
+        """The ids of these sessions, by key."""
+        ...
+
+    async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
+        """Insert with a new key (ascending, never reused); family 0 becomes that key. Returns the stored row."""
+        ...
+
+    async def save_session(self, row: r.SessionRow) -> int:
+        """Overwrite every column of the row with this key. Returns the count."""
+        ...
+
+    async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
+        """Live sessions: ascending by key, or by (changed_at_ms, key) if `changed_since_ms` (inclusive) is given."""
+        ...
+
+    async def family_sessions(self, family: int) -> list[r.SessionRow]:
+        """Every incarnation in the family, deleted ones included, by key."""
+        ...
+
+    async def list_families(self, after: int, limit: int) -> list[int]:
+        """Families that own sessions, ascending, greater than `after`."""
+        ...
+
+    async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
+        """One revision."""
+        ...
+
+    async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
+        """Revisions greater than `after`, ascending."""
+        ...
+
+    async def list_revisions_down(self, session_key: int, *, before: int, limit: int) -> list[r.RevisionRow]:
+        """Revisions less than `before`, descending."""
+        ...
+
+    async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
+        """For each epoch that a stored revision has: (epoch, greatest node count), by epoch."""
+        ...
+
+    async def count_revisions(self, session_key: int, *, below: int) -> int:
+        """How many revisions are less than `below`."""
+        ...
+
+    async def drop_revisions(self, session_key: int, *, below: int, limit: int) -> int:
+        """Delete up to `limit` of the oldest revisions that are less than `below`. Returns the count."""
+        ...
+
+    async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
+        """The session's counters, by place."""
+        ...
+
+    async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
+        """Delete revisions, usage, work and attachment rows of a session. Returns those four counts."""
+        ...
+
+
+class GraphTables(Protocol):
+    """Nodes and blobs, shared by a family."""
+
+    async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
+        """Head (at `session.revision`), turn, named nodes, hashes of the family that exist, every batch under one of the
+        claim ids, batches with the (session key, source key) pairs, and the lease ("session", session key as text)."""
+        ...
+
+    async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
+        """Write everything: counters are added up (an existing counter keeps its place), blobs that exist are skipped,
+        completed batches are settled as `settle_batches` does, uncommitted attachments of the session are stamped."""
+        ...
+
+    async def find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
+        """Nodes with these ids inside the segments, whatever their mark, by key."""
+        ...
+
+    async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
+        """From the leaf towards the root, leaf first, at most `last`; a node that is not live ends it and is left out."""
+        ...
+
+    async def read_nodes(
+        self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
+    ) -> list[r.NodeRow]:
+        """Live nodes of the segments by key, beyond `after` in the direction of travel."""
+        ...
+
+    async def scan_nodes(self, session_key: int, *, after: int, limit: int) -> list[r.NodeRow]:
+        """Every node that the session wrote, any epoch and mark, by key, greater than `after`."""
+        ...
+
+    async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
+        """Insert."""
+        ...
+
+    async def mark_nodes(self, node_keys: Sequence[int]) -> int:
+        """Turn live nodes into tombstoned ones. Returns the count."""
+        ...
+
+    async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
+        """Turn up to `limit` tombstoned nodes (of one session, or of all) into vacuumed ones: payload `null`, no cause."""
+        ...
+
+    async def node_epochs(self, session_key: int) -> list[int]:
+        """The distinct epochs that the session's stored nodes have."""
+        ...
+
+    async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
+        """Delete up to `limit` nodes of the epoch whose position is greater than `above`. Returns the count."""
+        ...
+
+    async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
+        """The contents that exist, in any order."""
+        ...
+
+    async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
+        """Every content of the family by hash, greater than `after`."""
+        ...
+
+    async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
+        """Delete (or only count) up to `limit` blobs that no revision of the family lists in `refs`: (count, bytes)."""
+        ...
+
+    async def blob_census(self, family: int) -> tuple[int, int, int]:
+        """How many revisions the family has, how many distinct hashes they list, and how many blobs there are."""
+        ...
+
+
+class WorkTables(Protocol):
+    """The queue."""
+
+    async def find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
+        """Batches, settled ones included, with these (session key, source key) pairs."""
+        ...
+
+    async def insert_batches(self, batches: Sequence[r.BatchRow]) -> list[r.BatchRow]:
+        """Insert in order with new sequence numbers (ascending, never reused). Returns the stored rows."""
+        ...
+
+    async def ready_batches(self, session_key: int, now_ms: int, limit: int) -> list[r.BatchRow]:
+        """Unsettled, available (`available_at_ms <= now_ms`), under no live claim (`expires > now`), by sequence."""
+        ...
+
+    async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
+        """Whether another owner holds a live claim in the session, and whether one of those is exclusive."""
+        ...
+
+    async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
+        """Batches by id, settled ones included, by sequence."""
+        ...
+
+    async def claimed_batches(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
+        """Every unsettled batch that bears this claim id, live or expired, by sequence."""
+        ...
+
+    async def stamp_claim(self, seqs: Sequence[int], claim: r.ClaimStamp) -> int:
+        """Write the claim on unsettled batches. Returns the count."""
+        ...
+
+    async def clear_claim(self, seqs: Sequence[int]) -> int:
+        """Remove claim id, owner, token hash, times and exclusivity; keep the fence. Returns the count."""
+        ...
+
+    async def settle_batches(self, seqs: Sequence[int], state: str, now_ms: int) -> int:
+        """End unsettled batches: with a source key they are kept, claim cleared, in `state`; without one they are deleted."""
+        ...
+
+    async def list_batches(
+        self, session_key: int, *, pending_at_ms: int | None, after: int, limit: int
+    ) -> list[r.BatchRow]:
+        """Unsettled batches by sequence, greater than `after`; with `pending_at_ms`, only those not under a live claim."""
+        ...
+
+    async def next_due_ms(self, session_key: int, now_ms: int) -> int | None:
+        """The earliest time after now at which an unsettled batch becomes available or its claim expires."""
+        ...
+
+    async def drop_settled_batches(self, *, settled_until_ms: int, limit: int, dry_run: bool) -> int:
+        """Delete (or only count) up to `limit` settled batches with `settled_at_ms <=` the bound."""
+        ...
+
+    async def find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
+        """The lease row of a resource, held or not."""
+        ...
+
+    async def save_lease(self, row: r.LeaseRow) -> None:
+        """Insert or overwrite."""
+        ...
+
+    async def drop_lease(self, kind: str, resource: str) -> None:
+        """Delete the row and raise the fence floor to its fence, so that no later lease has a lower one."""
+        ...
+
+    async def fence_floor(self) -> int:
+        """The highest fence of any lease row that was dropped; 0 at first."""
+        ...
+
+
+class AttachmentTables(Protocol):
+    """The attachment manifest, and attachment bytes kept in the database."""
+
+    async def find_attachment(self, session_key: int, attachment_id: str) -> r.AttachmentRow | None:
+        """One manifest row."""
+        ...
+
+    async def save_attachment(self, row: r.AttachmentRow) -> None:
+        """Insert or overwrite."""
+        ...
+
+    async def stamp_attachments(self, session_key: int, attachment_ids: Sequence[str], now_ms: int) -> int:
+        """Set `committed_at_ms` where it is None. Returns the count."""
+        ...
+
+    async def forget_attachment(self, session_key: int, attachment_id: str) -> int:
+        """Delete one manifest row."""
+        ...
+
+    async def list_attachments(self, session_key: int, *, after: str, limit: int) -> list[r.AttachmentRow]:
+        """A session's rows by attachment id, greater than `after`."""
+        ...
+
+    async def list_uncommitted(
+        self, session_key: int | None, *, older_than_ms: int, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.AttachmentRow]:
+        """Uncommitted rows with `intent_at_ms <=` the bound, by (intent_at_ms, attachment_id, session_key), beyond `after`."""
+        ...
+
+    async def copy_committed_attachments(self, from_key: int, to_key: int) -> int:
+        """Give a session the committed rows of another one of its family. Returns the count."""
+        ...
+
+    async def attachment_is_referenced(self, family: int, attachment_id: str) -> bool:
+        """Whether any session of the family has a manifest row for it."""
+        ...
+
+    async def put_object(self, family: int, attachment_id: str, row: r.BlobRow) -> None:
+        """Store bytes; existing ones stay."""
+        ...
+
+    async def get_object(self, family: int, attachment_id: str) -> r.BlobRow | None:
+        """Stored bytes."""
+        ...
+
+    async def drop_object(self, family: int, attachment_id: str) -> int:
+        """Delete stored bytes. Returns their size as stored, 0 if there were none."""
+        ...
+
+
+class ProcessTables(Protocol):
+    """Processes, their events and grants."""
+
+    async def find_process(self, process_id: str) -> r.ProcessRow | None:
+        """One process."""
+        ...
+
+    async def insert_process(self, row: r.ProcessRow) -> None:
+        """Insert."""
+        ...
+
+    async def save_process(self, row: r.ProcessRow) -> int:
+        """Overwrite. Returns the count."""
+        ...
+
+    async def list_processes(self, filter: r.ProcessFilter) -> list[r.ProcessRow]:
+        """Matching processes by id."""
+        ...
+
+    async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
+        """Remove the wake target of every process that wakes this session, any frame; touch `updated_at_ms`."""
+        ...
+
+    async def find_event(self, process_id: str, sequence: int) -> r.EventRow | None:
+        """One event."""
+        ...
+
+    async def find_replay(self, process_id: str, replay_key: str) -> r.EventRow | None:
+        """The event with this replay key."""
+        ...
+
+    async def insert_event(self, row: r.EventRow) -> None:
+        """Insert."""
+        ...
+
+    async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
+        """Matching events, ascending."""
+        ...
+
+    async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
+        """The last events, ascending."""
+        ...
+
+    async def count_events(self, process_id: str, type: str, through: int) -> int:
+        """How many events of the type have `sequence <= through`."""
+        ...
+
+    async def ack_wake(self, process_id: str, sequence: int) -> int:
+        """Mark a wake event acknowledged. Returns the count."""
+        ...
+
+    async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
+        """Delete (or only count) up to `limit` ended processes with `updated_at_ms <=` the bound, by (updated_at_ms, id),
+        with events, grants and leases (fence floor raised): (processes, events)."""
+        ...
+
+
+class GrantTables(Protocol):
+    """Handles on processes."""
+
+    async def find_grant(self, session_id: str, frame_id: str, process_id: str) -> r.GrantRow | None:
+        """One grant."""
+        ...
+
+    async def save_grant(self, row: r.GrantRow) -> None:
+        """Insert or overwrite."""
+        ...
+
+    async def drop_grant(self, session_id: str, frame_id: str, process_id: str) -> int:
+        """Delete."""
+        ...
+
+    async def list_grants(
+        self, session_id: str, frame_id: str, *, running_only: bool, after: str, limit: int
+    ) -> list[tuple[r.GrantRow, r.ProcessRow]]:
+        """Grants of exactly this scope with their processes, by process id, greater than `after`."""
+        ...
+
+    async def grants_of_process(
+        self, process_id: str, *, after: tuple[str, str] | None, limit: int
+    ) -> list[r.GrantRow]:
+        """Grants of a process, by (session_id, frame_id)."""
+        ...
+
+    async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:
+        """For each process granted to any frame of the session: (process id, its status, grants held by others)."""
+        ...
+
+    async def drop_session_grants(self, session_id: str) -> int:
+        """Delete the grants of every frame of a session."""
+        ...
+
+
+class TriggerTables(Protocol):
+    """Subscriptions, occurrences and deliveries."""
+
+    async def insert_subscription(self, row: r.SubscriptionRow) -> r.SubscriptionRow:
+        """Insert with a new sequence number (ascending, never reused). Returns the stored row."""
+        ...
+
+    async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
+        """One subscription."""
+        ...
+
+    async def find_subscription_key(
+        self, session_id: str | None, frame_id: str | None, key: str
+    ) -> r.SubscriptionRow | None:
+        """The enabled subscription that exactly this registrant made under this key."""
+        ...
+
+    async def save_subscription(self, row: r.SubscriptionRow) -> int:
+        """Overwrite."""
+        ...
+
+    async def list_subscriptions(self, filter: r.SubscriptionFilter) -> list[r.SubscriptionRow]:
+        """Matching subscriptions by sequence."""
+        ...
+
+    async def drop_session_subscriptions(self, session_id: str) -> int:
+        """Delete the subscriptions of any frame of a session, with their deliveries. Returns the subscriptions' count."""
+        ...
+
+    async def find_occurrence(self, occurrence_id: str) -> r.OccurrenceRow | None:
+        """One occurrence."""
+        ...
+
+    async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
+        """Insert."""
+        ...
+
+    async def insert_deliveries(self, rows: Sequence[r.DeliveryRow]) -> list[r.DeliveryRow]:
+        """Insert those that are absent, and return only those."""
+        ...
+
+    async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
+        """One delivery."""
+        ...
+
+    async def find_process_delivery(self, process_id: str) -> r.DeliveryRow | None:
+        """The delivery that starts this process."""
+        ...
+
+    async def save_delivery(self, row: r.DeliveryRow) -> int:
+        """Overwrite."""
+        ...
+
+    async def list_undelivered(
+        self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.DeliveryRow]:
+        """Reserved deliveries whose process does not exist, with `reserved_at_ms <=` the bound, by (reserved_at_ms,
+        occurrence_id, subscription_sequence), beyond `after`."""
+        ...
+
+    async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
+        """Delete (or only count) up to `limit` occurrences with `occurred_at_ms <=` the bound and no delivery still
+        reserved, by (occurred_at_ms, id), with their deliveries: (occurrences, deliveries)."""
+        ...
+
+
+class HousekeepingTables(Protocol):
+    """Artifacts and counts."""
+
+    async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
+        """One artifact."""
+        ...
+
+    async def save_artifact(self, row: r.ArtifactRow) -> None:
+        """Insert or overwrite."""
+        ...
+
+    async def drop_artifact(self, kind: str, ref: str) -> int:
+        """Delete."""
+        ...
+
+    async def scan_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactRow]:
+        """Every artifact by (kind, ref), beyond `after`."""
+        ...
+
+    async def census(self, now_ms: int) -> dict[str, int | None]:
+        """The numbers of `records.maintenance.Stats`, by field name."""
+        ...
+
+
+class Transaction(
+    SessionTables,
+    GraphTables,
+    WorkTables,
+    AttachmentTables,
+    ProcessTables,
+    GrantTables,
+    TriggerTables,
+    HousekeepingTables,
+    Protocol,
+):
+    """Everything an operation may do, in one transaction and at one clock reading."""
+
+    @property
+    def now_ms(self) -> int:
+        """The transaction's one clock reading."""
+        ...
+
+    def notify(self, topic: str) -> None:
+        """Wake those who wait on a topic, once and after the transaction is durable."""
+        ...
+
+
+Operation = Callable[[Transaction], Coroutine[Any, Any, T]]
+"""One operation: given a transaction, it loads, decides and applies."""
+
+
+class Clock(Protocol):
+    """What time it is."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+
+class AttachmentBytes(Protocol):
+    """Where attachment bytes live when it is not the database. Names are hashes and never come from a caller."""
+
+    def put(self, space: str, name: str, data: bytes) -> None:
+        """Store durably; existing bytes of the name stay."""
+        ...
+
+    def get(self, space: str, name: str) -> bytes | None:
+        """The bytes, or None if there are none."""
+        ...
+
+    def delete(self, space: str, name: str) -> int:
+        """Remove. Returns how many bytes that freed, 0 if there were none."""
+        ...
+
+
+class Backend(Protocol):
+    """A database behind a store. Its coroutines suspend only where its way of waiting does."""
+
+    @property
+    def durability(self) -> Literal["ephemeral", "durable"]:
+        """Whether what is acknowledged survives the process."""
+        ...
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the stored schema."""
+        ...
+
+    def ddl(self) -> str:
+        """The statements that make the schema; empty where there is none."""
+        ...
+
+    async def write(self, operation: Operation[T]) -> T:
+        """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
+        ...
+
+    async def read(self, operation: Operation[T]) -> T:
+        """Run an operation that only reads, in one snapshot."""
+        ...
+
+    def watch(self, topic: str) -> Future[None]:
+        """A future that is done at the next change of the topic, in whatever process it happens. Cancel it when unused."""
+        ...
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """Wait for a watched change; False when the time ran out first."""
+        ...
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run blocking file work without holding up anybody else."""
+        ...
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a coroutine of this backend to its end for a blocking caller."""
+        ...
+
+    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table, for tests that compare before with after."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted, refuse what comes later, and let everything go."""
+        ...

@@ -1,0 +1,96 @@
+"""A turn is one commit: everything that it changes, accepted as a whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.records.checkpoints import Checkpoint, CheckpointManifest
+from holdfast.records.common import Document, Record
+from holdfast.records.graph import AgentFrame, Graph, GraphDelta, Unchanged
+from holdfast.records.leases import Lease
+from holdfast.records.work import WorkClaim, WorkCompletion, WorkDraft
+
+
+class Usage(Record, frozen=True):
+    """Tokens spent, by source and model. `total` leaves the cached ones out."""
+
+    source: str
+    model: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total(self) -> int:
+        """Input, output and reasoning tokens."""
+        return self.input_tokens + self.output_tokens + self.reasoning_tokens
+
+
+class Commit(Record, frozen=True, kw_only=True):
+    """What a turn changes. A field that is left out leaves its part of the session as it is.
+
+    `expected_revision=None` means "on whatever is current" and never conflicts. The same `turn_id` with the same content
+    gives the same receipt and no second effect.
+    """
+
+    session_id: str | None = None
+    turn_id: str | None = None
+    fingerprint: str | None = None
+    expected_revision: int | None = None
+    graph: GraphDelta = Unchanged()
+    checkpoint: Checkpoint | None = None
+    config: Document | None = None
+    frames: Sequence[AgentFrame] | None = None
+    current_frame_id: str | None = None
+    usage: Sequence[Usage] = ()
+    completes: Sequence[WorkClaim | WorkCompletion] = ()
+    attachments: Sequence[str] = ()
+    enqueues: Sequence[WorkDraft] = ()
+    lease: Lease | None = None
+
+
+class CommitReceipt(Record, frozen=True):
+    """An accepted turn. `enqueued` are the batch ids of its follow-up work; `replayed` tells a retry from the first."""
+
+    session_id: str
+    revision: int
+    checkpoint_ref: str | None
+    manifest: CheckpointManifest
+    enqueued: tuple[str, ...] = ()
+    replayed: bool = False
+
+
+class NodesReceipt(Record, frozen=True):
+    """Nodes that stand beside the path now. Those that were there before, alike, are counted as replayed."""
+
+    session_id: str
+    added: int
+    replayed: int
+
+
+class SessionView(Record, frozen=True):
+    """One consistent snapshot of a session."""
+
+    session_id: str
+    revision: int
+    graph: Graph
+    node_count: int
+    config: Document | None
+    frames: tuple[AgentFrame, ...]
+    current_frame_id: str | None
+    checkpoint_ref: str | None
+    manifest: CheckpointManifest
+    checkpoint: Checkpoint | None
+    ledger: tuple[Usage, ...]
+
+
+class Revision(Record, frozen=True):
+    """One entry of a session's history."""
+
+    revision: int
+    turn_id: str | None
+    leaf: str | None
+    checkpoint_ref: str | None
+    usage: tuple[Usage, ...]
+    committed_at_ms: int

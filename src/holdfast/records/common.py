@@ -1,0 +1,51 @@
+"""What every family of records shares: documents, scopes, pages and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+Document: TypeAlias = Any
+"""A JSON value: None, bool, int, float, str, list or dict with string keys. It is given back as it was sent."""
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=False):
+    """A frozen value, equal by value."""
+
+
+class Page(msgspec.Struct, Generic[T_co], frozen=True):
+    """One stretch of a listing: its items, and the cursor to pass as `after=` for the next one (None: the end).
+
+    >>> page = holdfast.Page(items=("a", "b"), next=None)
+    >>> list(page), len(page)
+    (['a', 'b'], 2)
+    """
+
+    items: tuple[T_co, ...]
+    next: str | None = None
+
+    def __iter__(self) -> Iterator[T_co]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class Scope(Record, frozen=True):
+    """A session, or one agent frame of it, as the owner of grants and the target of wakes."""
+
+    session_id: str
+    frame_id: str | None = None
+
+
+class Token(str):
+    """A secret that proves ownership of a claim or a lease; it does not show itself in logs or listings."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Token(…)"

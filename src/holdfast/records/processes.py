@@ -1,0 +1,190 @@
+"""A process is background work with an identity of its own, which ends once and tells how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from holdfast.records.common import Document, Record, Scope
+from holdfast.records.events import EventType
+
+ProcessStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
+TerminalState: TypeAlias = Literal["completed", "failed", "cancelled"]
+FailureClass: TypeAlias = Literal[
+    "invalid_request", "unavailable", "permission_denied", "timeout", "execution", "external", "resource_limit", "internal"
+]
+
+# What is run.
+
+
+class ToolCall(Record, frozen=True, tag="tool_call", tag_field="type"):
+    """A process that runs one tool call. Needs an execution environment (`env_ref`)."""
+
+    call_id: str
+    tool_id: str
+    tool_name: str
+    args: Document = None
+    replay: Document | None = None
+    prepared_payload: Document | None = None
+
+
+class Engine(Record, frozen=True, tag="engine", tag_field="type"):
+    """A process that an engine of the host runs. Needs an execution environment (`env_ref`)."""
+
+    kind: str
+    payload: Document = None
+
+
+class SessionTurn(Record, frozen=True, tag="session_turn", tag_field="type"):
+    """A process that runs one turn of another session."""
+
+    create_request: Document
+    turn_input: Document
+    output_contract: Document = None
+
+
+class External(Record, frozen=True, tag="external", tag_field="type"):
+    """A process that something outside runs and completes."""
+
+    metadata: Document = None
+
+
+ProcessInput: TypeAlias = ToolCall | Engine | SessionTurn | External
+
+# How it ends.
+
+
+class Completed(Record, frozen=True, tag="success", tag_field="type"):
+    """The process reached its result."""
+
+    value: Document = None
+    control: Document | None = None
+
+
+class Failed(Record, frozen=True, tag="failure", tag_field="type"):
+    """The process ended in an error."""
+
+    message: str
+    code: str = "process_failed"
+    failure_class: FailureClass = msgspec.field(default="execution", name="class")
+    raw: Document | None = None
+    control: Document | None = None
+
+
+class Cancelled(Record, frozen=True, tag="cancelled", tag_field="type"):
+    """The process was asked to stop, and did."""
+
+    message: str = ""
+    raw: Document | None = None
+    control: Document | None = None
+
+
+ProcessOutcome: TypeAlias = Completed | Failed | Cancelled
+
+# Where it came from, and what it is called.
+
+
+class Host(Record, frozen=True, tag="host", tag_field="type"):
+    """Started by the host itself."""
+
+
+class BySession(Record, frozen=True, tag="session", tag_field="type"):
+    """Started by a session, or by one of its frames."""
+
+    scope: Scope
+
+
+Originator: TypeAlias = Host | BySession
+
+
+class Provenance(Record, frozen=True):
+    """Who started it, and what caused that."""
+
+    originator: Originator = Host()
+    caused_by: Document | None = None
+
+
+class ProcessIdentity(Record, frozen=True):
+    """What people call it."""
+
+    kind: str
+    label: str | None = None
+    definition: Document | None = None
+
+
+class SignalWait(Record, frozen=True, tag="signal", tag_field="kind"):
+    """A running process that waits for the `ordinal`-th signal of a name."""
+
+    name: str
+    ordinal: int
+    since_ms: int | None = None
+
+    @property
+    def event_type(self) -> str:
+        """The type of the event that ends the wait."""
+        return f"signal.{self.name}"
+
+    def key(self, process_id: str) -> str:
+        """The name of this wait, unique in the store."""
+        return f"process:{process_id}:{self.event_type}:{self.ordinal}"
+
+
+class ExternalRef(Record, frozen=True):
+    """Where the work really runs."""
+
+    backend: str
+    id: str
+    metadata: Document | None = None
+
+
+class ProcessRegistration(Record, frozen=True):
+    """A process to be registered. Registering the same twice gives the same process.
+
+    >>> holdfast.ProcessRegistration("build-7", holdfast.External({"label": "nightly build"})).event_types
+    ()
+    """
+
+    id: str
+    input: ProcessInput
+    identity: ProcessIdentity | None = None
+    event_types: Sequence[EventType] = ()
+    provenance: Provenance = Provenance()
+    env_ref: str | None = None
+    wake_target: Scope | None = None
+
+
+class Process(Record, frozen=True):
+    """A registered process as it stands."""
+
+    id: str
+    registration_hash: str
+    input: ProcessInput
+    identity: ProcessIdentity
+    event_types: tuple[EventType, ...]
+    provenance: Provenance
+    env_ref: str | None
+    wake_target: Scope | None
+    created_at_ms: int
+    updated_at_ms: int
+    event_count: int = 0
+    external_ref: ExternalRef | None = None
+    wait: SignalWait | None = None
+    status: ProcessStatus = "running"
+    outcome: ProcessOutcome | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        """Has it ended?"""
+        return self.status != "running"
+
+
+class ProcessSessionReport(Record, frozen=True):
+    """What forgetting a session did to processes. They are never cancelled; orphans have no handle left."""
+
+    session_id: str
+    revoked_grants: int
+    cleared_wake_targets: int
+    orphaned_process_ids: tuple[str, ...]
+    preserved_process_ids: tuple[str, ...]

@@ -1,0 +1,383 @@
+"""What a database keeps: plain scalars in a fixed column order, with no meaning of their own.
+
+A backend stores and returns these values and never looks inside `bytes`. Columns are listed in the order of the fields,
+so that a tuple fetched from SQL is a row.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import Corrupt
+
+POSITION_BITS = 32
+"""A node's key is its session's key and its place in that session: `session_key << 32 | position`."""
+
+LIVE, TOMBSTONED, VACUUMED = 0, 1, 2
+"""A node's mark. A vacuumed node has lost its content; id and place stay, because history is append-only."""
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """One row of a table."""
+
+
+R = TypeVar("R", bound=Row)
+
+
+def row_of(kind: type[R], values: tuple[object, ...], *, table: str, key: object) -> R:
+    """The row that a database returned, with every column's type checked: damage never travels further than here."""
+    try:
+        return msgspec.convert(values, kind, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise Corrupt(table, str(key), f"a column has the wrong type: {error}") from error
+
+
+class Segment(Row, frozen=True):
+    """Nodes of one session that a view includes: those of `epoch`, up to and including position `upto`."""
+
+    session_key: int
+    epoch: int
+    upto: int
+
+    @property
+    def first_key(self) -> int:
+        """The key of the first node that can belong to it."""
+        return (self.session_key << POSITION_BITS) + self.epoch + 1
+
+    @property
+    def last_key(self) -> int:
+        """The key of the last node that can belong to it."""
+        return (self.session_key << POSITION_BITS) + self.upto
+
+
+class SessionRow(Row, frozen=True):
+    """One incarnation of a session. `created_at_ms` is None while it has no metadata."""
+
+    session_key: int
+    session_id: str
+    incarnation: int
+    family: int
+    revision: int
+    node_count: int
+    epoch: int
+    lineage: bytes
+    changed_at_ms: int
+    deleted_at_ms: int | None = None
+    created_at_ms: int | None = None
+    name: str | None = None
+    owner: str | None = None
+    model: str | None = None
+    cwd: str | None = None
+    parent_session_id: str | None = None
+    caused_by: bytes | None = None
+
+
+class RevisionRow(Row, frozen=True):
+    """One accepted turn. `refs` is the JSON list of every blob hash that it needs."""
+
+    session_key: int
+    revision: int
+    family: int
+    turn_id: str | None
+    fingerprint: str | None
+    epoch: int
+    node_count: int
+    leaf_key: int | None
+    leaf_id: str | None
+    checkpoint_ref: str | None
+    refs: bytes
+    body: bytes
+    committed_at_ms: int
+
+
+class NodeRow(Row, frozen=True):
+    """One node. `parent_id` is read with it and not stored: the parent's own row holds it."""
+
+    node_key: int
+    session_key: int
+    epoch: int
+    node_id: str
+    parent_key: int | None
+    kind: str
+    frame_id: str | None
+    caused_by: bytes | None
+    created_at_ms: int
+    payload: bytes
+    mark: int
+    revision: int | None
+    parent_id: str | None = None
+
+
+class UsageRow(Row, frozen=True):
+    """One counter of a session's ledger. Listed by `place`."""
+
+    source: str
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+    reasoning_tokens: int
+    place: int
+
+
+class BlobRow(Row, frozen=True):
+    """One content of a family."""
+
+    hash: str
+    encoding: str
+    size: int
+    body: bytes
+
+
+class BatchRow(Row, frozen=True):
+    """One batch of work with its claim. `settled_state` is None while it waits or is claimed."""
+
+    enqueue_seq: int
+    batch_id: str
+    session_key: int
+    family: int
+    source_key: str | None
+    draft_hash: str
+    delivery: str
+    slot: str
+    merge_key: str
+    available_at_ms: int
+    enqueued_at_ms: int
+    payloads: bytes
+    settled_state: str | None = None
+    settled_at_ms: int | None = None
+    claim_id: str | None = None
+    claim_owner: str | None = None
+    claim_token_hash: str | None = None
+    claim_fence: int = 0
+    claimed_at_ms: int | None = None
+    claim_expires_at_ms: int | None = None
+    claim_exclusive: int = 0
+
+
+class LeaseRow(Row, frozen=True):
+    """The lease of one resource. `token_hash` is None while nobody holds it; the fence stays."""
+
+    kind: str
+    resource: str
+    owner_id: str | None
+    token_hash: str | None
+    fence: int
+    claimed_at_ms: int
+    expires_at_ms: int
+
+
+class AttachmentRow(Row, frozen=True):
+    """One session's reference to an attachment."""
+
+    session_key: int
+    attachment_id: str
+    family: int
+    uri: str
+    media_type: str
+    byte_count: int
+    width: int | None
+    height: int | None
+    label: str | None
+    intent_at_ms: int
+    committed_at_ms: int | None
+
+
+class ProcessRow(Row, frozen=True):
+    """One process. `body` is its registration; `definition_hash` makes definitions comparable in a filter."""
+
+    process_id: str
+    registration_hash: str
+    status: str
+    waiting: int
+    definition_hash: str | None
+    originator_session_id: str | None
+    wake_session_id: str | None
+    wake_frame_id: str | None
+    event_count: int
+    created_at_ms: int
+    updated_at_ms: int
+    body: bytes
+    external_ref: bytes | None = None
+    wait: bytes | None = None
+    outcome: bytes | None = None
+
+
+class EventRow(Row, frozen=True):
+    """One event. `wake` is the encoded wake signal, `acked` whether it was acknowledged."""
+
+    process_id: str
+    sequence: int
+    type: str
+    payload_hash: str
+    replay_key: str | None
+    terminal_state: str | None
+    wake: bytes | None
+    acked: int
+    occurred_at_ms: int
+    payload: bytes
+
+
+class GrantRow(Row, frozen=True):
+    """One handle. `frame_id` is the empty text for the session itself."""
+
+    session_id: str
+    frame_id: str
+    process_id: str
+    descriptor: bytes
+
+
+class SubscriptionRow(Row, frozen=True):
+    """One subscription. `session_id` is None for a host registrant."""
+
+    sequence: int
+    session_id: str | None
+    frame_id: str | None
+    key: str | None
+    definition_hash: str
+    name: str | None
+    source_type: str
+    source_key: str
+    target_hash: str | None
+    enabled: int
+    created_at_ms: int
+    updated_at_ms: int
+    body: bytes
+
+
+class OccurrenceRow(Row, frozen=True):
+    """One recorded occurrence."""
+
+    occurrence_id: str
+    source_type: str
+    source_key: str
+    idempotency_key: str
+    request_hash: str
+    occurred_at_ms: int
+    payload: bytes
+    source: bytes | None
+
+
+class DeliveryRow(Row, frozen=True):
+    """One occurrence's way to one subscription."""
+
+    occurrence_id: str
+    subscription_sequence: int
+    process_id: str
+    state: str
+    reserved_at_ms: int
+    updated_at_ms: int
+    failure: str | None = None
+
+
+class ArtifactRow(Row, frozen=True):
+    """One artifact."""
+
+    kind: str
+    ref: str
+    hash: str
+    encoding: str
+    size: int
+    stored_at_ms: int
+    body: bytes
+
+
+# What an operation asks for and what it wants written, each one trip.
+
+
+class CommitQuery(msgspec.Struct, frozen=True):
+    """The facts that a commit is judged by."""
+
+    session: SessionRow
+    segments: tuple[Segment, ...]
+    turn_id: str | None = None
+    node_ids: tuple[str, ...] = ()
+    hashes: tuple[str, ...] = ()
+    claim_ids: tuple[str, ...] = ()
+    sources: tuple[tuple[int, str], ...] = ()
+    with_lease: bool = False
+
+
+class CommitFacts(msgspec.Struct, frozen=True):
+    """What stood in the database when a commit was judged."""
+
+    head: RevisionRow | None = None
+    turn: RevisionRow | None = None
+    nodes: tuple[NodeRow, ...] = ()
+    hashes: frozenset[str] = frozenset()
+    batches: tuple[BatchRow, ...] = ()
+    sources: tuple[BatchRow, ...] = ()
+    lease: LeaseRow | None = None
+
+
+class CommitPlan(msgspec.Struct, frozen=True):
+    """What an accepted commit writes. Batches to enqueue have no sequence number yet."""
+
+    session: SessionRow
+    revision: RevisionRow
+    nodes: tuple[NodeRow, ...] = ()
+    blobs: tuple[BlobRow, ...] = ()
+    usage: tuple[UsageRow, ...] = ()
+    completed_seqs: tuple[int, ...] = ()
+    attachment_ids: tuple[str, ...] = ()
+    enqueues: tuple[BatchRow, ...] = ()
+
+
+class ClaimStamp(msgspec.Struct, frozen=True):
+    """What a claim writes on each of its batches."""
+
+    claim_id: str
+    owner_id: str
+    token_hash: str
+    fence: int
+    claimed_at_ms: int
+    expires_at_ms: int
+    exclusive: int
+
+
+class SessionFilter(msgspec.Struct, frozen=True):
+    """A page of live sessions: by key, or by (changed_at_ms, key) when `changed_since_ms` is given."""
+
+    limit: int
+    owner: str | None = None
+    parent: str | None = None
+    changed_since_ms: int | None = None
+    after: tuple[int, ...] | None = None
+
+
+class ProcessFilter(msgspec.Struct, frozen=True):
+    """A page of processes, by id. Each None matches everything."""
+
+    limit: int
+    status: str | None = None
+    waiting: int | None = None
+    definition_hash: str | None = None
+    originator_session_id: str | None = None
+    after: str | None = None
+
+
+class EventFilter(msgspec.Struct, frozen=True):
+    """Events of one process after a sequence, ascending."""
+
+    process_id: str
+    limit: int
+    after: int = 0
+    type: str | None = None
+    pending_wakes: bool = False
+
+
+class SubscriptionFilter(msgspec.Struct, frozen=True):
+    """A page of subscriptions, by sequence. Each None matches everything; `host_only` leaves session registrants out."""
+
+    limit: int
+    session_id: str | None = None
+    host_only: bool = False
+    sequence: int | None = None
+    name: str | None = None
+    source_type: str | None = None
+    source_key: str | None = None
+    target_hash: str | None = None
+    enabled: int | None = None
+    after: int | None = None

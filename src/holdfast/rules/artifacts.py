@@ -1,0 +1,41 @@
+"""An artifact is what was put under its kind and ref; a ref that names its content must match it."""
+
+from __future__ import annotations
+
+from holdfast import codec
+from holdfast.errors import InvalidRequest
+from holdfast.records.artifacts import Artifact
+from holdfast.records.limits import Limits
+from holdfast.rows import ArtifactRow
+from holdfast.rules import checks
+
+
+def content_ref(kind: str, data: bytes) -> str:
+    """The ref that content gets by itself."""
+    return f"{kind}:sha256:{codec.digest(data)}"
+
+
+def check_artifact(kind: object, ref: object | None, data: object, limits: Limits) -> tuple[str, str, bytes]:
+    """Kind, ref and bytes; without a ref, one is minted from the content."""
+    checked_kind = checks.identifier("kind", kind, limits)
+    body = checks.content("data", data, most=limits.artifact_bytes)
+    minted = content_ref(checked_kind, body)
+    if ref is None:
+        return checked_kind, minted, body
+    checked_ref = checks.identifier("ref", ref, limits)
+    if checked_ref.startswith(f"{checked_kind}:sha256:") and checked_ref != minted:
+        raise InvalidRequest("ref", f"names other content: these bytes are {minted!r}")
+    return checked_kind, checked_ref, body
+
+
+def packed(kind: str, ref: str, data: bytes, *, now_ms: int) -> ArtifactRow:
+    """The artifact as the database keeps it."""
+    encoding, body = codec.pack(data)
+    return ArtifactRow(kind, ref, codec.digest(data), encoding, len(data), now_ms, body)
+
+
+def opened(row: ArtifactRow) -> Artifact:
+    """The artifact that a row holds, proven."""
+    key = f"{row.kind}/{row.ref}"
+    data = codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="artifacts", key=key)
+    return Artifact(row.kind, row.ref, data, row.stored_at_ms)

@@ -1,0 +1,110 @@
+"""Attachments are named by their content; a manifest row is written before the bytes and made permanent by a commit."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import Corrupt
+from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
+from holdfast.records.limits import Limits
+from holdfast.rows import AttachmentRow, BlobRow
+from holdfast.rules import checks
+
+
+class AttachmentIntent(msgspec.Struct, frozen=True):
+    """A checked attachment: its id, and what its bytes are."""
+
+    attachment_id: str
+    uri: str
+    media_type: str
+    byte_count: int
+    width: int | None
+    height: int | None
+    label: str | None
+
+
+def check_put(
+    data: object, media_type: object, *, width: object, height: object, label: object, limits: Limits
+) -> tuple[AttachmentIntent, bytes]:
+    """The intent and the bytes of an attachment that is stored."""
+    body = checks.content("data", data, most=limits.attachment_bytes)
+    attachment_id = codec.digest(body)
+    intent = check_intent(
+        attachment_id,
+        uri=f"sha256:{attachment_id}",
+        media_type=media_type,
+        byte_count=len(body),
+        width=width,
+        height=height,
+        label=label,
+        limits=limits,
+    )
+    return intent, body
+
+
+def check_intent(
+    attachment_id: object, *, uri: object, media_type: object, byte_count: object, width: object, height: object,
+    label: object, limits: Limits,
+) -> AttachmentIntent:  # fmt: skip
+    """The intent to store an attachment whose bytes may live anywhere."""
+    return AttachmentIntent(
+        attachment_id=checks.identifier("attachment_id", attachment_id, limits),
+        uri=checks.identifier("uri", uri, limits),
+        media_type=checks.identifier("media_type", media_type, limits).strip().lower(),
+        byte_count=checks.whole("byte_count", byte_count),
+        width=checks.optional_whole("width", width),
+        height=checks.optional_whole("height", height),
+        label=checks.optional_text("label", label, limits),
+    )
+
+
+def intended(
+    intent: AttachmentIntent, existing: AttachmentRow | None, *, session_key: int, family: int, now_ms: int
+) -> AttachmentRow:
+    """The manifest row after an intent: repeated, it refreshes time and metadata; what was committed stays so."""
+    return AttachmentRow(
+        session_key=session_key,
+        attachment_id=intent.attachment_id,
+        family=family,
+        uri=intent.uri,
+        media_type=intent.media_type,
+        byte_count=intent.byte_count,
+        width=intent.width,
+        height=intent.height,
+        label=intent.label,
+        intent_at_ms=now_ms,
+        committed_at_ms=None if existing is None else existing.committed_at_ms,
+    )
+
+
+def ref_of(row: AttachmentRow) -> AttachmentRef:
+    """What a node keeps of it."""
+    return AttachmentRef(row.attachment_id, row.media_type, row.byte_count, row.width, row.height, row.label)
+
+
+def entry_of(session_id: str, row: AttachmentRow) -> AttachmentEntry:
+    """The manifest row as a caller sees it."""
+    return AttachmentEntry(session_id, row.attachment_id, row.uri, row.intent_at_ms, row.committed_at_ms)
+
+
+def packed(attachment_id: str, data: bytes) -> BlobRow:
+    """The bytes as the database keeps them."""
+    encoding, body = codec.pack(data)
+    return BlobRow(attachment_id, encoding, len(data), body)
+
+
+def opened(row: BlobRow) -> bytes:
+    """The bytes that the database kept, proven."""
+    return codec.unpack(
+        row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash
+    )
+
+
+def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
+    """The attachment with its bytes, which must be there and must match."""
+    if data is None:
+        raise Corrupt("attachment_objects", row.attachment_id, "the bytes are missing")
+    if codec.digest(data) != row.attachment_id:
+        raise Corrupt("attachment_objects", row.attachment_id, "the bytes do not match their hash")
+    return Attachment(ref_of(row), data)

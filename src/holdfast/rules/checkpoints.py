@@ -1,0 +1,161 @@
+"""A body that is sent is stored by its hash and its ref is minted here; a ref without a body must be known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import Corrupt, InvalidRequest, UnknownRef
+from holdfast.records.checkpoints import WELL_KNOWN_COMPONENTS, Checkpoint, CheckpointManifest, Component, Ref
+from holdfast.records.graph import AgentFrame
+from holdfast.records.limits import Limits
+from holdfast.rows import BlobRow
+from holdfast.rules import checks
+
+FRAME_STATUSES = ("active", "superseded")
+
+
+class Contents(msgspec.Struct):
+    """What a commit brings: bodies by hash, and refs that must be stored already, by the field that names them."""
+
+    bodies: dict[str, bytes] = {}
+    kept: dict[str, str] = {}
+
+    def mint(self, format: codec.ContentFormat, data: bytes) -> str:
+        """Take a body in and give its ref."""
+        ref = codec.content_ref(format, data)
+        self.bodies[hash_of(ref)] = data
+        return ref
+
+    def keep(self, field: str, value: object) -> str:
+        """Take a ref in, to be proven later."""
+        if not isinstance(value, str) or codec.split_ref(value) is None:
+            raise InvalidRequest(field, "is not a ref that a receipt carried")
+        self.kept[field] = value
+        return value
+
+
+def hash_of(ref: str) -> str:
+    """The hash that a ref of ours names."""
+    parts = codec.split_ref(ref)
+    if parts is None:
+        raise Corrupt("revisions", ref, "is not a ref")
+    return parts[1]
+
+
+def check_checkpoint(field: str, value: object, contents: Contents, limits: Limits) -> CheckpointManifest:
+    """The manifest of a checkpoint that is sent."""
+    checkpoint = checks.instance(field, value, Checkpoint)
+    others = checks.mapping(f"{field}.others", checkpoint.others, most=limits.commit_items)
+    for name in others:
+        checks.identifier(f"{field}.others", name, limits)
+        if name in WELL_KNOWN_COMPONENTS:
+            raise InvalidRequest(f"{field}.others", f"{name!r} has a field of its own")
+    refs = {
+        name: _check_component(f"{field}.{name}", component, contents, limits)
+        for name, component in checkpoint.components().items()
+    }
+    return CheckpointManifest(refs)
+
+
+def _check_component(field: str, value: Component, contents: Contents, limits: Limits) -> str:
+    if isinstance(value, Ref):
+        return contents.keep(field, value.ref)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return contents.mint("bytes", checks.content(field, value, most=limits.component_bytes))
+    return contents.mint("json", checks.document(field, value, limits, most=limits.component_bytes))
+
+
+def manifest_ref(manifest: CheckpointManifest) -> str:
+    """The name of a whole checkpoint."""
+    return f"checkpoint-sha256:{codec.stable_hash(manifest.refs)}"
+
+
+def check_frames(field: str, value: object, contents: Contents, limits: Limits) -> tuple[str, tuple[str, ...]]:
+    """The ref of the list of frames, and the refs of their execution states."""
+    frames = checks.sequence(field, value, most=limits.commit_items)
+    stored = [_check_frame(f"{field}[{index}]", frame, contents, limits) for index, frame in enumerate(frames)]
+    ids = [frame.frame_id for frame in stored]
+    if len(set(ids)) != len(ids):
+        raise InvalidRequest(field, "names a frame twice")
+    encoded = codec.encode_document(msgspec.to_builtins(stored))
+    states = tuple(frame.execution_state_ref for frame in stored if frame.execution_state_ref is not None)
+    return contents.mint("json", encoded), states
+
+
+def _check_frame(field: str, value: object, contents: Contents, limits: Limits) -> AgentFrame:
+    frame = checks.instance(field, value, AgentFrame)
+    checks.optional_document(f"{field}.caused_by", frame.caused_by, limits)
+    checks.document(f"{field}.assignment", frame.assignment, limits)
+    checks.document(f"{field}.turn_options", frame.turn_options, limits)
+    ref = None
+    if frame.execution_state is not None:
+        body = checks.content(f"{field}.execution_state", frame.execution_state, most=limits.component_bytes)
+        ref = contents.mint("bytes", body)
+    elif frame.execution_state_ref is not None:
+        ref = contents.keep(f"{field}.execution_state_ref", frame.execution_state_ref)
+    return AgentFrame(
+        frame_id=checks.identifier(f"{field}.frame_id", frame.frame_id, limits),
+        previous_frame_id=checks.optional_identifier(f"{field}.previous_frame_id", frame.previous_frame_id, limits),
+        status=checks.one_of(f"{field}.status", frame.status, FRAME_STATUSES),
+        reason=checks.identifier(f"{field}.reason", frame.reason, limits),
+        caused_by=frame.caused_by,
+        created_at_ms=checks.whole(f"{field}.created_at_ms", frame.created_at_ms),
+        assignment=frame.assignment,
+        turn_options=frame.turn_options,
+        execution_state=None,
+        execution_state_ref=ref,
+    )
+
+
+def require_known(contents: Contents, known: frozenset[str]) -> None:
+    """Every ref that came without a body names something that is stored, or that came with this commit."""
+    for field, ref in contents.kept.items():
+        if hash_of(ref) not in known and hash_of(ref) not in contents.bodies:
+            raise UnknownRef(field, ref)
+
+
+def blob_rows(contents: Contents, known: frozenset[str]) -> tuple[BlobRow, ...]:
+    """The rows of the bodies that are not stored yet."""
+    rows: list[BlobRow] = []
+    for hash, data in contents.bodies.items():
+        if hash not in known:
+            encoding, body = codec.pack(data)
+            rows.append(BlobRow(hash, encoding, len(data), body))
+    return tuple(rows)
+
+
+def open_blobs(rows: Iterable[BlobRow]) -> dict[str, bytes]:
+    """The contents of blobs by hash, each proven."""
+    return {
+        row.hash: codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="blobs", key=row.hash)
+        for row in rows
+    }
+
+
+def content_of(ref: str, bodies: Mapping[str, bytes], *, needed_by: str) -> Component:
+    """What a ref stands for; a blob that is missing is damage, never an empty value."""
+    parts = codec.split_ref(ref)
+    if parts is None:
+        raise Corrupt("revisions", needed_by, f"{ref!r} is not a ref")
+    format, hash = parts
+    if hash not in bodies:
+        raise Corrupt("blobs", hash, f"is missing, but {needed_by} needs it")
+    if format == "bytes":
+        return bodies[hash]
+    return codec.decode_document(bodies[hash], table="blobs", key=hash)
+
+
+def checkpoint_of(manifest: CheckpointManifest, bodies: Mapping[str, bytes], *, needed_by: str) -> Checkpoint:
+    """The checkpoint with its bodies."""
+    return Checkpoint.of({name: content_of(ref, bodies, needed_by=needed_by) for name, ref in manifest.refs.items()})
+
+
+def frames_of(document: object, *, needed_by: str) -> tuple[AgentFrame, ...]:
+    """The stored frames, without their execution states."""
+    try:
+        return tuple(msgspec.convert(document, list[AgentFrame]))
+    except msgspec.ValidationError as error:
+        raise Corrupt("blobs", needed_by, "the list of frames does not decode") from error

@@ -1,0 +1,170 @@
+"""What may enter the store at all: each check returns the value it was given, or refuses it and names the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from holdfast.codec import checked_document, decode_cursor
+from holdfast.errors import InvalidRequest
+from holdfast.records.common import Document, Scope, Token
+from holdfast.records.limits import LARGEST_INTEGER, Limits
+
+T = TypeVar("T")
+
+DEFAULT_PAGE = 50
+
+
+def identifier(field: str, value: object, limits: Limits) -> str:
+    """An id: text that is not blank, holds no NUL and is not over-long. Any other character is fine."""
+    if not isinstance(value, str):
+        raise InvalidRequest(field, f"must be text, not {type(value).__name__}")
+    if not value.strip():
+        raise InvalidRequest(field, "must not be blank")
+    if "\0" in value:
+        raise InvalidRequest(field, "must not contain NUL")
+    size = len(_utf8(field, value))
+    if size > limits.id_bytes:
+        raise InvalidRequest(field, f"is {size} bytes long, the limit is {limits.id_bytes}", limit=limits.id_bytes)
+    return str(value)
+
+
+def optional_identifier(field: str, value: object, limits: Limits) -> str | None:
+    """An id, or None."""
+    return None if value is None else identifier(field, value, limits)
+
+
+def text(field: str, value: object, limits: Limits) -> str:
+    """Free text: no NUL (no database column holds it alike), within the limit."""
+    if not isinstance(value, str):
+        raise InvalidRequest(field, f"must be text, not {type(value).__name__}")
+    if "\0" in value:
+        raise InvalidRequest(field, "must not contain NUL")
+    size = len(_utf8(field, value))
+    if size > limits.text_bytes:
+        raise InvalidRequest(field, f"is {size} bytes long, the limit is {limits.text_bytes}", limit=limits.text_bytes)
+    return str(value)
+
+
+def optional_text(field: str, value: object, limits: Limits) -> str | None:
+    """Free text, or None."""
+    return None if value is None else text(field, value, limits)
+
+
+def _utf8(field: str, value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, "contains a lone surrogate, which is not text") from None
+
+
+def whole(field: str, value: object, *, least: int = 0, most: int = LARGEST_INTEGER) -> int:
+    """A whole number in `least` … `most`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(field, f"must be a whole number, not {type(value).__name__}")
+    if value < least:
+        raise InvalidRequest(field, f"must be at least {least}", limit=least)
+    if value > most:
+        raise InvalidRequest(field, f"must be at most {most}", limit=most)
+    return value
+
+
+def optional_whole(field: str, value: object, *, least: int = 0, most: int = LARGEST_INTEGER) -> int | None:
+    """A whole number, or None."""
+    return None if value is None else whole(field, value, least=least, most=most)
+
+
+def flag(field: str, value: object) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise InvalidRequest(field, f"must be True or False, not {type(value).__name__}")
+    return value
+
+
+def one_of(field: str, value: object, words: Sequence[str]) -> str:
+    """One of a closed set of words."""
+    if not isinstance(value, str) or value not in words:
+        raise InvalidRequest(field, f"must be one of {', '.join(words)}")
+    return value
+
+
+def instance(field: str, value: object, kind: type[T] | tuple[type[T], ...]) -> T:
+    """A value of one of our types."""
+    if not isinstance(value, kind):
+        names = kind.__name__ if isinstance(kind, type) else " or ".join(one.__name__ for one in kind)
+        raise InvalidRequest(field, f"must be {names}, not {type(value).__name__}")
+    return value
+
+
+def sequence(field: str, value: object, *, most: int) -> Sequence[Any]:
+    """A list or tuple of at most `most` items."""
+    if not isinstance(value, list | tuple):
+        raise InvalidRequest(field, f"must be a list or tuple, not {type(value).__name__}")
+    items: Sequence[Any] = value  # pyright: ignore[reportUnknownVariableType]
+    if len(items) > most:
+        raise InvalidRequest(field, f"has {len(items)} items, the limit is {most}", limit=most)
+    return items
+
+
+def mapping(field: str, value: object, *, most: int) -> Mapping[str, Any]:
+    """A mapping of at most `most` items."""
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(field, f"must be a mapping, not {type(value).__name__}")
+    items: Mapping[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+    if len(items) > most:
+        raise InvalidRequest(field, f"has {len(items)} items, the limit is {most}", limit=most)
+    return items
+
+
+def document(field: str, value: Document, limits: Limits, *, most: int | None = None) -> bytes:
+    """A JSON value, as the bytes that will be stored."""
+    checked = checked_document(value, depth=limits.document_depth)
+    if isinstance(checked, str):
+        raise InvalidRequest(field, checked)
+    limit = limits.document_bytes if most is None else most
+    if len(checked) > limit:
+        raise InvalidRequest(field, f"is {len(checked)} bytes long, the limit is {limit}", limit=limit)
+    return checked
+
+
+def optional_document(field: str, value: Document | None, limits: Limits) -> bytes | None:
+    """A JSON value, or None for none."""
+    return None if value is None else document(field, value, limits)
+
+
+def content(field: str, value: object, *, most: int) -> bytes:
+    """Bytes, within the limit."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidRequest(field, f"must be bytes, not {type(value).__name__}")
+    if len(value) > most:
+        raise InvalidRequest(field, f"is {len(value)} bytes long, the limit is {most}", limit=most)
+    return bytes(value)
+
+
+def token(field: str, value: object) -> Token:
+    """The secret of a claim or lease, as it was handed out."""
+    if not isinstance(value, str) or not value or len(value) > 128 or not value.isascii():
+        raise InvalidRequest(field, "is not a token that this store handed out")
+    return Token(value)
+
+
+def scope(field: str, value: object, limits: Limits) -> Scope:
+    """A session or one of its frames; an empty frame id means none."""
+    given = instance(field, value, Scope)
+    frame_id = optional_identifier(f"{field}.frame_id", given.frame_id or None, limits)
+    return Scope(identifier(f"{field}.session_id", given.session_id, limits), frame_id)
+
+
+def page_size(value: object, limits: Limits) -> int:
+    """How many items a page may have."""
+    return whole("limit", value, least=1, most=limits.page)
+
+
+def cursor(listing: str, after: object, kinds: Sequence[type]) -> tuple[Any, ...] | None:
+    """The place where a listing goes on, or None for its start."""
+    return None if after is None else decode_cursor(listing, after, kinds)
+
+
+def timeout(field: str, value: object) -> int:
+    """How long a wait may take, in milliseconds."""
+    return whole(field, value, most=365 * 24 * 3600 * 1000)

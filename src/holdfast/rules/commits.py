@@ -1,0 +1,391 @@
+"""Whether a turn may be committed, judged from the facts in a fixed order: turn id, revision, claims, lease, graph, refs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast import codec
+from holdfast.errors import ClaimLost, HeadConflict, InvalidRequest, TurnConflict
+from holdfast.records.checkpoints import CheckpointManifest
+from holdfast.records.commits import Commit, CommitReceipt, Usage
+from holdfast.records.graph import Append, Graph, Node, ReplaceGraph, Unchanged
+from holdfast.records.leases import Lease
+from holdfast.records.limits import LARGEST_INTEGER, Limits
+from holdfast.records.work import WorkCompletion
+from holdfast.rows import BatchRow, CommitFacts, CommitPlan, NodeRow, RevisionRow, SessionRow, UsageRow
+from holdfast.rules import checkpoints, checks, graph, leases, work
+
+USAGE_PLACES = 1 << 20
+"""A counter's place is the revision that first had it and its rank there: more ranks than a commit has items."""
+
+
+class TurnBody(msgspec.Struct, frozen=True):
+    """What a revision keeps beside its columns."""
+
+    manifest: CheckpointManifest | None = None
+    config_ref: str | None = None
+    frames_ref: str | None = None
+    frame_state_refs: tuple[str, ...] = ()
+    current_frame_id: str | None = None
+    usage: tuple[Usage, ...] = ()
+    enqueued: tuple[str, ...] = ()
+
+
+class CommitIntent(msgspec.Struct, frozen=True):
+    """A checked commit: encoded, hashed, and independent of what is stored."""
+
+    session_id: str
+    turn_id: str | None
+    fingerprint: str | None
+    expected_revision: int | None
+    replaces_graph: bool
+    nodes: tuple[graph.NodeIntent, ...]
+    leaf: str | None | UnsetType
+    contents: checkpoints.Contents
+    manifest: CheckpointManifest | None
+    config_ref: str | None
+    frames_ref: str | None
+    frame_state_refs: tuple[str, ...]
+    current_frame_id: str | None
+    usage: tuple[Usage, ...]
+    completes: tuple[WorkCompletion, ...]
+    attachments: tuple[str, ...]
+    enqueues: tuple[work.WorkIntent, ...]
+    lease: Lease | None
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """Every node id whose standing must be known."""
+        named = {node.id for node in self.nodes} | {node.parent for node in self.nodes if node.parent is not None}
+        if isinstance(self.leaf, str):
+            named.add(self.leaf)
+        return tuple(sorted(named))
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """Every content hash whose presence must be known."""
+        kept = {checkpoints.hash_of(ref) for ref in self.contents.kept.values()}
+        return tuple(sorted(kept | set(self.contents.bodies)))
+
+
+def check_commit(commit: object, session_id: str | None, limits: Limits) -> CommitIntent:
+    """The intent of a commit; everything that can be refused without looking is refused here."""
+    given = checks.instance("commit", commit, Commit)
+    target = checks.identifier("session_id", session_id, limits)
+    turn_id = checks.optional_identifier("turn_id", given.turn_id, limits)
+    delta = checks.instance("graph", given.graph, (Unchanged, Append, ReplaceGraph))
+    nodes_given, leaf = _delta_parts(delta)
+    field = "graph.graph.nodes" if isinstance(delta, ReplaceGraph) else "graph.nodes"
+    nodes = graph.check_nodes(field, nodes_given, limits)
+    if isinstance(leaf, str) or leaf not in (None, UNSET):
+        checks.identifier("graph.leaf", leaf, limits)
+    contents = checkpoints.Contents({}, {})
+    manifest = config_ref = frames_ref = None
+    frame_state_refs: tuple[str, ...] = ()
+    if given.checkpoint is not None:
+        manifest = checkpoints.check_checkpoint("checkpoint", given.checkpoint, contents, limits)
+    if given.config is not None:
+        config_ref = contents.mint("json", checks.document("config", given.config, limits))
+    if given.frames is not None:
+        frames_ref, frame_state_refs = checkpoints.check_frames("frames", given.frames, contents, limits)
+    intent = CommitIntent(
+        session_id=target,
+        turn_id=turn_id,
+        fingerprint=checks.optional_identifier("fingerprint", given.fingerprint, limits),
+        expected_revision=checks.optional_whole("expected_revision", given.expected_revision),
+        replaces_graph=isinstance(delta, ReplaceGraph),
+        nodes=nodes,
+        leaf=leaf,
+        contents=contents,
+        manifest=manifest,
+        config_ref=config_ref,
+        frames_ref=frames_ref,
+        frame_state_refs=frame_state_refs,
+        current_frame_id=checks.optional_identifier("current_frame_id", given.current_frame_id, limits),
+        usage=_check_usage(given.usage, limits),
+        completes=_check_completes(given.completes, target, limits),
+        attachments=_check_attachments(given.attachments, limits),
+        enqueues=tuple(
+            work.check_draft(f"enqueues[{index}]", draft, limits, session_id=target)
+            for index, draft in enumerate(checks.sequence("enqueues", given.enqueues, most=limits.commit_items))
+        ),
+        lease=None if given.lease is None else leases.check_session_lease("lease", given.lease, target, limits),
+    )
+    _check_size(intent, limits)
+    if turn_id is not None and intent.fingerprint is None:
+        return msgspec.structs.replace(intent, fingerprint=fingerprint_of(intent, nodes_given))
+    return intent
+
+
+def _delta_parts(delta: Unchanged | Append | ReplaceGraph) -> tuple[Sequence[Node], str | None | UnsetType]:
+    if isinstance(delta, ReplaceGraph):
+        whole = checks.instance("graph.graph", delta.graph, Graph)
+        return whole.nodes, whole.leaf
+    return (delta.nodes if isinstance(delta, Append) else ()), delta.leaf
+
+
+def _check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
+    """Usage merged by source and model in first-seen order; entries that count nothing are left out."""
+    merged: dict[tuple[str, str], Usage] = {}
+    for index, one in enumerate(checks.sequence("usage", value, most=limits.commit_items)):
+        field = f"usage[{index}]"
+        entry = checks.instance(field, one, Usage)
+        place = (
+            checks.identifier(f"{field}.source", entry.source, limits),
+            checks.identifier(f"{field}.model", entry.model, limits),
+        )
+        counts = [
+            checks.whole(f"{field}.{name}", getattr(entry, name))
+            for name in ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
+        ]
+        before = merged.get(place, Usage(*place))
+        total = Usage(*place, *(a + b for a, b in zip(_counts(before), counts, strict=True)))
+        if any(count > LARGEST_INTEGER for count in _counts(total)):
+            raise InvalidRequest(field, f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
+        merged[place] = total
+    return tuple(usage for usage in merged.values() if any(_counts(usage)))
+
+
+def _counts(usage: Usage | UsageRow) -> tuple[int, int, int, int]:
+    return usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens
+
+
+def _check_completes(value: object, session_id: str, limits: Limits) -> tuple[WorkCompletion, ...]:
+    completions: list[WorkCompletion] = []
+    for index, claim in enumerate(checks.sequence("completes", value, most=limits.commit_items)):
+        completion = work.check_claim(f"completes[{index}]", claim, limits)
+        if completion.session_id != session_id:
+            raise ClaimLost(completion.session_id, completion.claim_id)
+        if any(completion.claim_id == earlier.claim_id for earlier in completions):
+            raise InvalidRequest(f"completes[{index}]", "names a claim twice")
+        completions.append(completion)
+    return tuple(completions)
+
+
+def _check_attachments(value: object, limits: Limits) -> tuple[str, ...]:
+    ids = checks.sequence("attachments", value, most=limits.commit_items)
+    return tuple(
+        dict.fromkeys(checks.identifier(f"attachments[{index}]", one, limits) for index, one in enumerate(ids))
+    )
+
+
+def _check_size(intent: CommitIntent, limits: Limits) -> None:
+    size = (
+        sum(node.size for node in intent.nodes)
+        + sum(len(body) for body in intent.contents.bodies.values())
+        + sum(len(draft.payloads) for draft in intent.enqueues)
+    )
+    if size > limits.commit_bytes:
+        raise InvalidRequest("commit", f"is {size} bytes, the limit is {limits.commit_bytes}", limit=limits.commit_bytes)
+
+
+def fingerprint_of(intent: CommitIntent, nodes: Sequence[Node]) -> str:
+    """What makes two commits of one turn id the same turn.
+
+    Left out are the expected revision, everything that proves ownership, and of the node records themselves id, parent, leaf
+    and time. Nothing is ever left out of a payload.
+    """
+    return codec.stable_hash(
+        {
+            "replaces_graph": intent.replaces_graph,
+            "nodes": [[node.kind, node.payload, node.frame_id, node.caused_by] for node in nodes],
+            "checkpoint": None if intent.manifest is None else intent.manifest.refs,
+            "config": intent.config_ref,
+            "frames": intent.frames_ref,
+            "current_frame_id": intent.current_frame_id,
+            "usage": [[usage.source, usage.model, *_counts(usage)] for usage in intent.usage],
+            "completes": sorted(sorted(completion.batch_ids) for completion in intent.completes),
+            "attachments": sorted(intent.attachments),
+            "enqueues": [
+                [draft.session_id, draft.source_key, draft.available_at_ms, draft.draft_hash] for draft in intent.enqueues
+            ],
+        }
+    )
+
+
+def body_of(row: RevisionRow) -> TurnBody:
+    """What a stored revision keeps beside its columns."""
+    key = f"{row.session_key}/{row.revision}"
+    return codec.decode_record(TurnBody, row.body, table="revisions", key=key)
+
+
+def receipt_of(session_id: str, row: RevisionRow, *, replayed: bool) -> CommitReceipt:
+    """The receipt of a stored revision."""
+    body = body_of(row)
+    return CommitReceipt(
+        session_id=session_id,
+        revision=row.revision,
+        checkpoint_ref=row.checkpoint_ref,
+        manifest=body.manifest or CheckpointManifest(),
+        enqueued=body.enqueued,
+        replayed=replayed,
+    )
+
+
+def replay(intent: CommitIntent, turn: RevisionRow | None) -> CommitReceipt | None:
+    """The receipt of a turn that was committed before; other content under its id is refused."""
+    if turn is None:
+        return None
+    if turn.fingerprint != intent.fingerprint:
+        raise TurnConflict(intent.session_id, intent.turn_id or "")
+    return receipt_of(intent.session_id, turn, replayed=True)
+
+
+def judge(
+    intent: CommitIntent,
+    session: SessionRow,
+    facts: CommitFacts,
+    *,
+    current: Sequence[NodeRow],
+    ledger: Sequence[UsageRow],
+    targets: Mapping[str, SessionRow],
+    batch_ids: Sequence[str],
+    now_ms: int,
+) -> CommitPlan:
+    """Everything that the commit writes, or the first reason against it. The turn is known not to be a replay.
+
+    `current` is the session's graph if the commit replaces it, `targets` the sessions that follow-up work goes to, and
+    `batch_ids` a fresh id for each of those.
+    """
+    if intent.expected_revision is not None and intent.expected_revision != session.revision:
+        raise HeadConflict(intent.session_id, intent.expected_revision, session.revision)
+    completed = [seq for completion in intent.completes for seq in work.require_claim(completion, facts.batches, now_ms)]
+    if intent.lease is not None:
+        leases.require(facts.lease, intent.lease, now_ms)
+    revision = session.revision + 1
+    epoch, rows, leaf_key, leaf_id = _judge_graph(intent, session, facts, current, revision, now_ms)
+    checkpoints.require_known(intent.contents, facts.hashes)
+    usage = _judge_usage(intent, ledger, revision)
+    enqueues, enqueued = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
+    node_count = graph.position_of(rows[-1].node_key) if rows else max(session.node_count, epoch)
+    body = _next_body(intent, facts.head, enqueued)
+    return CommitPlan(
+        session=msgspec.structs.replace(
+            session, revision=revision, node_count=node_count, epoch=epoch, changed_at_ms=now_ms
+        ),
+        revision=RevisionRow(
+            session_key=session.session_key,
+            revision=revision,
+            family=session.family,
+            turn_id=intent.turn_id,
+            fingerprint=intent.fingerprint,
+            epoch=epoch,
+            node_count=node_count,
+            leaf_key=leaf_key,
+            leaf_id=leaf_id,
+            checkpoint_ref=None if body.manifest is None else checkpoints.manifest_ref(body.manifest),
+            refs=encode_refs(body),
+            body=codec.encode_record(body),
+            committed_at_ms=now_ms,
+        ),
+        nodes=rows,
+        blobs=checkpoints.blob_rows(intent.contents, facts.hashes),
+        usage=usage,
+        completed_seqs=tuple(completed),
+        attachment_ids=intent.attachments,
+        enqueues=enqueues,
+    )
+
+
+def _judge_graph(
+    intent: CommitIntent, session: SessionRow, facts: CommitFacts, current: Sequence[NodeRow], revision: int, now_ms: int
+) -> tuple[int, tuple[NodeRow, ...], int | None, str | None]:
+    """Epoch, new rows and leaf after the commit."""
+    stored = {row.node_id: row for row in facts.nodes}
+    epoch, position, field = session.epoch, session.node_count, "graph.nodes"
+    if intent.replaces_graph:
+        field = "graph.graph.nodes"
+        if not graph.extends(intent.nodes, current):
+            epoch = position = graph.replacing_epoch(session)
+            stored = {}
+    rows = graph.place_nodes(
+        field, session, intent.nodes, stored, epoch=epoch, position=position, revision=revision, now_ms=now_ms
+    )
+    if intent.leaf is UNSET:
+        head = facts.head
+        return epoch, rows, None if head is None else head.leaf_key, None if head is None else head.leaf_id
+    if intent.leaf is None:
+        return epoch, rows, None, None
+    keys = {row.node_id: row.node_key for row in (*stored.values(), *rows)}
+    if intent.leaf not in keys:
+        raise InvalidRequest("graph.leaf", f"there is no node {intent.leaf!r}")
+    return epoch, rows, keys[intent.leaf], intent.leaf
+
+
+def _judge_usage(intent: CommitIntent, ledger: Sequence[UsageRow], revision: int) -> tuple[UsageRow, ...]:
+    counted = {(row.source, row.model): row for row in ledger}
+    for index, usage in enumerate(intent.usage):
+        before = counted.get((usage.source, usage.model))
+        if before is not None and any(a + b > LARGEST_INTEGER for a, b in zip(_counts(before), _counts(usage), strict=True)):
+            raise InvalidRequest(f"usage[{index}]", f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
+    return tuple(
+        UsageRow(usage.source, usage.model, *_counts(usage), place=revision * USAGE_PLACES + index)
+        for index, usage in enumerate(intent.usage)
+    )
+
+
+def _judge_enqueues(
+    intent: CommitIntent,
+    sources: Sequence[BatchRow],
+    targets: Mapping[str, SessionRow],
+    batch_ids: Sequence[str],
+    now_ms: int,
+) -> tuple[tuple[BatchRow, ...], tuple[str, ...]]:
+    """The batches that are new, and the ids of all of them; a source key gives the batch that it made before."""
+    known = {(row.session_key, row.source_key): row for row in sources}
+    fresh: list[BatchRow] = []
+    ids: list[str] = []
+    for draft, batch_id in zip(intent.enqueues, batch_ids, strict=True):
+        target = targets[draft.session_id]
+        place = (target.session_key, draft.source_key)
+        existing = known.get(place) if draft.source_key is not None else None
+        if existing is not None:
+            ids.append(work.same_work(draft, existing).batch_id)
+            continue
+        row = work.new_batch(
+            draft, batch_id=batch_id, session_key=target.session_key, family=target.family, now_ms=now_ms
+        )
+        known[place] = row
+        fresh.append(row)
+        ids.append(batch_id)
+    return tuple(fresh), tuple(ids)
+
+
+def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[str, ...]) -> TurnBody:
+    """The head's body with what the commit changes; what it leaves out stays."""
+    before = TurnBody() if head is None else body_of(head)
+    keeps_frames = intent.frames_ref is None
+    return TurnBody(
+        manifest=before.manifest if intent.manifest is None else intent.manifest,
+        config_ref=intent.config_ref or before.config_ref,
+        frames_ref=before.frames_ref if keeps_frames else intent.frames_ref,
+        frame_state_refs=before.frame_state_refs if keeps_frames else intent.frame_state_refs,
+        current_frame_id=intent.current_frame_id or before.current_frame_id,
+        usage=intent.usage,
+        enqueued=enqueued,
+    )
+
+
+def body_refs(body: TurnBody) -> tuple[str, ...]:
+    """Every ref that a revision needs, each once."""
+    refs = [*(body.manifest.refs.values() if body.manifest else ()), *body.frame_state_refs]
+    refs.extend(ref for ref in (body.config_ref, body.frames_ref) if ref is not None)
+    return tuple(dict.fromkeys(refs))
+
+
+def encode_refs(body: TurnBody) -> bytes:
+    """The hashes that a revision needs, as garbage collection reads them."""
+    return msgspec.json.encode(sorted({checkpoints.hash_of(ref) for ref in body_refs(body)}))
+
+
+def ledger_of(rows: Sequence[UsageRow], later: Sequence[Usage] = ()) -> tuple[Usage, ...]:
+    """The ledger, without what later turns added to it."""
+    totals = {(row.source, row.model): list(_counts(row)) for row in rows}
+    for usage in later:
+        counts = totals[usage.source, usage.model]
+        for index, count in enumerate(_counts(usage)):
+            counts[index] -= count
+    return tuple(Usage(*place, *counts) for place, counts in totals.items() if any(counts))

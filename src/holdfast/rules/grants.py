@@ -1,0 +1,40 @@
+"""A grant belongs to exactly one scope; a session and its frames are different scopes."""
+
+from __future__ import annotations
+
+from holdfast import codec
+from holdfast.records.common import Scope
+from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
+from holdfast.records.limits import Limits
+from holdfast.rows import GrantRow, ProcessRow
+from holdfast.rules import checks, processes
+
+
+def check_descriptor(value: object, limits: Limits) -> HandleDescriptor:
+    """How a scope sees a process."""
+    descriptor = checks.instance("descriptor", value, HandleDescriptor)
+    checks.optional_text("descriptor.kind", descriptor.kind, limits)
+    checks.optional_text("descriptor.label", descriptor.label, limits)
+    return descriptor
+
+
+def place(scope: Scope) -> tuple[str, str]:
+    """The scope as a key: the session itself has the empty frame, which no frame can have."""
+    return scope.session_id, scope.frame_id or ""
+
+
+def row_of(scope: Scope, process_id: str, descriptor: HandleDescriptor) -> GrantRow:
+    """The row of a grant."""
+    return GrantRow(*place(scope), process_id, codec.encode_record(descriptor))
+
+
+def grant_of(row: GrantRow) -> Grant:
+    """The grant that a row holds."""
+    key = f"{row.session_id}/{row.frame_id}/{row.process_id}"
+    descriptor = codec.decode_record(HandleDescriptor, row.descriptor, table="grants", key=key)
+    return Grant(Scope(row.session_id, row.frame_id or None), row.process_id, descriptor)
+
+
+def granted(row: GrantRow, process: ProcessRow) -> GrantedProcess:
+    """The grant and the process behind it."""
+    return GrantedProcess(grant_of(row), processes.process_of(process))

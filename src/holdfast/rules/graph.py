@@ -1,0 +1,226 @@
+"""Where a node may stand: parents before children, one id one node, history append-only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import Corrupt, InvalidRequest, NodeConflict
+from holdfast.records.graph import Graph, Node
+from holdfast.records.limits import Limits
+from holdfast.rows import LIVE, POSITION_BITS, NodeRow, Segment, SessionRow
+from holdfast.rules import checks
+
+NODES_PER_SESSION = 2**POSITION_BITS - 1
+
+
+class NodeIntent(msgspec.Struct, frozen=True):
+    """A checked node with its encoded parts."""
+
+    id: str
+    parent: str | None
+    kind: str
+    payload: bytes
+    frame_id: str | None
+    caused_by: bytes | None
+    created_at_ms: int | None
+
+    @property
+    def size(self) -> int:
+        """How many bytes it brings."""
+        return len(self.payload) + len(self.caused_by or b"")
+
+
+def check_nodes(field: str, nodes: object, limits: Limits) -> tuple[NodeIntent, ...]:
+    """Each node on its own, no id twice, no parent after its child."""
+    given = checks.sequence(field, nodes, most=limits.commit_nodes)
+    intents: list[NodeIntent] = []
+    seen: dict[str, int] = {}
+    for index, value in enumerate(given):
+        intent = _check_node(f"{field}[{index}]", value, limits)
+        if intent.id in seen:
+            raise InvalidRequest(f"{field}[{index}].id", f"{intent.id!r} is also the id of {field}[{seen[intent.id]}]")
+        seen[intent.id] = index
+        intents.append(intent)
+    for index, intent in enumerate(intents):
+        if intent.parent == intent.id:
+            raise InvalidRequest(f"{field}[{index}].parent", "a node cannot be its own parent")
+        if intent.parent is not None and seen.get(intent.parent, -1) > index:
+            raise InvalidRequest(f"{field}[{index}].parent", f"{intent.parent!r} must come before its child")
+    return tuple(intents)
+
+
+def _check_node(field: str, value: object, limits: Limits) -> NodeIntent:
+    node = checks.instance(field, value, Node)
+    return NodeIntent(
+        id=checks.identifier(f"{field}.id", node.id, limits),
+        parent=checks.optional_identifier(f"{field}.parent", node.parent, limits),
+        kind=checks.identifier(f"{field}.kind", node.kind, limits),
+        payload=checks.document(f"{field}.payload", node.payload, limits),
+        frame_id=checks.optional_identifier(f"{field}.frame_id", node.frame_id, limits),
+        caused_by=checks.optional_document(f"{field}.caused_by", node.caused_by, limits),
+        created_at_ms=checks.optional_whole(f"{field}.created_at_ms", node.created_at_ms),
+    )
+
+
+def lineage_of(session: SessionRow) -> tuple[Segment, ...]:
+    """What the session inherited when it was forked, nearest source first."""
+    try:
+        return tuple(msgspec.json.decode(session.lineage, type=list[Segment]))
+    except msgspec.DecodeError as error:
+        raise Corrupt("sessions", str(session.session_key), "the lineage does not decode") from error
+
+
+def encode_lineage(segments: Iterable[Segment]) -> bytes:
+    """The stored form of a lineage."""
+    return msgspec.json.encode(list(segments))
+
+
+def segments_of(session: SessionRow, *, epoch: int | None = None, upto: int | None = None) -> tuple[Segment, ...]:
+    """The nodes that a session sees: its own, and what it inherited unless its graph was replaced.
+
+    `epoch` and `upto` are those of an earlier revision; by default the session is seen as it is now.
+    """
+    at_epoch = session.epoch if epoch is None else epoch
+    own = Segment(session.session_key, at_epoch, session.node_count if upto is None else upto)
+    return (own, *lineage_of(session)) if at_epoch == 0 else (own,)
+
+
+def cut(segments: Sequence[Segment], node_key: int) -> tuple[Segment, ...]:
+    """The part of a view that was there when one of its nodes was added."""
+    index = next(i for i, segment in enumerate(segments) if segment.session_key == node_key >> POSITION_BITS)
+    own = segments[index]
+    return (Segment(own.session_key, own.epoch, position_of(node_key)), *segments[index + 1 :])
+
+
+def visible_count(session: SessionRow) -> int:
+    """How many nodes the session's graph has, inherited ones included."""
+    return sum(segment.upto - segment.epoch for segment in segments_of(session))
+
+
+def replacing_epoch(session: SessionRow) -> int:
+    """The epoch of a graph that replaces the session's own: never 0, because epoch 0 is what inherits."""
+    return max(session.node_count, 1)
+
+
+def position_of(node_key: int) -> int:
+    """A node's place in the session that wrote it."""
+    return node_key & NODES_PER_SESSION
+
+
+def place_nodes(
+    field: str,
+    session: SessionRow,
+    intents: Sequence[NodeIntent],
+    stored: Mapping[str, NodeRow],
+    *,
+    epoch: int,
+    position: int,
+    revision: int | None,
+    now_ms: int,
+) -> tuple[NodeRow, ...]:
+    """The rows of the nodes that are new, placed after `position`.
+
+    A node that is stored already, alike, is left out; another one conflicts.
+    """
+    keys = {node_id: row.node_key for node_id, row in stored.items()}
+    rows: list[NodeRow] = []
+    for index, intent in enumerate(intents):
+        existing = stored.get(intent.id)
+        if existing is not None:
+            if not _same_node(intent, existing):
+                raise NodeConflict(session.session_id, intent.id)
+            continue
+        if intent.parent is not None and intent.parent not in keys:
+            raise InvalidRequest(f"{field}[{index}].parent", f"there is no node {intent.parent!r}")
+        position += 1
+        if position > NODES_PER_SESSION:
+            raise InvalidRequest(field, f"a session holds at most {NODES_PER_SESSION} nodes", limit=NODES_PER_SESSION)
+        keys[intent.id] = (session.session_key << POSITION_BITS) + position
+        rows.append(
+            NodeRow(
+                node_key=keys[intent.id],
+                session_key=session.session_key,
+                epoch=epoch,
+                node_id=intent.id,
+                parent_key=None if intent.parent is None else keys[intent.parent],
+                kind=intent.kind,
+                frame_id=intent.frame_id,
+                caused_by=intent.caused_by,
+                created_at_ms=now_ms if intent.created_at_ms is None else intent.created_at_ms,
+                payload=intent.payload,
+                mark=LIVE,
+                revision=revision,
+                parent_id=intent.parent,
+            )
+        )
+    return tuple(rows)
+
+
+def _same_node(intent: NodeIntent, row: NodeRow) -> bool:
+    """Equal in everything but the time, which a retry may well give anew."""
+
+    def value(data: bytes | None) -> object:
+        return None if data is None else codec.decode_document(data, table="nodes", key=row.node_key)
+
+    return (
+        intent.parent == row.parent_id
+        and intent.kind == row.kind
+        and intent.frame_id == row.frame_id
+        and value(intent.payload) == value(row.payload)
+        and value(intent.caused_by) == value(row.caused_by)
+    )
+
+
+def extends(intents: Sequence[NodeIntent], rows: Sequence[NodeRow]) -> bool:
+    """Whether a replacing graph begins with exactly the graph that is stored, so that only its end is new."""
+    return len(intents) >= len(rows) and all(
+        intent.id == row.node_id and _same_node(intent, row) for intent, row in zip(intents, rows, strict=False)
+    )
+
+
+def node_of(row: NodeRow) -> Node:
+    """The node that a row holds; one whose parent is gone is damage, because history loses nothing."""
+    if row.parent_key is not None and row.parent_id is None:
+        raise Corrupt("nodes", str(row.node_key), "its parent is missing")
+    return Node(
+        id=row.node_id,
+        parent=row.parent_id,
+        kind=row.kind,
+        payload=codec.decode_document(row.payload, table="nodes", key=row.node_key),
+        frame_id=row.frame_id,
+        caused_by=None
+        if row.caused_by is None
+        else codec.decode_document(row.caused_by, table="nodes", key=row.node_key),
+        created_at_ms=row.created_at_ms,
+    )
+
+
+def graph_of(rows: Iterable[NodeRow], leaf: str | None) -> Graph:
+    """The graph that the rows make."""
+    return Graph(tuple(node_of(row) for row in rows), leaf)
+
+
+def retained_segments(
+    sessions: Iterable[SessionRow], revisions: Mapping[int, Iterable[tuple[int, int]]]
+) -> dict[tuple[int, int], int]:
+    """Up to which position each (session key, epoch) is still seen by anybody in the family.
+
+    `revisions` gives, for each live session, the (epoch, node count) of its retained revisions.
+    """
+    reach: dict[tuple[int, int], int] = {}
+
+    def keep(segment: Segment) -> None:
+        place = (segment.session_key, segment.epoch)
+        reach[place] = max(reach.get(place, 0), segment.upto)
+
+    for session in sessions:
+        if session.deleted_at_ms is not None:
+            continue
+        views = [(session.epoch, session.node_count), *revisions.get(session.session_key, ())]
+        for epoch, upto in views:
+            for segment in segments_of(session, epoch=epoch, upto=upto):
+                keep(segment)
+    return reach

@@ -1,0 +1,108 @@
+"""Who may act on a process or a session, decided from one stored lease and one clock reading."""
+
+from __future__ import annotations
+
+import hmac
+
+from holdfast import codec
+from holdfast.errors import InvalidRequest, LeaseHeld, LeaseLost
+from holdfast.records.common import Token
+from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
+from holdfast.records.limits import LARGEST_INTEGER, Limits
+from holdfast.rows import LeaseRow
+from holdfast.rules import checks
+
+
+def hash_token(token: str) -> str:
+    """What is stored of a token."""
+    return codec.digest(token.encode())
+
+
+def token_matches(token: str, token_hash: str | None) -> bool:
+    """Whether the token is the one that was stored, compared in constant time."""
+    return token_hash is not None and hmac.compare_digest(hash_token(token), token_hash)
+
+
+def expiry(now_ms: int, ttl_ms: int) -> int:
+    """When something that starts now ends."""
+    return min(now_ms + ttl_ms, LARGEST_INTEGER)
+
+
+def check_resource(field: str, value: object, limits: Limits) -> Resource:
+    """A process or a session, named well."""
+    resource = checks.instance(field, value, (OnSession, OnProcess))
+    if isinstance(resource, OnSession):
+        return OnSession(checks.identifier(f"{field}.session_id", resource.session_id, limits))
+    return OnProcess(checks.identifier(f"{field}.process_id", resource.process_id, limits))
+
+
+def check_lease(field: str, value: object, limits: Limits) -> Lease:
+    """A lease as it was handed out."""
+    lease = checks.instance(field, value, Lease)
+    return Lease(
+        resource=check_resource(f"{field}.resource", lease.resource, limits),
+        owner_id=checks.identifier(f"{field}.owner_id", lease.owner_id, limits),
+        token=checks.token(f"{field}.token", lease.token),
+        fence=checks.whole(f"{field}.fence", lease.fence),
+        claimed_at_ms=checks.whole(f"{field}.claimed_at_ms", lease.claimed_at_ms),
+        expires_at_ms=checks.whole(f"{field}.expires_at_ms", lease.expires_at_ms),
+    )
+
+
+def check_session_lease(field: str, value: object, session_id: str, limits: Limits) -> Lease:
+    """A lease on exactly this session."""
+    lease = check_lease(field, value, limits)
+    if lease.resource != OnSession(session_id):
+        raise InvalidRequest(f"{field}.resource", f"must be the session {session_id!r}")
+    return lease
+
+
+def describe(resource: Resource) -> str:
+    """The resource in words, for messages."""
+    if isinstance(resource, OnSession):
+        return f"session {resource.session_id!r}"
+    return f"process {resource.process_id!r}"
+
+
+def is_live(row: LeaseRow | None, now_ms: int) -> bool:
+    """Whether anybody holds it."""
+    return row is not None and row.token_hash is not None and row.expires_at_ms > now_ms
+
+
+def claim(
+    current: LeaseRow | None, resource: Resource, *, stored_as: tuple[str, str], owner_id: str, token: Token,
+    ttl_ms: int, fence_floor: int, now_ms: int,
+) -> tuple[LeaseRow, Lease]:  # fmt: skip
+    """The new lease: refused while another owner's is live; its own owner may take it again, with a new token."""
+    if current is not None and is_live(current, now_ms) and current.owner_id != owner_id:
+        raise LeaseHeld(describe(resource), current.owner_id or "", current.expires_at_ms)
+    fence = (fence_floor if current is None else current.fence) + 1
+    expires_at_ms = expiry(now_ms, ttl_ms)
+    row = LeaseRow(*stored_as, owner_id, hash_token(token), fence, now_ms, expires_at_ms)
+    return row, Lease(resource, owner_id, token, fence, now_ms, expires_at_ms)
+
+
+def holds(row: LeaseRow | None, lease: Lease, now_ms: int) -> bool:
+    """Whether this lease is the one that is live: token, fence and expiry."""
+    return (
+        row is not None and is_live(row, now_ms) and row.fence == lease.fence and token_matches(lease.token, row.token_hash)
+    )
+
+
+def require(row: LeaseRow | None, lease: Lease, now_ms: int) -> LeaseRow:
+    """The stored lease, if it is this one and live; otherwise it is lost."""
+    if row is None or not holds(row, lease, now_ms):
+        raise LeaseLost(describe(lease.resource))
+    return row
+
+
+def released(row: LeaseRow) -> LeaseRow:
+    """The row after its holder let go: the fence stays."""
+    return LeaseRow(row.kind, row.resource, None, None, row.fence, row.claimed_at_ms, row.expires_at_ms)
+
+
+def holder(row: LeaseRow | None, resource: Resource, now_ms: int) -> LeaseHolder | None:
+    """Who holds it now, if anybody."""
+    if row is None or not is_live(row, now_ms):
+        return None
+    return LeaseHolder(resource, row.owner_id or "", row.fence, row.claimed_at_ms, row.expires_at_ms)

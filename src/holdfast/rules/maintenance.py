@@ -1,0 +1,27 @@
+"""What may be forgotten, and what may not be collected."""
+
+from __future__ import annotations
+
+from holdfast.errors import Corrupt
+from holdfast.records.maintenance import RetentionPolicy
+from holdfast.rules import checks
+
+
+def check_policy(value: object) -> RetentionPolicy:
+    """A policy that never forgets a head."""
+    policy = checks.instance("policy", value, RetentionPolicy)
+    checks.optional_whole("policy.keep_revisions", policy.keep_revisions, least=1)
+    for name in ("settled_work_older_than_ms", "terminal_processes_older_than_ms", "occurrences_older_than_ms"):
+        checks.optional_whole(f"policy.{name}", getattr(policy, name))
+    return policy
+
+
+def cutoff(now_ms: int, older_than_ms: int) -> int:
+    """The latest time that counts as older than an age."""
+    return now_ms - older_than_ms
+
+
+def require_roots(family: int, revisions: int, blobs: int) -> None:
+    """Blobs without a single revision mean that the revisions are lost, not that the blobs are garbage."""
+    if blobs > 0 and revisions == 0:
+        raise Corrupt("revisions", f"family {family}", f"no revision left over {blobs} blobs: nothing is collected")

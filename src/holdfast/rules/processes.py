@@ -1,0 +1,277 @@
+"""What a process may be registered as, and how its record changes with what happens to it."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import AlreadyTerminal, Corrupt, InvalidRequest, RegistrationConflict
+from holdfast.records.common import Document, Scope
+from holdfast.records.events import EventType
+from holdfast.records.limits import Limits
+from holdfast.records.processes import (
+    BySession,
+    Engine,
+    External,
+    ExternalRef,
+    Host,
+    Originator,
+    Process,
+    ProcessIdentity,
+    ProcessInput,
+    ProcessOutcome,
+    ProcessRegistration,
+    Provenance,
+    SessionTurn,
+    SignalWait,
+    ToolCall,
+)
+from holdfast.rows import ProcessRow
+from holdfast.rules import checks, events
+
+T = TypeVar("T")
+
+INPUTS = (ToolCall, Engine, SessionTurn, External)
+STATUSES = ("running", "completed", "failed", "cancelled")
+SIGNAL_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A registration in its stored form: every default filled in."""
+
+    id: str
+    input: ProcessInput
+    identity: ProcessIdentity
+    event_types: tuple[EventType, ...]
+    provenance: Provenance
+    env_ref: str | None
+    wake_target: Scope | None
+
+
+# Registration.
+
+
+def check_registration(value: object, limits: Limits) -> Registered:
+    """The registration with core event types and identity filled in, or what is wrong with it."""
+    given = checks.instance("registration", value, ProcessRegistration)
+    process_id = checks.identifier("id", given.id, limits)
+    process_input = check_input("input", given.input, limits)
+    env_ref = checks.optional_identifier("env_ref", given.env_ref, limits)
+    needs_environment = isinstance(process_input, ToolCall | Engine)
+    if needs_environment and env_ref is None:
+        raise InvalidRequest("env_ref", "is required: this kind of process runs in an execution environment")
+    if not needs_environment and env_ref is not None:
+        raise InvalidRequest("env_ref", "is not allowed: this kind of process has no execution environment")
+    identity = derive_identity(process_input) if given.identity is None else given.identity
+    return Registered(
+        id=process_id,
+        input=process_input,
+        identity=check_identity("identity", identity, limits),
+        event_types=check_event_types("event_types", given.event_types, limits),
+        provenance=check_provenance("provenance", given.provenance, limits),
+        env_ref=env_ref,
+        wake_target=None if given.wake_target is None else checks.scope("wake_target", given.wake_target, limits),
+    )
+
+
+def check_input(field: str, value: object, limits: Limits) -> ProcessInput:
+    """What is to be run."""
+    given: ProcessInput = checks.instance(field, value, INPUTS)
+    if isinstance(given, ToolCall):
+        for name in ("call_id", "tool_id", "tool_name"):
+            checks.identifier(f"{field}.{name}", getattr(given, name), limits)
+    elif isinstance(given, Engine):
+        checks.identifier(f"{field}.kind", given.kind, limits)
+    for name in given.__struct_fields__:
+        checks.document(f"{field}.{name}", getattr(given, name), limits)
+    return given
+
+
+def derive_identity(process_input: ProcessInput) -> ProcessIdentity:
+    """What a process is called when nobody says."""
+    if isinstance(process_input, ToolCall):
+        return ProcessIdentity("tool", process_input.tool_name)
+    if isinstance(process_input, Engine):
+        return ProcessIdentity(process_input.kind)
+    if isinstance(process_input, SessionTurn):
+        return ProcessIdentity("session_turn", _session_turn_label(process_input.create_request))
+    metadata = process_input.metadata
+    label = None
+    if isinstance(metadata, dict):
+        label = next((metadata[name] for name in ("label", "name", "title") if name in metadata), None)
+    return ProcessIdentity("external", label if isinstance(label, str) else None)
+
+
+def _session_turn_label(request: Document) -> str | None:
+    """The subagent's capability, else the usage source, else the session id that was asked for."""
+    if not isinstance(request, dict):
+        return None
+    subagent = request.get("subagent")
+    capability = subagent.get("capability") if isinstance(subagent, dict) else None
+    for label in (capability, request.get("usage_source"), request.get("session_id")):
+        if isinstance(label, str):
+            return label
+    return None
+
+
+def check_identity(field: str, value: object, limits: Limits) -> ProcessIdentity:
+    """What people call a process."""
+    identity = checks.instance(field, value, ProcessIdentity)
+    checks.identifier(f"{field}.kind", identity.kind, limits)
+    checks.optional_text(f"{field}.label", identity.label, limits)
+    checks.optional_document(f"{field}.definition", identity.definition, limits)
+    return identity
+
+
+def check_event_types(field: str, value: object, limits: Limits) -> tuple[EventType, ...]:
+    """The declared types, each once, and the core ones that are missing."""
+    given = checks.sequence(field, value, most=limits.batch_items)
+    declared = [events.check_event_type(f"{field}[{index}]", one, limits) for index, one in enumerate(given)]
+    names = [one.name for one in declared]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise InvalidRequest(f"{field}[{index}].name", f"{name!r} is declared twice")
+    return (*declared, *(core for core in events.CORE_EVENT_TYPES if core.name not in names))
+
+
+def check_provenance(field: str, value: object, limits: Limits) -> Provenance:
+    """Who started it and why."""
+    provenance = checks.instance(field, value, Provenance)
+    checks.optional_document(f"{field}.caused_by", provenance.caused_by, limits)
+    originator = check_originator(f"{field}.originator", provenance.originator, limits)
+    return Provenance(originator, provenance.caused_by)
+
+
+def check_originator(field: str, value: object, limits: Limits) -> Originator:
+    """The host, or a session with or without a frame."""
+    originator = checks.instance(field, value, (Host, BySession))
+    if isinstance(originator, BySession):
+        return BySession(checks.scope(f"{field}.scope", originator.scope, limits))
+    return originator
+
+
+def session_of(originator: Originator) -> str | None:
+    """The session that an originator belongs to, whatever its frame."""
+    return originator.scope.session_id if isinstance(originator, BySession) else None
+
+
+def registration_hash(registered: Registered) -> str:
+    """What makes two registrations the same."""
+    return codec.stable_hash(registered)
+
+
+def same_registration(registered: Registered, existing: ProcessRow) -> ProcessRow:
+    """The existing process, if it was registered alike."""
+    new_hash = registration_hash(registered)
+    if existing.registration_hash != new_hash:
+        raise RegistrationConflict(registered.id, existing.registration_hash, new_hash)
+    return existing
+
+
+def new_process(registered: Registered, *, now_ms: int) -> ProcessRow:
+    """The row of a process that is registered now."""
+    target = registered.wake_target
+    return ProcessRow(
+        process_id=registered.id,
+        registration_hash=registration_hash(registered),
+        status="running",
+        waiting=0,
+        definition_hash=definition_hash(registered.identity.definition),
+        originator_session_id=session_of(registered.provenance.originator),
+        wake_session_id=None if target is None else target.session_id,
+        wake_frame_id=None if target is None else target.frame_id,
+        event_count=0,
+        created_at_ms=now_ms,
+        updated_at_ms=now_ms,
+        body=codec.encode_record(registered),
+    )
+
+
+def definition_hash(definition: Document | None) -> str | None:
+    """A definition in a form that an index can compare."""
+    return None if definition is None else codec.stable_hash(definition)
+
+
+# The record.
+
+
+def process_of(row: ProcessRow) -> Process:
+    """The process that a row holds."""
+    key = row.process_id
+    registered = codec.decode_record(Registered, row.body, table="processes", key=key)
+    if row.status not in STATUSES:
+        raise Corrupt("processes", key, f"status is {row.status!r}")
+    if (row.status == "running") != (row.outcome is None):
+        raise Corrupt("processes", key, "status and outcome do not agree")
+    return Process(
+        id=row.process_id,
+        registration_hash=row.registration_hash,
+        input=registered.input,
+        identity=registered.identity,
+        event_types=registered.event_types,
+        provenance=registered.provenance,
+        env_ref=registered.env_ref,
+        wake_target=None if row.wake_session_id is None else Scope(row.wake_session_id, row.wake_frame_id),
+        created_at_ms=row.created_at_ms,
+        updated_at_ms=row.updated_at_ms,
+        event_count=row.event_count,
+        external_ref=_part(ExternalRef, row.external_ref, key),
+        wait=_part(SignalWait, row.wait, key),
+        status=row.status,  # pyright: ignore[reportArgumentType]
+        outcome=_part(ProcessOutcome, row.outcome, key),  # type: ignore[arg-type]
+    )
+
+
+def _part(kind: type[T], data: bytes | None, key: str) -> T | None:
+    return None if data is None else codec.decode_record(kind, data, table="processes", key=key)
+
+
+def with_event(row: ProcessRow, outcome: ProcessOutcome | None, *, now_ms: int) -> ProcessRow:
+    """The process after one more event; a terminal one ends it and any wait."""
+    counted = msgspec.structs.replace(row, event_count=row.event_count + 1, updated_at_ms=now_ms)
+    if outcome is None:
+        return counted
+    return msgspec.structs.replace(
+        counted, status=events.state_of(outcome), outcome=codec.encode_record(outcome), wait=None, waiting=0
+    )
+
+
+def check_external_ref(value: object, limits: Limits) -> ExternalRef:
+    """Where work really runs."""
+    ref = checks.instance("ref", value, ExternalRef)
+    checks.identifier("ref.backend", ref.backend, limits)
+    checks.identifier("ref.id", ref.id, limits)
+    checks.optional_document("ref.metadata", ref.metadata, limits)
+    return ref
+
+
+def with_external_ref(row: ProcessRow, ref: ExternalRef, *, now_ms: int) -> ProcessRow:
+    """The process with its external ref."""
+    return msgspec.structs.replace(row, external_ref=codec.encode_record(ref), updated_at_ms=now_ms)
+
+
+def check_wait(value: object, limits: Limits) -> SignalWait:
+    """A wait for a well-named signal."""
+    wait = checks.instance("wait", value, SignalWait)
+    name = checks.identifier("wait.name", wait.name, limits)
+    if not SIGNAL_NAME.fullmatch(name):
+        raise InvalidRequest("wait.name", "a signal name consists of letters, digits, - and _")
+    checks.whole("wait.ordinal", wait.ordinal, least=1)
+    checks.optional_whole("wait.since_ms", wait.since_ms)
+    return wait
+
+
+def with_wait(row: ProcessRow, wait: SignalWait, *, now_ms: int) -> ProcessRow:
+    """The process while it waits; an ended one cannot."""
+    if row.status != "running":
+        raise AlreadyTerminal(row.process_id, row.status)
+    since = msgspec.structs.replace(wait, since_ms=now_ms if wait.since_ms is None else wait.since_ms)
+    return msgspec.structs.replace(row, wait=codec.encode_record(since), waiting=1, updated_at_ms=now_ms)
+
+
+def without_wait(row: ProcessRow, *, now_ms: int) -> ProcessRow:
+    """The process after its wait."""
+    return msgspec.structs.replace(row, wait=None, waiting=0, updated_at_ms=now_ms)

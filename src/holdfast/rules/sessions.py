@@ -1,0 +1,188 @@
+"""Which incarnation of a session a handle may act on, and what its metadata may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import InvalidRequest, SessionDeleted
+from holdfast.records.commits import Revision, Usage
+from holdfast.records.limits import Limits
+from holdfast.records.processes import ProcessSessionReport
+from holdfast.records.sessions import Child, Relation, Root, SessionMeta, SessionSummary
+from holdfast.rows import CommitPlan, RevisionRow, Segment, SessionRow
+from holdfast.rules import checks, commits, graph
+
+
+def admit(row: SessionRow | None, session_id: str, incarnation: int | None) -> SessionRow | None:
+    """The session that a call may act on, or None if none was ever made.
+
+    A deleted session is dead for every handle that knew it, and for everybody while no new one was created; `incarnation` is
+    the one that the handle knew, None if it knew none.
+    """
+    if row is None:
+        return None
+    if row.deleted_at_ms is not None or (incarnation is not None and incarnation != row.incarnation):
+        raise SessionDeleted(session_id)
+    return row
+
+
+def new_session(session_id: str, *, after: SessionRow | None, now_ms: int) -> SessionRow:
+    """A session without metadata, in the incarnation after the given one."""
+    return SessionRow(
+        session_key=0,
+        session_id=session_id,
+        incarnation=1 if after is None else after.incarnation + 1,
+        family=0,
+        revision=0,
+        node_count=0,
+        epoch=0,
+        lineage=b"[]",
+        changed_at_ms=now_ms,
+    )
+
+
+def check_meta(value: object, limits: Limits) -> SessionMeta:
+    """Metadata as it may be stored."""
+    meta = checks.instance("meta", value, SessionMeta)
+    return SessionMeta(
+        session_id=checks.identifier("meta.session_id", meta.session_id, limits),
+        name=checks.text("meta.name", meta.name, limits),
+        created_at_ms=checks.whole("meta.created_at_ms", meta.created_at_ms),
+        model=checks.optional_text("meta.model", meta.model, limits),
+        owner=checks.optional_identifier("meta.owner", meta.owner, limits),
+        cwd=checks.optional_text("meta.cwd", meta.cwd, limits),
+        relation=check_relation("meta.relation", meta.relation, limits),
+    )
+
+
+def check_relation(field: str, value: object, limits: Limits) -> Relation:
+    """Where a session came from."""
+    relation = checks.instance(field, value, (Root, Child))
+    if isinstance(relation, Child):
+        checks.identifier(f"{field}.parent_session_id", relation.parent_session_id, limits)
+        checks.optional_document(f"{field}.caused_by", relation.caused_by, limits)
+    return relation
+
+
+def created(meta: SessionMeta, now_ms: int) -> SessionMeta:
+    """The metadata of a session that is made now."""
+    return msgspec.structs.replace(meta, created_at_ms=now_ms)
+
+
+def with_meta(row: SessionRow, meta: SessionMeta, now_ms: int) -> SessionRow:
+    """The session with this metadata."""
+    child = meta.relation if isinstance(meta.relation, Child) else None
+    return msgspec.structs.replace(
+        row,
+        changed_at_ms=now_ms,
+        created_at_ms=meta.created_at_ms,
+        name=meta.name,
+        owner=meta.owner,
+        model=meta.model,
+        cwd=meta.cwd,
+        parent_session_id=None if child is None else child.parent_session_id,
+        caused_by=None if child is None or child.caused_by is None else codec.encode_document(child.caused_by),
+    )
+
+
+def meta_of(row: SessionRow) -> SessionMeta | None:
+    """The session's metadata, None if it was never given any."""
+    if row.created_at_ms is None:
+        return None
+    relation: Relation = Root()
+    if row.parent_session_id is not None:
+        cause = row.caused_by
+        relation = Child(
+            row.parent_session_id,
+            None if cause is None else codec.decode_document(cause, table="sessions", key=row.session_key),
+        )
+    return SessionMeta(row.session_id, row.name or "", row.created_at_ms, row.model, row.owner, row.cwd, relation)
+
+
+def summary_of(row: SessionRow) -> SessionSummary:
+    """The session's line in a listing."""
+    return SessionSummary(
+        session_id=row.session_id,
+        name=row.name,
+        owner=row.owner,
+        model=row.model,
+        parent_session_id=row.parent_session_id,
+        revision=row.revision,
+        node_count=graph.visible_count(row),
+        created_at_ms=row.created_at_ms,
+        changed_at_ms=row.changed_at_ms,
+    )
+
+
+def history_of(row: RevisionRow) -> Revision:
+    """The revision's line in the history."""
+    usage: tuple[Usage, ...] = commits.body_of(row).usage
+    return Revision(row.revision, row.turn_id, row.leaf_id, row.checkpoint_ref, usage, row.committed_at_ms)
+
+
+def fork_lineage(segments: Sequence[Segment], limits: Limits) -> tuple[Segment, ...]:
+    """What a fork inherits: the segments of its source's view that hold any nodes."""
+    lineage = tuple(segment for segment in segments if segment.upto > segment.epoch)
+    if len(lineage) > limits.fork_depth:
+        raise InvalidRequest("source", f"is a fork of {limits.fork_depth} generations", limit=limits.fork_depth)
+    return lineage
+
+
+def first_revision(
+    fork: SessionRow, base: RevisionRow | None, leaf: tuple[int, str] | None, *, now_ms: int
+) -> CommitPlan:
+    """The revision that a fork starts with: its source's state at that point; what was spent stays with the source."""
+    before = commits.TurnBody() if base is None else commits.body_of(base)
+    body = msgspec.structs.replace(before, usage=(), enqueued=())
+    leaf_key, leaf_id = leaf or (None, None)
+    return CommitPlan(
+        session=msgspec.structs.replace(fork, revision=1),
+        revision=RevisionRow(
+            session_key=fork.session_key,
+            revision=1,
+            family=fork.family,
+            turn_id=None,
+            fingerprint=None,
+            epoch=0,
+            node_count=0,
+            leaf_key=leaf_key,
+            leaf_id=leaf_id,
+            checkpoint_ref=None if base is None else base.checkpoint_ref,
+            refs=commits.encode_refs(body),
+            body=codec.encode_record(body),
+            committed_at_ms=now_ms,
+        ),
+    )
+
+
+def tombstone(row: SessionRow, *, now_ms: int) -> SessionRow:
+    """What stays of a deleted session: that it was, and is no more."""
+    return SessionRow(
+        session_key=row.session_key,
+        session_id=row.session_id,
+        incarnation=row.incarnation,
+        family=row.family,
+        revision=0,
+        node_count=0,
+        epoch=0,
+        lineage=b"[]",
+        changed_at_ms=now_ms,
+        deleted_at_ms=now_ms,
+    )
+
+
+def process_report(
+    session_id: str, census: Iterable[tuple[str, str, int]], *, revoked: int, cleared: int
+) -> ProcessSessionReport:
+    """Which running processes lost their last handle with the session, and which others keep one."""
+    running = [(process_id, others) for process_id, status, others in census if status == "running"]
+    return ProcessSessionReport(
+        session_id=session_id,
+        revoked_grants=revoked,
+        cleared_wake_targets=cleared,
+        orphaned_process_ids=tuple(sorted({process_id for process_id, others in running if others == 0})),
+        preserved_process_ids=tuple(sorted({process_id for process_id, others in running if others > 0})),
+    )

@@ -1,0 +1,285 @@
+"""Which subscriptions an occurrence reaches, under which ids, and what process each delivery starts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import Corrupt, InvalidRequest, OccurrenceConflict, SubscriptionConflict
+from holdfast.records.common import Document
+from holdfast.records.limits import Limits
+from holdfast.records.processes import BySession, Engine, Originator, ProcessIdentity, ProcessRegistration, Provenance
+from holdfast.records.triggers import (
+    EventPayload,
+    Fixed,
+    Occurrence,
+    Subscription,
+    SubscriptionDraft,
+    TriggerDelivery,
+)
+from holdfast.rows import DeliveryRow, OccurrenceRow, SubscriptionRow
+from holdfast.rules import checks, processes, schemas
+
+DELIVERY_STATES = ("reserved", "started", "failed")
+DELIVERY_PROCESS_PREFIX = "process:trigger:"
+
+
+class SubscriptionIntent(msgspec.Struct, frozen=True):
+    """A checked subscription."""
+
+    draft: SubscriptionDraft
+    source_key: str
+    definition_hash: str
+    target_hash: str | None
+
+
+class OccurrenceIntent(msgspec.Struct, frozen=True):
+    """A checked occurrence with the id that it will have."""
+
+    occurrence_id: str
+    source_type: str
+    source_key: str
+    idempotency_key: str
+    payload: bytes
+    source: bytes | None
+    request_hash: str
+
+
+# Ids.
+
+
+def default_source_key(source_type: str, source: Document) -> str:
+    """The key of a source that has no name of its own: derived from what it is."""
+    return f"source:{source_type}:sha256:{codec.stable_hash([source_type, {} if source is None else source])}"
+
+
+def delivery_process_id(occurrence_id: str, subscription_id: str) -> str:
+    """The process that a delivery starts: always the same, so that starting it twice is harmless."""
+    return DELIVERY_PROCESS_PREFIX + codec.stable_hash([occurrence_id, subscription_id])
+
+
+def subscription_id(sequence: int) -> str:
+    """The subscription's id."""
+    return f"subscription:{sequence}"
+
+
+def handle(sequence: int) -> str:
+    """The name by which its registrant cancels it."""
+    return f"trigger:{sequence}"
+
+
+def sequence_of(field: str, value: object, prefix: str, limits: Limits) -> int | None:
+    """The number in a subscription id or handle, None if it can be no such name."""
+    digits = checks.identifier(field, value, limits).removeprefix(prefix)
+    if not (str(value).startswith(prefix) and digits.isascii() and digits.isdigit() and len(digits) < 19):
+        return None
+    return int(digits)
+
+
+# Subscriptions.
+
+
+def check_subscription(value: object, limits: Limits) -> SubscriptionIntent:
+    """A subscription that can be delivered to, with its source key filled in."""
+    draft = checks.instance("subscription", value, SubscriptionDraft)
+    source_type = checks.identifier("source_type", draft.source_type, limits)
+    checks.document("source", draft.source, limits)
+    source_key = checks.optional_identifier("source_key", draft.source_key, limits)
+    schemas.check_schema("payload_schema", draft.payload_schema, limits)
+    target = processes.check_input("target", draft.target, limits)
+    for name, binding in checks.mapping("input_template", draft.input_template, most=limits.batch_items).items():
+        checks.identifier("input_template", name, limits)
+        bound = checks.instance(f"input_template.{name}", binding, (EventPayload, Fixed))
+        if isinstance(bound, Fixed):
+            checks.document(f"input_template.{name}.value", bound.value, limits)
+    if draft.input_template and not (isinstance(target, Engine) and isinstance(target.payload, dict | None)):
+        raise InvalidRequest("input_template", "needs an engine target whose payload is an object")
+    processes.check_event_types("event_types", draft.event_types, limits)
+    identity = draft.target_identity or processes.derive_identity(target)
+    processes.check_identity("target_identity", identity, limits)
+    label = checks.optional_text("target_label", draft.target_label, limits)
+    if label is not None and identity.label is not None and label != identity.label:
+        raise InvalidRequest("target_label", f"target_label must match the identity's label {identity.label!r}")
+    checked = msgspec.structs.replace(
+        draft,
+        registrant=processes.check_originator("registrant", draft.registrant, limits),
+        key=checks.optional_identifier("key", draft.key, limits),
+        name=checks.optional_text("name", draft.name, limits),
+        target_identity=identity,
+        env_ref=checks.optional_identifier("env_ref", draft.env_ref, limits),
+        wake_target=None if draft.wake_target is None else checks.scope("wake_target", draft.wake_target, limits),
+    )
+    # A delivery registers this process later: what registration would refuse is refused now.
+    processes.check_registration(ProcessRegistration("delivery", target, identity, env_ref=checked.env_ref), limits)
+    return SubscriptionIntent(
+        draft=checked,
+        source_key=source_key or default_source_key(source_type, draft.source),
+        definition_hash=codec.stable_hash(msgspec.structs.replace(checked, key=None)),
+        target_hash=processes.definition_hash(identity.definition),
+    )
+
+
+def new_subscription(intent: SubscriptionIntent, *, now_ms: int) -> SubscriptionRow:
+    """The row of a subscription that is registered now; its sequence comes from the database."""
+    registrant = intent.draft.registrant
+    return SubscriptionRow(
+        sequence=0,
+        session_id=processes.session_of(registrant),
+        frame_id=frame_of(registrant),
+        key=intent.draft.key,
+        definition_hash=intent.definition_hash,
+        name=intent.draft.name,
+        source_type=intent.draft.source_type,
+        source_key=intent.source_key,
+        target_hash=intent.target_hash,
+        enabled=1,
+        created_at_ms=now_ms,
+        updated_at_ms=now_ms,
+        body=codec.encode_record(intent.draft),
+    )
+
+
+def frame_of(registrant: Originator) -> str | None:
+    """The frame that a registrant is, if it is one."""
+    return registrant.scope.frame_id if isinstance(registrant, BySession) else None
+
+
+def same_subscription(intent: SubscriptionIntent, existing: SubscriptionRow) -> SubscriptionRow:
+    """The subscription that this key made before, if it was this one."""
+    if existing.definition_hash != intent.definition_hash:
+        raise SubscriptionConflict(intent.draft.key or "")
+    return existing
+
+
+def subscription_of(row: SubscriptionRow) -> Subscription:
+    """The subscription that a row holds."""
+    return Subscription(
+        subscription_id=subscription_id(row.sequence),
+        handle=handle(row.sequence),
+        draft=codec.decode_record(SubscriptionDraft, row.body, table="subscriptions", key=row.sequence),
+        source_key=row.source_key,
+        enabled=bool(row.enabled),
+        created_at_ms=row.created_at_ms,
+        updated_at_ms=row.updated_at_ms,
+    )
+
+
+def may_cancel(row: SubscriptionRow | None, registrant: Originator) -> bool:
+    """Whether it is still enabled and belongs to the registrant: to any frame of its session, or to the host."""
+    return row is not None and bool(row.enabled) and row.session_id == processes.session_of(registrant)
+
+
+# Occurrences and deliveries.
+
+
+def check_occurrence(
+    source_type: object, source_key: object, idempotency_key: object, payload: Document, source: Document | None,
+    limits: Limits,
+) -> OccurrenceIntent:  # fmt: skip
+    """An occurrence with its deterministic id: the same source and key give the same one."""
+    names = (
+        checks.identifier("source_type", source_type, limits),
+        checks.identifier("source_key", source_key, limits),
+        checks.identifier("idempotency_key", idempotency_key, limits),
+    )
+    encoded = checks.document("payload", payload, limits)
+    encoded_source = checks.optional_document("source", source, limits)
+    return OccurrenceIntent(
+        occurrence_id="trigger:" + codec.stable_hash(names),
+        source_type=names[0],
+        source_key=names[1],
+        idempotency_key=names[2],
+        payload=encoded,
+        source=encoded_source,
+        request_hash=codec.stable_hash([names[0], names[1], payload, source]),
+    )
+
+
+def same_occurrence(intent: OccurrenceIntent, existing: OccurrenceRow) -> OccurrenceRow:
+    """The occurrence that this key recorded before, if it was this one."""
+    if existing.request_hash != intent.request_hash:
+        raise OccurrenceConflict(intent.source_type, intent.source_key, intent.idempotency_key)
+    return existing
+
+
+def new_occurrence(intent: OccurrenceIntent, *, now_ms: int) -> OccurrenceRow:
+    """The row of an occurrence that is recorded now."""
+    return OccurrenceRow(
+        occurrence_id=intent.occurrence_id,
+        source_type=intent.source_type,
+        source_key=intent.source_key,
+        idempotency_key=intent.idempotency_key,
+        request_hash=intent.request_hash,
+        occurred_at_ms=now_ms,
+        payload=intent.payload,
+        source=intent.source,
+    )
+
+
+def occurrence_of(row: OccurrenceRow) -> Occurrence:
+    """The occurrence that a row holds."""
+    key = row.occurrence_id
+    return Occurrence(
+        occurrence_id=key,
+        source_type=row.source_type,
+        source_key=row.source_key,
+        idempotency_key=row.idempotency_key,
+        payload=codec.decode_document(row.payload, table="occurrences", key=key),
+        source=None if row.source is None else codec.decode_document(row.source, table="occurrences", key=key),
+        occurred_at_ms=row.occurred_at_ms,
+    )
+
+
+def new_delivery(occurrence: OccurrenceRow, subscription: SubscriptionRow, *, now_ms: int) -> DeliveryRow:
+    """The reservation of one occurrence for one subscription."""
+    process_id = delivery_process_id(occurrence.occurrence_id, subscription_id(subscription.sequence))
+    return DeliveryRow(occurrence.occurrence_id, subscription.sequence, process_id, "reserved", now_ms, now_ms)
+
+
+def moved(row: DeliveryRow, state: str, *, failure: str | None = None, now_ms: int) -> DeliveryRow:
+    """The delivery in another state. One that started stays started."""
+    if row.state == "started":
+        return row
+    return msgspec.structs.replace(row, state=state, failure=failure, updated_at_ms=now_ms)
+
+
+def delivery_of(row: DeliveryRow, occurrence: OccurrenceRow, subscription: SubscriptionRow) -> TriggerDelivery:
+    """The delivery that a row holds."""
+    if row.state not in DELIVERY_STATES:
+        raise Corrupt("deliveries", row.process_id, f"state is {row.state!r}")
+    return TriggerDelivery(
+        occurrence=occurrence_of(occurrence),
+        subscription=subscription_of(subscription),
+        process_id=row.process_id,
+        state=row.state,  # pyright: ignore[reportArgumentType]
+        reserved_at_ms=row.reserved_at_ms,
+        failure=row.failure,
+    )
+
+
+def registration_for(delivery: TriggerDelivery) -> ProcessRegistration:
+    """The process that a delivery starts: the target with its arguments filled in from the occurrence.
+
+    A payload that does not fit the subscription's schema is `InvalidRequest`: mark the delivery failed.
+    """
+    draft, occurrence = delivery.subscription.draft, delivery.occurrence
+    schemas.require_valid("payload", occurrence.payload, draft.payload_schema)
+    target = draft.target
+    if draft.input_template and isinstance(target, Engine):
+        args = {
+            name: binding.value if isinstance(binding, Fixed) else occurrence.payload
+            for name, binding in draft.input_template.items()
+        }
+        target = Engine(target.kind, {**(target.payload or {}), "args": args})
+    identity: ProcessIdentity | None = draft.target_identity
+    return ProcessRegistration(
+        id=delivery.process_id,
+        input=target,
+        identity=identity,
+        event_types=draft.event_types,
+        provenance=Provenance(
+            draft.registrant, {"type": "trigger_occurrence", "occurrence_id": occurrence.occurrence_id}
+        ),
+        env_ref=draft.env_ref,
+        wake_target=draft.wake_target,
+    )

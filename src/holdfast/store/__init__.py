@@ -1,0 +1,77 @@
+"""A store is one database seen through its facets; every method is one operation in one transaction."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Literal
+
+from holdfast.store.artifacts import Artifacts
+from holdfast.store.attachments import Attachments, SessionAttachments
+from holdfast.store.context import Context
+from holdfast.store.grants import Grants, Leases
+from holdfast.store.maintenance import Maintenance
+from holdfast.store.processes import Events, Processes
+from holdfast.store.queue import Queue
+from holdfast.store.session import Session
+from holdfast.store.sessions import Sessions
+from holdfast.store.triggers import Triggers
+
+__all__ = [
+    "Artifacts",
+    "Attachments",
+    "Context",
+    "Events",
+    "Grants",
+    "Leases",
+    "Maintenance",
+    "Processes",
+    "Queue",
+    "Session",
+    "SessionAttachments",
+    "Sessions",
+    "Store",
+    "Triggers",
+]
+
+
+class Store:
+    """An open store. Use it as an async context manager, or `close` it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.sessions = Sessions(context)
+        self.queue = Queue(context)
+        self.attachments = Attachments(context)
+        self.processes = Processes(context)
+        self.events = Events(context)
+        self.grants = Grants(context)
+        self.leases = Leases(context)
+        self.triggers = Triggers(context)
+        self.artifacts = Artifacts(context)
+        self.maintenance = Maintenance(context)
+
+    @property
+    def durability(self) -> Literal["ephemeral", "durable"]:
+        """Whether what is acknowledged survives the process."""
+        return self._context.backend.durability
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the stored schema."""
+        return self._context.backend.schema_version
+
+    def ddl(self) -> str:
+        """The statements that make the schema, for those who run them by hand."""
+        return self._context.backend.ddl()
+
+    async def close(self) -> None:
+        """Finish what was accepted and let the database go; later calls are `StoreClosed`."""
+        await self._context.backend.close()
+
+    async def __aenter__(self) -> Store:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

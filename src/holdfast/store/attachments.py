@@ -1,0 +1,226 @@
+"""Attachments of one session, and the sweep over those that nobody committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.operations import attachments as operations
+from holdfast.operations import maintenance
+from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
+from holdfast.records.common import Page
+from holdfast.records.limits import LARGEST_INTEGER
+from holdfast.rules import attachments as rules
+from holdfast.rules import checks
+from holdfast.store.binding import Binding
+from holdfast.store.context import Context
+
+SWEEP_BATCH = 200
+
+
+class SessionAttachments:
+    """`session.attachments`: a session sees its own attachments and no others."""
+
+    def __init__(self, context: Context, binding: Binding) -> None:
+        self._context = context
+        self._binding = binding
+
+    async def put(
+        self,
+        data: bytes,
+        *,
+        media_type: str = "application/octet-stream",
+        width: int | None = None,
+        height: int | None = None,
+        label: str | None = None,
+    ) -> AttachmentRef:
+        """Store bytes: first the manifest row, then the bytes. A commit that names the id makes them permanent.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> ref = session.attachments.put(b"...", media_type="image/png", label="a cat")
+        >>> _ = session.commit(holdfast.Commit(attachments=[ref.id]))
+        >>> session.attachments.get(ref.id).data
+        b'...'
+        """
+        context, address = self._context, self._binding.address()
+        intent, body = rules.check_put(
+            data, media_type, width=width, height=height, label=label, limits=context.limits
+        )
+        objects = context.objects
+        inline = body if objects is None else None
+        session, row = await context.backend.write(lambda tx: operations.record_intent(tx, address, intent, inline))
+        self._binding.learn(session)
+        if objects is not None:
+            space = operations.space_of(session.family)
+            await context.backend.offload(lambda: objects.put(space, intent.attachment_id, body))
+        return rules.ref_of(row)
+
+    async def get(self, attachment_id: str) -> Attachment:
+        """The attachment with its bytes, proven by their hash; another session's is `UnknownRef`.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> session.attachments.get(session.attachments.put(b"abc").id).ref.byte_count
+        3
+        """
+        context, address = self._context, self._binding.address()
+        checked = context.identifier("attachment_id", attachment_id)
+        objects = context.objects
+        if objects is None:
+            session, attachment = await context.backend.read(lambda tx: operations.get(tx, address, checked))
+            self._binding.learn(session)
+            return attachment
+        session, row, data = await context.backend.read(
+            lambda tx: operations.find(tx, address, checked, with_bytes=True)
+        )
+        self._binding.learn(session)
+        if data is None:
+            space = operations.space_of(session.family)
+            data = await context.backend.offload(lambda: objects.get(space, checked))
+        return rules.attachment_of(row, data)
+
+    async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[AttachmentRef]:
+        """One page of the session's attachments, by id.
+
+        >>> len(store.sessions.create("chat-42").attachments.list())
+        0
+        """
+        address = self._binding.address()
+        place = checks.cursor("attachments", after, [str])
+        size = checks.page_size(limit, self._context.limits)
+        session, page = await self._context.backend.read(
+            lambda tx: operations.list_page(tx, address, after="" if place is None else place[0], limit=size)
+        )
+        self._binding.learn(session)
+        return page
+
+    async def record_intent(
+        self,
+        attachment_id: str,
+        *,
+        uri: str,
+        media_type: str = "application/octet-stream",
+        byte_count: int = 0,
+        width: int | None = None,
+        height: int | None = None,
+        label: str | None = None,
+    ) -> AttachmentEntry:
+        """Write the manifest row of bytes that the caller keeps elsewhere; again, it refreshes the time.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> session.attachments.record_intent("photo-1", uri="s3://bucket/photo-1").committed_at_ms is None
+        True
+        """
+        address = self._binding.address()
+        intent = rules.check_intent(
+            attachment_id,
+            uri=uri,
+            media_type=media_type,
+            byte_count=byte_count,
+            width=width,
+            height=height,
+            label=label,
+            limits=self._context.limits,
+        )
+        session, row = await self._context.backend.write(
+            lambda tx: operations.record_intent(tx, address, intent, None)
+        )
+        self._binding.learn(session)
+        return rules.entry_of(session.session_id, row)
+
+    async def commit_refs(self, attachment_ids: Sequence[str]) -> int:
+        """Make references permanent outside of a turn; unknown ids are passed over. Returns how many changed.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> session.attachments.commit_refs([session.attachments.put(b"abc").id])
+        1
+        """
+        address = self._binding.address()
+        limits = self._context.limits
+        ids = checks.sequence("attachment_ids", attachment_ids, most=limits.commit_items)
+        checked = [checks.identifier(f"attachment_ids[{index}]", one, limits) for index, one in enumerate(ids)]
+        session, count = await self._context.backend.write(lambda tx: operations.commit_refs(tx, address, checked))
+        self._binding.learn(session)
+        return count
+
+    async def list_uncommitted(
+        self,
+        *,
+        older_than_ms: int = LARGEST_INTEGER,
+        after: str | None = None,
+        limit: int = checks.DEFAULT_PAGE,
+    ) -> Page[AttachmentEntry]:
+        """One page of references that no commit made permanent, with an intent at or before that time, oldest first.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> _ = session.attachments.put(b"abc")
+        >>> len(session.attachments.list_uncommitted())
+        1
+        """
+        address = self._binding.address()
+        until = checks.whole("older_than_ms", older_than_ms)
+        place = checks.cursor("uncommitted", after, [int, str, int])
+        size = checks.page_size(limit, self._context.limits)
+        session, page = await self._context.backend.read(
+            lambda tx: operations.uncommitted_page(tx, address, older_than_ms=until, after=place, limit=size)  # type: ignore[arg-type]
+        )
+        self._binding.learn(session)
+        return page
+
+    async def forget(self, attachment_id: str) -> bool:
+        """Drop the reference, and the bytes if it was the last one; False if there was none.
+
+        >>> store.sessions.create("chat-42").attachments.forget("nothing")
+        False
+        """
+        context, address = self._context, self._binding.address()
+        checked = context.identifier("attachment_id", attachment_id)
+        session, forgotten = await context.backend.write(
+            lambda tx: operations.forget(tx, address, context.objects, checked)
+        )
+        self._binding.learn(session)
+        return forgotten
+
+
+class Attachments:
+    """`store.attachments`: what concerns the attachments of every session."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def list_uncommitted(
+        self,
+        *,
+        older_than_ms: int = LARGEST_INTEGER,
+        after: str | None = None,
+        limit: int = checks.DEFAULT_PAGE,
+    ) -> Page[AttachmentEntry]:
+        """One page of every session's references that no commit made permanent, oldest intent first.
+
+        >>> len(store.attachments.list_uncommitted())
+        0
+        """
+        until = checks.whole("older_than_ms", older_than_ms)
+        place = checks.cursor("uncommitted", after, [int, str, int])
+        size = checks.page_size(limit, self._context.limits)
+        _, page = await self._context.backend.read(
+            lambda tx: operations.uncommitted_page(tx, None, older_than_ms=until, after=place, limit=size)  # type: ignore[arg-type]
+        )
+        return page
+
+    async def sweep(self, *, older_than_ms: int) -> SweepReport:
+        """Forget references that nobody committed within that many milliseconds, and delete bytes that nobody refers to.
+
+        >>> store.attachments.sweep(older_than_ms=24 * 3600 * 1000).forgotten_intents
+        0
+        """
+        context = self._context
+        age = checks.whole("older_than_ms", older_than_ms)
+        total = SweepReport(0, 0, 0)
+        while True:
+            step = await context.backend.write(lambda tx: maintenance.sweep(tx, context.objects, age, SWEEP_BATCH))
+            total = SweepReport(
+                total.forgotten_intents + step.forgotten_intents,
+                total.deleted_objects + step.deleted_objects,
+                total.deleted_bytes + step.deleted_bytes,
+            )
+            if step.forgotten_intents < SWEEP_BATCH:
+                return total

@@ -1,0 +1,72 @@
+"""What every facet of a store shares: the database, the limits, and where secrets and bytes come from."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import WaitTimeout
+from holdfast.ports import AttachmentBytes, Backend
+from holdfast.records.common import Token
+from holdfast.records.limits import Limits
+from holdfast.rules import checks
+
+T = TypeVar("T")
+
+
+def random_name() -> str:
+    """128 random bits, as text."""
+    return secrets.token_hex(16)
+
+
+class Context(msgspec.Struct, frozen=True):
+    """The parts of one open store."""
+
+    backend: Backend
+    limits: Limits
+    objects: AttachmentBytes | None = None
+    mint: Callable[[], str] = random_name
+
+    def token(self) -> Token:
+        """A fresh secret."""
+        return Token(self.mint())
+
+    def batch_id(self) -> str:
+        """A fresh id of a work batch."""
+        return f"work:{self.mint()}"
+
+    def identifier(self, field: str, value: object) -> str:
+        """A checked id."""
+        return checks.identifier(field, value, self.limits)
+
+    def ttl_ms(self, value: object, *, least: int = 1) -> int:
+        """A checked time to live."""
+        return checks.whole("ttl_ms", value, least=least, most=self.limits.ttl_ms)
+
+    async def wait_until(
+        self, topic: str, look: Callable[[], Awaitable[tuple[T | None, int | None]]], timeout_ms: object, what: str
+    ) -> T:
+        """Look, and look again at every change of the topic, until there is something to see.
+
+        `look` answers what it saw, and in how many milliseconds time alone may change that. The watch begins before the
+        look, so that a change between the two is not lost.
+        """
+        allowed_ms = checks.timeout("timeout_ms", timeout_ms)
+        deadline = time.monotonic() + allowed_ms / 1000
+        while True:
+            change = self.backend.watch(topic)
+            try:
+                seen, due_in_ms = await look()
+                if seen is not None:
+                    return seen
+                left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+                pause_ms = left_ms if due_in_ms is None else min(left_ms, max(1, due_in_ms))
+                changed = await self.backend.pause(change, pause_ms)
+                if not changed and time.monotonic() >= deadline:
+                    raise WaitTimeout(what, allowed_ms)
+            finally:
+                change.cancel()

@@ -1,0 +1,196 @@
+"""`store.maintenance`: nothing is removed without being asked, and never what anybody can still reach."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from holdfast.operations import maintenance as operations
+from holdfast.operations import sessions as session_operations
+from holdfast.operations import verification
+from holdfast.records.graph import VacuumReport
+from holdfast.records.maintenance import GarbageReport, PruneReport, RetentionPolicy, Stats, VerifyReport
+from holdfast.rules import checks
+from holdfast.rules import maintenance as rules
+from holdfast.store.context import Context
+
+BATCH = 1_000
+FAMILIES = 100
+UNBOUNDED = 2**62
+
+
+class Maintenance:
+    """Housekeeping, in bounded transactions that other writers pass between."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def vacuum(self, session_id: str | None = None) -> VacuumReport:
+        """Take the content out of tombstoned nodes, of one session or of all; their ids stay used.
+
+        >>> store.maintenance.vacuum().removed_nodes
+        0
+        """
+        context = self._context
+        session_key = None
+        if session_id is not None:
+            checked = context.identifier("session_id", session_id)
+            row = await context.backend.read(lambda tx: session_operations.find(tx, (checked, None)))
+            if row is None:
+                return VacuumReport(0)
+            session_key = row.session_key
+        removed = 0
+        while True:
+            step = await context.backend.write(lambda tx: operations.vacuum(tx, session_key, BATCH))
+            removed += step
+            if step < BATCH:
+                return VacuumReport(removed)
+
+    async def _families(self) -> AsyncIterator[int]:
+        after = 0
+        while True:
+            page = await self._context.backend.read(
+                lambda tx, after=after: operations.families(tx, after, FAMILIES)
+            )
+            for family in page:
+                yield family
+            if len(page) < FAMILIES:
+                return
+            after = page[-1]
+
+    async def collect_garbage(self) -> GarbageReport:
+        """Delete blobs and nodes that no head, retained revision, frame or fork reaches.
+
+        >>> store.maintenance.collect_garbage().deleted_blobs
+        0
+        """
+        total = GarbageReport(0, 0, 0, 0)
+        async for family in self._families():
+            complete, first = False, True
+            while not complete:
+                step = await self._context.backend.write(
+                    lambda tx, family=family: operations.collect_family(tx, family, BATCH)
+                )
+                complete = step.complete
+                total = GarbageReport(
+                    roots=total.roots + (step.roots if first else 0),
+                    retained_blobs=total.retained_blobs + (step.retained_blobs if complete else 0),
+                    deleted_blobs=total.deleted_blobs + step.deleted_blobs,
+                    deleted_bytes=total.deleted_bytes + step.deleted_bytes,
+                    deleted_nodes=total.deleted_nodes + step.deleted_nodes,
+                )
+                first = False
+        return total
+
+    async def prune(
+        self, policy: RetentionPolicy, *, dry_run: bool = False, max_rows: int | None = None
+    ) -> PruneReport:
+        """Forget what the policy allows, in bounded transactions; `max_rows` stops early, and the next call goes on.
+
+        A turn id, a source key, a process id and an idempotency key are remembered as long as what they made.
+
+        >>> policy = holdfast.RetentionPolicy(keep_revisions=10)
+        >>> store.maintenance.prune(policy, dry_run=True).revisions
+        0
+        """
+        checked = rules.check_policy(policy)
+        dry = checks.flag("dry_run", dry_run)
+        allowed = checks.optional_whole("max_rows", max_rows, least=1)
+        if dry:
+            return await self._count_prunable(checked)
+        total = PruneReport(dry_run=False)
+        if checked.keep_revisions is not None:
+            async for family in self._families():
+                total = await self._prune_family(family, checked.keep_revisions, total, allowed)
+        while (size := _room(total, allowed)) > 0:
+            step = await self._context.backend.write(
+                lambda tx, size=size: operations.prune_rest(tx, checked, limit=size, dry_run=False)
+            )
+            total = _add(total, step)
+            if step.complete:
+                return total
+        return msgspec.structs.replace(total, complete=False)
+
+    async def _prune_family(self, family: int, keep: int, total: PruneReport, allowed: int | None) -> PruneReport:
+        complete = False
+        while not complete and (size := _room(total, allowed)) > 0:
+            step, complete = await self._context.backend.write(
+                lambda tx, size=size: operations.prune_revisions(tx, family, keep, limit=size, dry_run=False)
+            )
+            total = msgspec.structs.replace(total, revisions=total.revisions + step)
+        return total
+
+    async def _count_prunable(self, policy: RetentionPolicy) -> PruneReport:
+        revisions = 0
+        if policy.keep_revisions is not None:
+            keep = policy.keep_revisions
+            async for family in self._families():
+                count, _ = await self._context.backend.read(
+                    lambda tx, family=family: operations.prune_revisions(
+                        tx, family, keep, limit=UNBOUNDED, dry_run=True
+                    )
+                )
+                revisions += count
+        rest = await self._context.backend.read(
+            lambda tx: operations.prune_rest(tx, policy, limit=UNBOUNDED, dry_run=True)
+        )
+        return msgspec.structs.replace(rest, revisions=revisions)
+
+    async def stats(self) -> Stats:
+        """How much of everything there is.
+
+        >>> store.maintenance.stats().sessions
+        0
+        """
+        return await self._context.backend.read(operations.stats)
+
+    async def verify(self) -> VerifyReport:
+        """Read everything and say what is wrong: every ref resolves, every hash matches, every chain is whole.
+
+        >>> store.maintenance.verify().ok
+        True
+        """
+        context = self._context
+        tally = verification.Tally({}, [])
+        async for family in self._families():
+            step = await context.backend.read(
+                lambda tx, family=family: verification.verify_family(tx, family, context.objects)
+            )
+            tally.add(step)
+        process: str | None = ""
+        while process is not None:
+            step, process = await context.backend.read(
+                lambda tx, after=process: verification.verify_processes(tx, after or None)
+            )
+            tally.add(step)
+        subscription: int | None = 0
+        while subscription is not None:
+            step, subscription = await context.backend.read(
+                lambda tx, after=subscription: verification.verify_subscriptions(tx, after)
+            )
+            tally.add(step)
+        artifact: tuple[str, str] | None = ("", "")
+        while artifact is not None:
+            step, artifact = await context.backend.read(
+                lambda tx, after=artifact: verification.verify_artifacts(tx, after)
+            )
+            tally.add(step)
+        return tally.report()
+
+
+def _room(total: PruneReport, allowed: int | None) -> int:
+    """How many rows the next transaction may remove."""
+    spent = total.revisions + total.work_batches + total.processes + total.occurrences
+    return BATCH if allowed is None else min(BATCH, allowed - spent)
+
+
+def _add(total: PruneReport, step: PruneReport) -> PruneReport:
+    return msgspec.structs.replace(
+        total,
+        work_batches=total.work_batches + step.work_batches,
+        processes=total.processes + step.processes,
+        events=total.events + step.events,
+        occurrences=total.occurrences + step.occurrences,
+        deliveries=total.deliveries + step.deliveries,
+    )

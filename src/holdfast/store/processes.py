@@ -1,0 +1,337 @@
+"""`store.processes` and `store.events`: background work and its log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Literal
+
+from holdfast import codec
+from holdfast.errors import InvalidRequest, WaitTimeout
+from holdfast.operations import events as event_operations
+from holdfast.operations import processes as operations
+from holdfast.records.common import Document, Page, Scope
+from holdfast.records.events import AppendReceipt, ProcessEvent
+from holdfast.records.leases import Lease, OnProcess
+from holdfast.records.processes import (
+    ExternalRef,
+    Process,
+    ProcessOutcome,
+    ProcessRegistration,
+    ProcessSessionReport,
+    SignalWait,
+)
+from holdfast.rows import EventFilter, ProcessFilter
+from holdfast.rules import checks, leases
+from holdfast.rules import events as event_rules
+from holdfast.rules import processes as rules
+from holdfast.store.context import Context
+
+StatusFilter = Literal["running", "completed", "failed", "cancelled", "any"]
+
+
+class Processes:
+    """The process registry."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def register(self, registration: ProcessRegistration) -> Process:
+        """Register a process. The same registration again gives the process as it stands; another one conflicts.
+
+        >>> process = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> process.status
+        'running'
+        """
+        registered = rules.check_registration(registration, self._context.limits)
+        return await self._context.backend.write(lambda tx: operations.register(tx, registered))
+
+    async def get(self, process_id: str) -> Process | None:
+        """The process, None if none of this id is registered.
+
+        >>> store.processes.get("nobody") is None
+        True
+        """
+        checked = self._context.identifier("process_id", process_id)
+        return await self._context.backend.read(lambda tx: operations.get(tx, checked))
+
+    async def list(
+        self,
+        *,
+        status: StatusFilter = "running",
+        waiting: bool | None = None,
+        definition: Document | None = None,
+        started_by: str | None = None,
+        after: str | None = None,
+        limit: int = checks.DEFAULT_PAGE,
+    ) -> Page[Process]:
+        """One page of processes by id. A waiting process is a running one; `started_by` is a session, any frame of it.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> [process.id for process in store.processes.list()]
+        ['build-7']
+        """
+        limits = self._context.limits
+        word = checks.one_of("status", status, (*rules.STATUSES, "any"))
+        checks.optional_document("definition", definition, limits)
+        place = checks.cursor("processes", after, [str])
+        filter = ProcessFilter(
+            limit=checks.page_size(limit, limits),
+            status=None if word == "any" else word,
+            waiting=None if waiting is None else int(checks.flag("waiting", waiting)),
+            definition_hash=rules.definition_hash(definition),
+            originator_session_id=checks.optional_identifier("started_by", started_by, limits),
+            after=None if place is None else place[0],
+        )
+        return await self._context.backend.read(lambda tx: operations.list_page(tx, filter))
+
+    async def set_external_ref(self, process_id: str, ref: ExternalRef) -> Process:
+        """Say where the work really runs.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> store.processes.set_external_ref("build-7", holdfast.ExternalRef("ci", "run-1")).external_ref.id
+        'run-1'
+        """
+        checked = self._context.identifier("process_id", process_id)
+        ref = rules.check_external_ref(ref, self._context.limits)
+        return await self._context.backend.write(lambda tx: operations.set_external_ref(tx, checked, ref))
+
+    async def set_wait(self, process_id: str, wait: SignalWait) -> Process:
+        """Say which signal a running process waits for.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> store.processes.set_wait("build-7", holdfast.SignalWait("approve", ordinal=1)).wait.event_type
+        'signal.approve'
+        """
+        checked = self._context.identifier("process_id", process_id)
+        wait = rules.check_wait(wait, self._context.limits)
+        return await self._context.backend.write(lambda tx: operations.set_wait(tx, checked, wait))
+
+    async def clear_wait(self, process_id: str) -> Process:
+        """Say that the process waits no longer; again is no harm.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> store.processes.clear_wait("build-7").wait is None
+        True
+        """
+        checked = self._context.identifier("process_id", process_id)
+        return await self._context.backend.write(lambda tx: operations.clear_wait(tx, checked))
+
+    async def complete(self, process_id: str, outcome: ProcessOutcome, *, lease: Lease | None = None) -> Process:
+        """End a process, once. With a lease it is fenced: a holder that lost it is refused, and it is released with the end.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> store.processes.complete("build-7", holdfast.Completed({"ok": True})).status
+        'completed'
+        """
+        limits = self._context.limits
+        checked = self._context.identifier("process_id", process_id)
+        intent = event_rules.completion_event(checked, outcome, limits)
+        held = None if lease is None else leases.check_lease("lease", lease, limits)
+        if held is not None and held.resource != OnProcess(checked):
+            raise InvalidRequest("lease.resource", f"must be the process {checked!r}")
+        batch_id = self._context.batch_id()
+        return await self._context.backend.write(lambda tx: operations.complete(tx, intent, held, batch_id))
+
+    async def wait(self, process_id: str, *, timeout_ms: int) -> ProcessOutcome:
+        """The outcome, once there is one; `WaitTimeout` if it does not come in time.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.complete("build-7", holdfast.Completed(42))
+        >>> store.processes.wait("build-7", timeout_ms=1000).value
+        42
+        """
+        checked = self._context.identifier("process_id", process_id)
+
+        async def look() -> tuple[ProcessOutcome | None, int | None]:
+            row = await self._context.backend.read(lambda tx: operations.require(tx, checked))
+            return rules.process_of(row).outcome, None
+
+        topic = event_operations.process_topic(checked)
+        return await self._context.wait_until(topic, look, timeout_ms, f"the end of process {checked!r}")
+
+    async def forget_session(self, session_id: str) -> ProcessSessionReport:
+        """Take a session's handles and wake targets away, for all its frames; processes go on.
+
+        >>> store.processes.forget_session("chat-42").revoked_grants
+        0
+        """
+        checked = self._context.identifier("session_id", session_id)
+        return await self._context.backend.write(lambda tx: operations.forget_session(tx, checked))
+
+
+class Events:
+    """The logs of processes."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def append(
+        self,
+        process_id: str,
+        type: str,
+        payload: Document = None,
+        *,
+        replay_key: str | None = None,
+        wake_target: Scope | None = None,
+    ) -> AppendReceipt:
+        """Append an event of a declared type. The same replay key and content give the same event, once.
+
+        An event that wakes a session enqueues that wake in the same transaction.
+
+        >>> kinds = [holdfast.EventType("progress")]
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds))
+        >>> store.events.append("build-7", "progress", {"percent": 50}).event.sequence
+        1
+        """
+        checked = self._context.identifier("process_id", process_id)
+        intent = event_rules.check_event(
+            checked, type, payload, replay_key=replay_key, wake_target=wake_target, limits=self._context.limits
+        )
+        batch_id = self._context.batch_id()
+        return await self._context.backend.write(lambda tx: event_operations.append(tx, intent, batch_id))
+
+    async def signal(
+        self, process_id: str, name: str, payload: Document = None, *, replay_key: str | None = None
+    ) -> AppendReceipt:
+        """Send a process a signal: an event of type `signal.<name>`, which it must have declared.
+
+        >>> kinds = [holdfast.EventType("signal.approve")]
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds))
+        >>> store.events.signal("build-7", "approve", {"by": "ada"}).event.type
+        'signal.approve'
+        """
+        wait = rules.check_wait(SignalWait(name, 1), self._context.limits)
+        return await self.append(process_id, wait.event_type, payload, replay_key=replay_key)
+
+    async def request_cancel(self, process_id: str, *, reason: str | None = None) -> AppendReceipt:
+        """Ask a process to stop. The same reason again is the same request.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> store.events.request_cancel("build-7", reason="too late").event.type
+        'process.cancel_requested'
+        """
+        payload = {"reason": checks.optional_text("reason", reason, self._context.limits)}
+        key = f"cancel_requested:{codec.stable_hash(payload)}"
+        return await self.append(process_id, event_rules.CANCEL_REQUESTED, payload, replay_key=key)
+
+    async def after(
+        self, process_id: str, sequence: int = 0, *, type: str | None = None, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[ProcessEvent]:
+        """One page of the events after a sequence number, in order; the last one's sequence is where to go on.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> len(store.events.after("build-7", 0))
+        0
+        """
+        filter = self._filter(process_id, sequence, limit, type=type)
+        return await self._context.backend.read(lambda tx: event_operations.list_page(tx, filter))
+
+    def _filter(
+        self, process_id: object, sequence: object, limit: object, *, type: object = None, wakes: bool = False
+    ) -> EventFilter:
+        limits = self._context.limits
+        return EventFilter(
+            process_id=checks.identifier("process_id", process_id, limits),
+            limit=checks.page_size(limit, limits),
+            after=checks.whole("sequence", sequence),
+            type=checks.optional_identifier("type", type, limits),
+            pending_wakes=wakes,
+        )
+
+    async def recent(self, process_id: str, *, limit: int = checks.DEFAULT_PAGE) -> tuple[ProcessEvent, ...]:
+        """The last events, oldest first.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> store.events.recent("build-7", limit=3)
+        ()
+        """
+        checked = self._context.identifier("process_id", process_id)
+        size = checks.page_size(limit, self._context.limits)
+        return await self._context.backend.read(lambda tx: event_operations.recent(tx, checked, size))
+
+    async def count(self, process_id: str, type: str, *, through: int) -> int:
+        """How many events of a type there are up to and including a sequence number.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> store.events.count("build-7", "process.completed", through=100)
+        0
+        """
+        checked = self._context.identifier("process_id", process_id)
+        name = self._context.identifier("type", type)
+        bound = checks.whole("through", through)
+        return await self._context.backend.read(lambda tx: event_operations.count(tx, checked, name, bound))
+
+    async def wait_for(self, process_id: str, type: str, *, after: int = 0, timeout_ms: int) -> ProcessEvent:
+        """The first event of a type after a sequence number, once there is one; `WaitTimeout` if none comes in time.
+
+        >>> kinds = [holdfast.EventType("progress")]
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds))
+        >>> _ = store.events.append("build-7", "progress", 1)
+        >>> store.events.wait_for("build-7", "progress", timeout_ms=1000).payload
+        1
+        """
+        name = self._context.identifier("type", type)
+        return await self._next(self._filter(process_id, after, 1, type=name), timeout_ms, f"an event {name!r}")
+
+    async def _next(self, filter: EventFilter, timeout_ms: object, what: str) -> ProcessEvent:
+        async def look() -> tuple[ProcessEvent | None, int | None]:
+            page = await self._context.backend.read(lambda tx: event_operations.list_page(tx, filter))
+            return (page.items[0] if page.items else None), None
+
+        topic = event_operations.process_topic(filter.process_id)
+        return await self._context.wait_until(topic, look, timeout_ms, f"{what} of process {filter.process_id!r}")
+
+    async def follow(
+        self, process_id: str, *, after: int = 0, timeout_ms: int | None = None
+    ) -> AsyncIterator[ProcessEvent]:
+        """Every event after a sequence number as it comes, each once; it ends after the terminal one.
+
+        With `timeout_ms` it ends, too, when nothing comes for that long.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> _ = store.processes.complete("build-7", holdfast.Completed())
+        >>> [event.type for event in store.events.follow("build-7")]
+        ['process.completed']
+        """
+        filter = self._filter(process_id, after, self._context.limits.page)
+        patience = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
+        while True:
+            page = await self._context.backend.read(lambda tx, filter=filter: event_operations.list_page(tx, filter))
+            for event in page.items:
+                yield event
+                if event.terminal_state is not None:
+                    return
+                filter = self._filter(process_id, event.sequence, self._context.limits.page)
+            if not page.items:
+                try:
+                    await self._next(filter, FOLLOW_STRETCH_MS if patience is None else patience, "an event")
+                except WaitTimeout:
+                    if patience is not None:
+                        return
+
+    async def wakes(
+        self, process_id: str, *, after: int = 0, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[ProcessEvent]:
+        """One page of the events after a sequence number that wake a session and were not acknowledged.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> len(store.events.wakes("build-7"))
+        0
+        """
+        filter = self._filter(process_id, after, limit, wakes=True)
+        return await self._context.backend.read(lambda tx: event_operations.list_page(tx, filter))
+
+    async def ack_wake(self, process_id: str, sequence: int) -> None:
+        """Acknowledge a wake; again is no harm, and one that never was is `UnknownWake`.
+
+        >>> kinds = [holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload()))]
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds))
+        >>> store.events.ack_wake("build-7", store.events.append("build-7", "news", "done").event.sequence)
+        """
+        checked = self._context.identifier("process_id", process_id)
+        number = checks.whole("sequence", sequence)
+        await self._context.backend.write(lambda tx: event_operations.ack_wake(tx, checked, number))
+
+
+FOLLOW_STRETCH_MS = 60_000
+"""A follower without a timeout waits in stretches, so that even a lost wake only delays it."""

@@ -1,0 +1,196 @@
+"""`store.queue`: each session's work, handed out to one owner at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from holdfast.operations import work as operations
+from holdfast.records.common import Page
+from holdfast.records.leases import Lease
+from holdfast.records.work import Boundary, WorkBatch, WorkClaim, WorkCompletion, WorkDraft
+from holdfast.rules import checks, leases
+from holdfast.rules import work as rules
+from holdfast.store.context import Context
+
+CLAIM_TTL_MS = 900_000
+CLAIM_MOST = 64
+
+
+class Queue:
+    """The work queue."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def enqueue(self, draft: WorkDraft) -> WorkBatch:
+        """Put work into a session's queue. A source key that was used before gives the batch that it made, done or not.
+
+        >>> draft = holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}], source_key="message-1")
+        >>> store.queue.enqueue(draft).batch_id == store.queue.enqueue(draft).batch_id
+        True
+        """
+        intent = rules.check_draft("draft", draft, self._context.limits)
+        batch_id = self._context.batch_id()
+        return await self._context.backend.write(lambda tx: operations.enqueue(tx, intent, batch_id))
+
+    async def claim(
+        self,
+        session_id: str,
+        *,
+        owner_id: str,
+        boundary: Boundary = "idle",
+        ttl_ms: int = CLAIM_TTL_MS,
+        max_batches: int = CLAIM_MOST,
+        exclusive: bool = False,
+        lease: Lease | None = None,
+    ) -> WorkClaim | None:
+        """Claim the next ready batches that go together, None if there is nothing to claim.
+
+        `exclusive=True`, or a session lease, keeps every other owner out of the session's queue while the claim lives.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))
+        >>> claim = store.queue.claim("chat-42", owner_id="worker-1")
+        >>> [item.payload for batch in claim.batches for item in batch.items]
+        [{'text': 'hi'}]
+        """
+        most = checks.whole("max_batches", max_batches, most=self._context.limits.page)
+        request = self._request(session_id, owner_id, boundary, ttl_ms, most, exclusive, lease, None)
+        if most == 0:
+            return None
+        return await self._context.backend.write(lambda tx: operations.claim(tx, request))
+
+    async def claim_exactly(
+        self,
+        session_id: str,
+        batch_ids: Sequence[str],
+        *,
+        owner_id: str,
+        boundary: Boundary = "idle",
+        ttl_ms: int = CLAIM_TTL_MS,
+        exclusive: bool = False,
+        lease: Lease | None = None,
+    ) -> WorkClaim | None:
+        """Claim exactly these batches, in this order, if they are what comes next; None otherwise, and nothing changes.
+
+        >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> store.queue.claim_exactly("chat-42", [batch.batch_id], owner_id="worker-1").fence
+        1
+        """
+        exactly = rules.check_batch_ids(batch_ids, self._context.limits)
+        request = self._request(session_id, owner_id, boundary, ttl_ms, len(exactly), exclusive, lease, exactly)
+        if not exactly:
+            return None
+        return await self._context.backend.write(lambda tx: operations.claim(tx, request))
+
+    def _request(
+        self, session_id: object, owner_id: object, boundary: object, ttl_ms: object, most: int, exclusive: object,
+        lease: object | None, exactly: tuple[str, ...] | None,
+    ) -> operations.ClaimRequest:  # fmt: skip
+        limits = self._context.limits
+        checked = checks.identifier("session_id", session_id, limits)
+        return operations.ClaimRequest(
+            session_id=checked,
+            owner_id=checks.identifier("owner_id", owner_id, limits),
+            boundary=cast("Boundary", checks.one_of("boundary", boundary, rules.BOUNDARIES)),
+            ttl_ms=self._context.ttl_ms(ttl_ms, least=0),
+            most=most,
+            exclusive=checks.flag("exclusive", exclusive),
+            lease=None if lease is None else leases.check_session_lease("lease", lease, checked, limits),
+            token=self._context.token(),
+            exactly=exactly,
+        )
+
+    async def renew(self, claim: WorkClaim, *, ttl_ms: int = CLAIM_TTL_MS) -> WorkClaim:
+        """The claim with a later end; `ClaimLost` once it expired or was taken over.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> claim = store.queue.claim("chat-42", owner_id="worker-1", ttl_ms=1000)
+        >>> store.queue.renew(claim, ttl_ms=60_000).expires_at_ms > claim.expires_at_ms
+        True
+        """
+        held = checks.instance("claim", claim, WorkClaim)
+        completion = rules.check_claim("claim", held, self._context.limits)
+        ttl = self._context.ttl_ms(ttl_ms)
+        return await self._context.backend.write(lambda tx: operations.renew(tx, held, completion, ttl))
+
+    async def abandon(self, claim: WorkClaim | WorkCompletion) -> int:
+        """Give claimed work back at once. Returns how many batches that were still ours; the rest is passed over.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> store.queue.abandon(store.queue.claim("chat-42", owner_id="worker-1"))
+        1
+        """
+        completion = rules.check_claim("claim", claim, self._context.limits)
+        return await self._context.backend.write(lambda tx: operations.abandon(tx, completion))
+
+    async def cancel(self, session_id: str, batch_id: str) -> WorkBatch | None:
+        """Take a batch that nobody holds out of the queue; None if there is none.
+
+        >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> store.queue.cancel("chat-42", batch.batch_id).state
+        'cancelled'
+        """
+        session = self._context.identifier("session_id", session_id)
+        batch = self._context.identifier("batch_id", batch_id)
+        return await self._context.backend.write(lambda tx: operations.cancel(tx, session, batch))
+
+    async def get(self, session_id: str, batch_id: str) -> WorkBatch | None:
+        """One batch: waiting, claimed, or remembered by its source key.
+
+        >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> store.queue.get("chat-42", batch.batch_id).state
+        'pending'
+        """
+        session = self._context.identifier("session_id", session_id)
+        batch = self._context.identifier("batch_id", batch_id)
+        return await self._context.backend.read(lambda tx: operations.find(tx, session, batch))
+
+    async def list(
+        self, session_id: str, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[WorkBatch]:
+        """One page of the session's unsettled work, claimed or not, in order.
+
+        >>> len(store.queue.list("chat-42"))
+        0
+        """
+        return await self._page(session_id, after, limit, pending=False)
+
+    async def list_pending(
+        self, session_id: str, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[WorkBatch]:
+        """One page of the session's work that nobody holds now, available yet or not, in order.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> len(store.queue.list_pending("chat-42"))
+        1
+        """
+        return await self._page(session_id, after, limit, pending=True)
+
+    async def _page(self, session_id: object, after: object, limit: object, *, pending: bool) -> Page[WorkBatch]:
+        session = self._context.identifier("session_id", session_id)
+        place = checks.cursor("work", after, [int])
+        size = checks.page_size(limit, self._context.limits)
+        start = 0 if place is None else place[0]
+        return await self._context.backend.read(
+            lambda tx: operations.list_page(tx, session, pending=pending, after=start, limit=size)
+        )
+
+    async def wait(self, session_id: str, *, timeout_ms: int, boundary: Boundary = "idle") -> None:
+        """Return once something can be claimed; `WaitTimeout` if nothing comes in time. Nothing is polled.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> store.queue.wait("chat-42", timeout_ms=1000)
+        """
+        session = self._context.identifier("session_id", session_id)
+        at = cast("Boundary", checks.one_of("boundary", boundary, rules.BOUNDARIES))
+
+        async def look() -> tuple[bool | None, int | None]:
+            claimable, due_in_ms = await self._context.backend.read(
+                lambda tx: operations.is_claimable(tx, session, at)
+            )
+            return (True if claimable else None), due_in_ms
+
+        await self._context.wait_until(
+            operations.queue_topic(session), look, timeout_ms, f"claimable work in session {session!r}"
+        )

@@ -1,0 +1,201 @@
+"""A handle acts on one session and, once it knows it, on one incarnation of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from holdfast.errors import SessionBindingConflict
+from holdfast.operations import commits, sessions
+from holdfast.ports import Operation
+from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
+from holdfast.records.common import Page
+from holdfast.records.graph import ActivePath, FullGraph, Node, ReadScope
+from holdfast.records.sessions import SessionMeta
+from holdfast.rows import SessionRow
+from holdfast.rules import checks
+from holdfast.rules import commits as commit_rules
+from holdfast.rules import graph as graph_rules
+from holdfast.rules import sessions as rules
+from holdfast.store.attachments import SessionAttachments
+from holdfast.store.binding import Binding
+from holdfast.store.context import Context
+
+T = TypeVar("T")
+
+
+class Session:
+    """One session of a store. Many handles on one session may be used at once."""
+
+    def __init__(self, context: Context, session_id: str | None, incarnation: int | None) -> None:
+        self._context = context
+        self._binding = Binding(session_id, incarnation)
+        self.attachments = SessionAttachments(context, self._binding)
+
+    def __repr__(self) -> str:
+        return f"Session({self._binding.session_id!r})"
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that the handle is bound to, None while it is unbound."""
+        return self._binding.session_id
+
+    async def _write(self, operation: Operation[tuple[SessionRow | None, T]]) -> T:
+        row, result = await self._context.backend.write(operation)
+        self._binding.learn(row)
+        return result
+
+    async def _read(self, operation: Operation[tuple[SessionRow | None, T]]) -> T:
+        row, result = await self._context.backend.read(operation)
+        self._binding.learn(row)
+        return result
+
+    async def meta(self) -> SessionMeta | None:
+        """The session's metadata, None if it was never given any.
+
+        >>> store.sessions.create("chat-42", model="some-model").meta().model
+        'some-model'
+        """
+        address = self._binding.address()
+        row = await self._context.backend.read(lambda tx: sessions.find(tx, address))
+        self._binding.learn(row)
+        return None if row is None else rules.meta_of(row)
+
+    async def save_meta(self, meta: SessionMeta) -> None:
+        """Replace the session's metadata.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> session.save_meta(holdfast.SessionMeta("chat-42", "A better name", created_at_ms=0))
+        >>> session.meta().name
+        'A better name'
+        """
+        address = self._binding.address()
+        checked = rules.check_meta(meta, self._context.limits)
+        if checked.session_id != address[0]:
+            raise SessionBindingConflict(address[0], checked.session_id)
+        row = await self._context.backend.write(lambda tx: sessions.save_meta(tx, address, checked))
+        self._binding.learn(row)
+
+    async def load(self, scope: ReadScope = ActivePath(), *, at: int | None = None) -> SessionView | None:  # noqa: B008 - a frozen value
+        """The session in one snapshot: now, or at a retained revision. None if nothing was ever committed.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> nodes = [holdfast.Node("n1", payload="hi"), holdfast.Node("n2", parent="n1", payload="hello")]
+        >>> receipt = session.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf="n2")))
+        >>> view = session.load(holdfast.ActivePath(last=1))
+        >>> [node.payload for node in view.graph.nodes], view.revision
+        (['hello'], 1)
+        """
+        address = self._binding.address()
+        checked = checks.instance("scope", scope, (ActivePath, FullGraph))
+        if isinstance(checked, ActivePath):
+            checks.optional_identifier("scope.leaf", checked.leaf, self._context.limits)
+            checks.optional_whole("scope.last", checked.last)
+        checks.optional_whole("at", at, least=1)
+        return await self._read(lambda tx: sessions.load(tx, address, checked, at))
+
+    async def load_node(self, node_id: str) -> Node | None:
+        """One node, None if the session has none of this id or it is tombstoned.
+
+        >>> store.sessions.create("chat-42").load_node("n1") is None
+        True
+        """
+        address = self._binding.address()
+        checked = self._context.identifier("node_id", node_id)
+        return await self._read(lambda tx: sessions.load_node(tx, address, checked))
+
+    async def nodes(
+        self,
+        *,
+        kind: str | None = None,
+        after: str | None = None,
+        newest_first: bool = False,
+        limit: int = checks.DEFAULT_PAGE,
+    ) -> Page[Node]:
+        """One page of the session's nodes in insertion order, or newest first.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> _ = session.add_nodes([holdfast.Node("n1"), holdfast.Node("n2", kind="note")])
+        >>> [node.id for node in session.nodes(kind="note")]
+        ['n2']
+        """
+        address = self._binding.address()
+        limits = self._context.limits
+        place = checks.cursor("nodes", after, [int])
+        checked_kind = checks.optional_identifier("kind", kind, limits)
+        descending = checks.flag("newest_first", newest_first)
+        size = checks.page_size(limit, limits)
+        return await self._read(
+            lambda tx: sessions.nodes_page(
+                tx,
+                address,
+                kind=checked_kind,
+                after=None if place is None else place[0],
+                newest_first=descending,
+                limit=size,
+            )
+        )
+
+    async def commit(self, commit: Commit) -> CommitReceipt:
+        """Accept a turn as a whole, or refuse it as a whole.
+
+        The same turn id with the same content gives the same receipt, once and for all its retries.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> turn = holdfast.Commit(turn_id="turn-1", expected_revision=0, checkpoint=holdfast.Checkpoint(turn_state={"n": 1}))
+        >>> session.commit(turn).revision, session.commit(turn).replayed
+        (1, True)
+        """
+        given = checks.instance("commit", commit, Commit)
+        session_id = self._binding.target(given.session_id)
+        intent = commit_rules.check_commit(given, session_id, self._context.limits)
+        batch_ids = [self._context.batch_id() for _ in intent.enqueues]
+        address = (intent.session_id, self._binding.incarnation)
+        row, receipt = await self._context.backend.write(lambda tx: commits.commit(tx, address, intent, batch_ids))
+        self._binding.bind(row)
+        return receipt
+
+    async def add_nodes(self, nodes: Sequence[Node]) -> NodesReceipt:
+        """Put nodes beside the path, idempotent by id: no new revision, no move of the head.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> session.add_nodes([holdfast.Node("note-1", payload="seen")]).added
+        1
+        """
+        address = self._binding.address()
+        intents = graph_rules.check_nodes("nodes", nodes, self._context.limits)
+        return await self._write(lambda tx: commits.add_nodes(tx, address, intents))
+
+    async def history(
+        self, *, after: str | None = None, newest_first: bool = False, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[Revision]:
+        """One page of the retained revisions.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> _ = session.commit(holdfast.Commit(turn_id="turn-1"))
+        >>> [(entry.revision, entry.turn_id) for entry in session.history()]
+        [(1, 'turn-1')]
+        """
+        address = self._binding.address()
+        place = checks.cursor("history", after, [int])
+        descending = checks.flag("newest_first", newest_first)
+        size = checks.page_size(limit, self._context.limits)
+        return await self._read(
+            lambda tx: sessions.history_page(
+                tx, address, after=None if place is None else place[0], newest_first=descending, limit=size
+            )
+        )
+
+    async def tombstone(self, node_ids: Sequence[str]) -> int:
+        """Hide nodes that this session added; the path is cut above them. Unknown ids are passed over.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> _ = session.add_nodes([holdfast.Node("n1")])
+        >>> session.tombstone(["n1", "n2"])
+        1
+        """
+        address = self._binding.address()
+        limits = self._context.limits
+        ids = checks.sequence("node_ids", node_ids, most=limits.commit_nodes)
+        checked = [checks.identifier(f"node_ids[{index}]", one, limits) for index, one in enumerate(ids)]
+        return await self._write(lambda tx: commits.tombstone(tx, address, checked))

@@ -1,0 +1,211 @@
+"""`store.triggers`: sources fire, subscriptions answer, each once."""
+
+from __future__ import annotations
+
+from holdfast.operations import triggers as operations
+from holdfast.records.common import Document, Page
+from holdfast.records.limits import LARGEST_INTEGER
+from holdfast.records.processes import Host, Originator
+from holdfast.records.triggers import Emission, Occurrence, Subscription, SubscriptionDraft, TriggerDelivery
+from holdfast.rows import SubscriptionFilter
+from holdfast.rules import checks, processes
+from holdfast.rules import triggers as rules
+from holdfast.store.context import Context
+
+
+class Triggers:
+    """Subscriptions, occurrences and deliveries."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def subscribe(self, draft: SubscriptionDraft) -> Subscription:
+        """Register a subscription. Under a key, the same definition again gives the same one, and another conflicts.
+
+        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source={"at": "07:00"}, target=holdfast.External())
+        >>> store.triggers.subscribe(draft).handle
+        'trigger:1'
+        """
+        intent = rules.check_subscription(draft, self._context.limits)
+        return await self._context.backend.write(lambda tx: operations.subscribe(tx, intent))
+
+    async def list(
+        self,
+        *,
+        session_id: str | None = None,
+        host_only: bool = False,
+        handle: str | None = None,
+        name: str | None = None,
+        source_type: str | None = None,
+        source_key: str | None = None,
+        target: Document | None = None,
+        enabled: bool | None = None,
+        after: str | None = None,
+        limit: int = checks.DEFAULT_PAGE,
+    ) -> Page[Subscription]:
+        """One page of the subscriptions that fit every given filter, in the order of registration.
+
+        `session_id` reaches the registrants of all its frames; `target` is the definition in the target's identity.
+
+        >>> len(store.triggers.list(session_id="chat-42"))
+        0
+        """
+        limits = self._context.limits
+        sequence = None if handle is None else rules.sequence_of("handle", handle, "trigger:", limits)
+        checks.optional_document("target", target, limits)
+        place = checks.cursor("subscriptions", after, [int])
+        filter = SubscriptionFilter(
+            limit=checks.page_size(limit, limits),
+            session_id=checks.optional_identifier("session_id", session_id, limits),
+            host_only=checks.flag("host_only", host_only),
+            sequence=sequence,
+            name=checks.optional_text("name", name, limits),
+            source_type=checks.optional_identifier("source_type", source_type, limits),
+            source_key=checks.optional_identifier("source_key", source_key, limits),
+            target_hash=processes.definition_hash(target),
+            enabled=None if enabled is None else int(checks.flag("enabled", enabled)),
+            after=None if place is None else place[0],
+        )
+        if handle is not None and sequence is None:
+            return Page(())
+        return await self._context.backend.read(lambda tx: operations.list_page(tx, filter))
+
+    async def cancel(self, handle: str, *, registrant: Originator = Host()) -> bool:  # noqa: B008 - a frozen value
+        """Disable a subscription of the registrant's; False if it has no such enabled one. It stays listed.
+
+        >>> draft = holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External())
+        >>> store.triggers.cancel(store.triggers.subscribe(draft).handle)
+        True
+        """
+        limits = self._context.limits
+        sequence = rules.sequence_of("handle", handle, "trigger:", limits)
+        owner = processes.check_originator("registrant", registrant, limits)
+        if sequence is None:
+            return False
+        return await self._context.backend.write(lambda tx: operations.cancel(tx, owner, sequence))
+
+    async def forget_session(self, session_id: str) -> int:
+        """Delete the subscriptions of a session and all its frames, with their deliveries.
+
+        >>> store.triggers.forget_session("chat-42")
+        0
+        """
+        checked = self._context.identifier("session_id", session_id)
+        return await self._context.backend.write(lambda tx: operations.forget_session(tx, checked))
+
+    def source_key(self, source_type: str, source: Document = None) -> str:
+        """The key of a source that has no name of its own, derived from what it is.
+
+        >>> store.triggers.source_key("cron", {"at": "07:00"}) == store.triggers.source_key("cron", {"at": "07:00"})
+        True
+        """
+        checked = self._context.identifier("source_type", source_type)
+        checks.document("source", source, self._context.limits)
+        return rules.default_source_key(checked, source)
+
+    def _occurrence(
+        self, source_type: object, source_key: object, idempotency_key: object, payload: Document, source: Document | None
+    ) -> rules.OccurrenceIntent:
+        return rules.check_occurrence(source_type, source_key, idempotency_key, payload, source, self._context.limits)
+
+    async def record(
+        self,
+        source_type: str,
+        source_key: str,
+        *,
+        idempotency_key: str,
+        payload: Document = None,
+        source: Document | None = None,
+    ) -> Occurrence:
+        """Record that a source fired, once per idempotency key; nothing is reserved yet.
+
+        >>> store.triggers.record("cron", "daily", idempotency_key="2026-11-15").source_key
+        'daily'
+        """
+        intent = self._occurrence(source_type, source_key, idempotency_key, payload, source)
+        return await self._context.backend.write(lambda tx: operations.record_only(tx, intent))
+
+    async def reserve(self, occurrence_id: str) -> tuple[TriggerDelivery, ...]:
+        """Reserve the deliveries of an occurrence to every enabled subscription of its source; only new ones are returned.
+
+        >>> occurrence = store.triggers.record("cron", "daily", idempotency_key="2026-11-15")
+        >>> store.triggers.reserve(occurrence.occurrence_id)
+        ()
+        """
+        checked = self._context.identifier("occurrence_id", occurrence_id)
+        return await self._context.backend.write(lambda tx: operations.reserve(tx, checked))
+
+    async def emit(
+        self,
+        source_type: str,
+        source_key: str,
+        *,
+        idempotency_key: str,
+        payload: Document = None,
+        source: Document | None = None,
+    ) -> Emission:
+        """Record an occurrence and reserve its deliveries in one transaction.
+
+        Register each delivery's process with `holdfast.registration_for(delivery)`; a crash before that leaves it in
+        `undelivered`, and its process id makes a second start harmless.
+
+        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        >>> _ = store.triggers.subscribe(draft)
+        >>> emission = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15")
+        >>> [store.processes.register(holdfast.registration_for(one)).status for one in emission.deliveries]
+        ['running']
+        """
+        intent = self._occurrence(source_type, source_key, idempotency_key, payload, source)
+        return await self._context.backend.write(lambda tx: operations.emit(tx, intent))
+
+    async def undelivered(
+        self,
+        *,
+        reserved_until_ms: int = LARGEST_INTEGER,
+        after: str | None = None,
+        limit: int = checks.DEFAULT_PAGE,
+    ) -> Page[TriggerDelivery]:
+        """One page of the deliveries reserved at or before a time whose process was never registered, oldest first.
+
+        >>> len(store.triggers.undelivered())
+        0
+        """
+        until = checks.whole("reserved_until_ms", reserved_until_ms)
+        place = checks.cursor("undelivered", after, [int, str, int])
+        start = None if place is None else (int(place[0]), str(place[1]), int(place[2]))
+        size = checks.page_size(limit, self._context.limits)
+        return await self._context.backend.read(
+            lambda tx: operations.undelivered(tx, reserved_until_ms=until, after=start, limit=size)
+        )
+
+    async def mark_started(self, delivery: TriggerDelivery) -> TriggerDelivery:
+        """Note that a delivery's process runs; registering the process does so by itself.
+
+        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        >>> _ = store.triggers.subscribe(draft)
+        >>> (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15").deliveries
+        >>> store.triggers.mark_started(delivery).state
+        'started'
+        """
+        return await self._move(delivery, "started", None)
+
+    async def mark_failed(self, delivery: TriggerDelivery, reason: str) -> TriggerDelivery:
+        """Note that a delivery cannot be started, and why; one that started stays started.
+
+        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        >>> _ = store.triggers.subscribe(draft)
+        >>> (delivery,) = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15").deliveries
+        >>> store.triggers.mark_failed(delivery, "the payload does not fit").state
+        'failed'
+        """
+        return await self._move(delivery, "failed", checks.text("reason", reason, self._context.limits))
+
+    async def _move(self, delivery: object, state: str, failure: str | None) -> TriggerDelivery:
+        given = checks.instance("delivery", delivery, TriggerDelivery)
+        limits = self._context.limits
+        occurrence_id = checks.identifier("delivery.occurrence.occurrence_id", given.occurrence.occurrence_id, limits)
+        name = given.subscription.subscription_id
+        sequence = rules.sequence_of("delivery.subscription.subscription_id", name, "subscription:", limits)
+        return await self._context.backend.write(
+            lambda tx: operations.move(tx, occurrence_id, sequence, name, state, failure)
+        )

@@ -1,0 +1,189 @@
+"""A database under test, and how many handles a case opens on it.
+
+A case is written once, without `await`, and runs on every backend both ways: through the blocking facade, and through the
+async store driven on an event loop of its own. To test a backend of your own, override the fixture `bench` with something
+that has these methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar, cast
+
+import pytest
+
+from holdfast.backends.memory import MemoryBackend
+from holdfast.blocking import BlockingStore
+from holdfast.opening import open_backend
+from holdfast.ports import AttachmentBytes, Backend
+from holdfast.records.limits import Limits
+from holdfast.store import Context, Store
+from holdfast.testing.clock import ManualClock
+from holdfast.waiting import AsyncWaiting, BlockingWaiting, Waiting
+
+T = TypeVar("T")
+
+PATIENCE_S = 30
+"""How long a case waits for something that must happen; it is never slept through."""
+
+
+class Bench(Protocol):
+    """One empty database and its clock."""
+
+    clock: ManualClock
+    durability: Literal["ephemeral", "durable"]
+    url: str | None
+    """What a second process opens; None if no second process can."""
+
+    def open(self, *, limits: Limits = ..., attachments: AttachmentBytes | None = None) -> BlockingStore:
+        """One more handle on the database, over a connection of its own where there are connections."""
+        ...
+
+    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table."""
+        ...
+
+    def close(self) -> None:
+        """Close every handle."""
+        ...
+
+
+class EventLoop:
+    """An event loop in a thread, on which a blocking case drives an async store."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="contract-loop", daemon=True)
+        self._thread.start()
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a coroutine on the loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(cast("Coroutine[Any, Any, T]", work), self._loop).result()
+
+    def close(self) -> None:
+        """Stop the loop."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+
+class _Driven:
+    """A backend whose coroutines are driven on an event loop."""
+
+    def __init__(self, backend: Backend, loop: EventLoop) -> None:
+        self._backend = backend
+        self.drive = loop.drive
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+class LocalBench:
+    """Implements `Bench` for the backends that this package brings."""
+
+    def __init__(self, kind: Literal["memory", "sqlite"], way: Literal["blocking", "async"], folder: Path) -> None:
+        self.clock = ManualClock()
+        self.durability: Literal["ephemeral", "durable"] = "durable" if kind == "sqlite" else "ephemeral"
+        self.url: str | None = str(folder / "contract.db") if kind == "sqlite" else None
+        self._loop = EventLoop() if way == "async" else None
+        self._waiting: Waiting = BlockingWaiting() if self._loop is None else AsyncWaiting()
+        self._shared = MemoryBackend(self.clock, self._waiting) if kind == "memory" else None
+        self._stores: list[BlockingStore] = []
+        self._backends: list[Backend] = []
+
+    def open(self, *, limits: Limits = Limits(), attachments: AttachmentBytes | None = None) -> BlockingStore:  # noqa: B008 - a frozen value
+        """One more handle on the database."""
+        backend: Backend = self._shared or open_backend(self.url or "", None, self.clock, self._waiting)
+        self._backends.append(backend)
+        driven = backend if self._loop is None else cast("Backend", _Driven(backend, self._loop))
+        store = BlockingStore(Store(Context(backend, limits, attachments)), driven)
+        if self._shared is None:
+            self._stores.append(store)
+        return store
+
+    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table."""
+        return self._backends[0].dump()
+
+    def close(self) -> None:
+        """Close every handle, and the loop."""
+        for store in self._stores:
+            store.close()
+        if self._loop is not None:
+            self._loop.close()
+
+
+def at_once(*calls: Callable[[], T]) -> list[T | BaseException]:
+    """Run the calls in threads that start together; each one's result, or what it raised."""
+    barrier = threading.Barrier(len(calls))
+    outcomes: list[Future[T]] = [Future() for _ in calls]
+
+    def run(index: int, call: Callable[[], T]) -> None:
+        try:
+            barrier.wait(PATIENCE_S)
+            outcomes[index].set_result(call())
+        except BaseException as error:  # noqa: BLE001 - it is handed to the case, which judges it
+            outcomes[index].set_exception(error)
+
+    threads = [threading.Thread(target=run, args=(index, call)) for index, call in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    return [outcome.exception(0) or outcome.result(0) for outcome in outcomes]
+
+
+def in_background(call: Callable[[], T]) -> Future[T]:
+    """Run a call in a thread and go on; the case asks for the result, with a timeout, when it is due."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - it is handed to the case, which judges it
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome
+
+
+class Contract:
+    """Every contract class has these fixtures; a case takes `store`, and `bench` for more handles or the clock."""
+
+    @pytest.fixture
+    def store(self, bench: Bench) -> BlockingStore:
+        """A handle on an empty database."""
+        return bench.open()
+
+    @pytest.fixture
+    def clock(self, bench: Bench) -> ManualClock:
+        """The database's clock."""
+        return bench.clock
+
+
+class RefusedWithoutTrace:
+    """A context in which a call must be refused with the given error, and no row of any table may change."""
+
+    def __init__(self, bench: Bench, error: type[BaseException]) -> None:
+        self._bench = bench
+        self._raises = pytest.raises(error)
+        self._before: dict[str, list[tuple[Any, ...]]] = {}
+
+    def __enter__(self) -> pytest.ExceptionInfo[BaseException]:
+        self._before = self._bench.dump()
+        return self._raises.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        refused = self._raises.__exit__(kind, error, trace)
+        if refused:
+            assert self._bench.dump() == self._before, "a refused call left a trace"
+        return bool(refused)
+
+
+def refused(bench: Bench, error: type[BaseException]) -> RefusedWithoutTrace:
+    """`with refused(bench, HeadConflict) as info:` — refused with exactly that kind of error, and nothing changed."""
+    return RefusedWithoutTrace(bench, error)

@@ -1,0 +1,142 @@
+"""How a caller waits is chosen once, when a store is opened; what it waits for is always a future of a thread.
+
+A coroutine of a backend with `BlockingWaiting` never suspends, so that one step runs it to its end; with `AsyncWaiting`
+it suspends exactly where it waits for another thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar, cast
+
+T = TypeVar("T")
+
+
+def run_to_end(work: Awaitable[T]) -> T:
+    """The result of a coroutine that never suspends."""
+    coroutine = cast("Coroutine[Any, Any, T]", work)
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    coroutine.close()
+    raise RuntimeError("an operation suspended where none may")
+
+
+class Waiting(Protocol):
+    """How a caller waits."""
+
+    async def settle(self, future: Future[T]) -> T:
+        """The future's result, once it is there."""
+        ...
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """The result of a call that blocks on files or locks."""
+        ...
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """True once the change came, False when the time ran out; the change is not watched any longer."""
+        ...
+
+
+class BlockingWaiting:
+    """Waits by holding the calling thread."""
+
+    async def settle(self, future: Future[T]) -> T:
+        """Block until the result is there."""
+        return future.result()
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """The calling thread is the caller's own: just call."""
+        return call()
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """Block until the change or the deadline."""
+        try:
+            change.result(timeout_ms / 1000)
+        except TimeoutError:
+            change.cancel()
+            return False
+        return True
+
+
+class AsyncWaiting:
+    """Waits by suspending the calling task; its event loop goes on."""
+
+    async def settle(self, future: Future[T]) -> T:
+        """Suspend until the result is there; a cancelled task takes back what has not started yet."""
+        import asyncio  # a blocking user never pays for it
+
+        return await asyncio.wrap_future(future)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run the call in a worker thread."""
+        import asyncio  # a blocking user never pays for it
+
+        return await asyncio.get_running_loop().run_in_executor(None, call)
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """Suspend until the change or the deadline."""
+        import asyncio  # a blocking user never pays for it
+
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(change), timeout_ms / 1000)
+        except TimeoutError:
+            return False
+        return True
+
+
+class Signals:
+    """Wakes the watchers of a topic, each once, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watchers: dict[str, set[Future[None]]] = {}
+
+    def watch(self, topic: str) -> Future[None]:
+        """A future that is done at the next publication of the topic. Cancelling it ends the watch."""
+        change: Future[None] = Future()
+        with self._lock:
+            self._watchers.setdefault(topic, set()).add(change)
+        change.add_done_callback(lambda done: self._forget(topic, done))
+        return change
+
+    def _forget(self, topic: str, change: Future[None]) -> None:
+        with self._lock:
+            watchers = self._watchers.get(topic)
+            if watchers is not None:
+                watchers.discard(change)
+                if not watchers:
+                    del self._watchers[topic]
+
+    @property
+    def watched(self) -> bool:
+        """Whether anybody watches anything."""
+        with self._lock:
+            return bool(self._watchers)
+
+    def publish(self, topics: Iterable[str]) -> None:
+        """Wake everybody who watches one of the topics."""
+        with self._lock:
+            # Taken out under the lock, so that of two publishers only one wakes a watcher.
+            changes = [change for topic in set(topics) for change in self._watchers.pop(topic, ())]
+        for change in changes:
+            if change.set_running_or_notify_cancel():
+                change.set_result(None)
+
+    def publish_all(self) -> None:
+        """Wake everybody: something changed and nobody knows what."""
+        with self._lock:
+            topics = list(self._watchers)
+        self.publish(topics)
+
+    def fail_all(self, error: Exception) -> None:
+        """Tell everybody that nothing will come any more."""
+        with self._lock:
+            changes = [change for watchers in self._watchers.values() for change in watchers]
+            self._watchers.clear()
+        for change in changes:
+            if change.set_running_or_notify_cancel():
+                change.set_exception(error)

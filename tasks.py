@@ -1,0 +1,182 @@
+"""The one command a fresh checkout needs: `python3 tasks.py test` or `python3 tasks.py example`.
+
+Uses nothing but the standard library and pip. It builds `.venv` from `uv.lock` the first time, and again whenever
+the lock or `pyproject.toml` has changed, then runs the task inside it.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+UV_VERSION = "0.13.7"
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+SCRIPTS = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = SCRIPTS / ("python.exe" if os.name == "nt" else "python")
+STAMP = VENV / ".holdfast-synced"
+SYNC_INPUTS = ("uv.lock", "pyproject.toml", "tasks.py")
+TYPED_PATHS = ("src", "tests/typing", "tools", "tasks.py")
+PYTEST_WORKERS = 2
+
+Command = Sequence[str | Path]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prepare the environment and run one task; the exit code is that of the first command to fail."""
+    tasks: dict[str, Callable[[list[str]], None]] = {
+        "example": lambda _: run_example(),
+        "test": lambda _: run_everything(),
+        "lint": lambda _: run_lint(),
+        "types": lambda _: run_types(),
+        "unit": run_unit,
+    }
+    parser = argparse.ArgumentParser(prog="tasks.py", description=__doc__)
+    parser.add_argument("task", choices=tasks, help="example | test (everything) | lint | types | unit [pytest args]")
+    options, rest = parser.parse_known_args(argv)
+    if rest and options.task != "unit":
+        parser.error(f"only 'unit' takes further arguments, got: {shlex.join(rest)}")
+    try:
+        sync()
+        tasks[options.task](rest)
+    except subprocess.CalledProcessError as failure:
+        print(f"\nFAILED (exit code {failure.returncode}): {describe(failure.cmd)}", file=sys.stderr)
+        # A command ended by signal N has return code -N; shells spell that 128 + N.
+        return failure.returncode if failure.returncode > 0 else 128 - failure.returncode
+    return 0
+
+
+# ---------------------------------------------------------------------------- tasks
+
+
+def run_example() -> None:
+    run([PYTHON, "examples/first_turn.py"])
+
+
+def run_everything() -> None:
+    run_lint()
+    run_types()
+    run_covered_tests()
+
+
+def run_lint() -> None:
+    step("ruff check", [SCRIPTS / "ruff", "check", "."])
+    step("ruff format", [SCRIPTS / "ruff", "format", "--check", "."])
+    step("imports", [SCRIPTS / "lint-imports"])
+
+
+def run_types() -> None:
+    # mypy refuses a path that does not exist.
+    paths = [path for path in TYPED_PATHS if (ROOT / path).exists()]
+    step("basedpyright", [SCRIPTS / "basedpyright", "--pythonpath", PYTHON, *paths])
+    step("mypy", [SCRIPTS / "mypy", *paths])
+
+
+def run_covered_tests() -> None:
+    coverage: list[str | Path] = [PYTHON, "-m", "coverage"]
+    workers = ["-n", str(PYTEST_WORKERS), "--dist", "loadgroup"]
+    run([*coverage, "erase"])
+    step("pytest", [*coverage, "run", "-m", "pytest", *workers])
+    run([*coverage, "combine", "--quiet"])
+    run([*coverage, "json", "--quiet", "-o", "coverage.json"])
+    step("coverage gate", [PYTHON, "tools/coverage_gate.py", "coverage.json"])
+
+
+def run_unit(arguments: list[str]) -> None:
+    """The inner loop: pytest as you would type it, without coverage and without workers."""
+    run([PYTHON, "-m", "pytest", *arguments])
+
+
+# ---------------------------------------------------------------------------- environment
+
+
+def sync() -> None:
+    """Make `.venv` equal to `uv.lock`; do nothing when it already is."""
+    wanted = fingerprint()
+    if PYTHON.exists() and STAMP.exists() and STAMP.read_text(encoding="utf-8") == wanted:
+        return
+    started_s = time.monotonic()
+    print("==> preparing .venv", flush=True)
+    if not PYTHON.exists():
+        create_venv()
+    install_uv()
+    run([uv(), "sync", "--frozen", "--all-extras", "--all-groups", "--quiet", "--no-python-downloads"])
+    STAMP.write_text(wanted, encoding="utf-8")
+    print(f"    ready in {time.monotonic() - started_s:.1f} s", flush=True)
+
+
+def fingerprint() -> str:
+    digest = hashlib.sha256(sys.version.encode())
+    for name in SYNC_INPUTS:
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def create_venv() -> None:
+    # Some systems ship pip without ensurepip; install_uv then borrows the pip that runs this script.
+    venv.create(VENV, clear=True, with_pip=has_module("ensurepip"), symlinks=os.name != "nt")
+
+
+def install_uv() -> None:
+    if uv().exists() and installed_uv_version() == UV_VERSION:
+        return
+    install = ["install", "--quiet", "--disable-pip-version-check", f"uv=={UV_VERSION}"]
+    if has_module("ensurepip"):
+        run([PYTHON, "-m", "pip", *install])
+    else:
+        run([sys.executable, "-m", "pip", "--python", PYTHON, *install])
+
+
+def installed_uv_version() -> str:
+    answer = subprocess.run([uv(), "--version"], capture_output=True, text=True, check=True)
+    return answer.stdout.split()[1]
+
+
+def uv() -> Path:
+    return SCRIPTS / ("uv.exe" if os.name == "nt" else "uv")
+
+
+def has_module(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+# ---------------------------------------------------------------------------- commands
+
+
+def step(title: str, command: Command) -> None:
+    """Run a command under a heading and print how long it took."""
+    started_s = time.monotonic()
+    print(f"\n==> {title}: {describe(command)}", flush=True)
+    run(command)
+    print(f"    {title}: ok in {time.monotonic() - started_s:.1f} s", flush=True)
+
+
+def run(command: Command) -> None:
+    subprocess.run(command, cwd=ROOT, env=environment(), check=True)
+
+
+def environment() -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PYTHONPATH"}}
+    return inherited | {
+        "PATH": f"{SCRIPTS}{os.pathsep}{os.environ.get('PATH', '')}",
+        "UV_PROJECT_ENVIRONMENT": str(VENV),
+        "VIRTUAL_ENV": str(VENV),
+    }
+
+
+def describe(command: Command) -> str:
+    """The command as a person would type it inside the environment."""
+    return shlex.join(str(word).removeprefix(f"{SCRIPTS}{os.sep}") for word in command)
+
+
+if __name__ == "__main__":
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file is what tells an older Python so
+        sys.exit("Holdfast needs Python 3.11 or newer; this is " + sys.version.split()[0])
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,273 @@
+"""A file is opened only as what it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.backends.sqlite import opening
+from holdfast.errors import (
+    Corrupt,
+    HoldfastError,
+    Incompatible,
+    InvalidRequest,
+    SchemaMissing,
+    SchemaTooNew,
+    Unavailable,
+)
+
+WAIT_S = 100
+PROCESSES = 16
+
+
+def content_of(path: Path) -> list[Any]:
+    with_schema = apsw.Connection(str(path))
+    found = with_schema.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name").fetchall()
+    with_schema.close()
+    return found
+
+
+def foreign(path: Path, *statements: str) -> bytes:
+    other = apsw.Connection(str(path))
+    for statement in statements:
+        other.execute(statement)
+    other.close()
+    return path.read_bytes()
+
+
+def test_a_new_file_gets_our_mark_our_version_large_pages_and_a_write_ahead_log(store: Any) -> None:
+    found = {
+        name: store.connection.pragma(name) for name in ("application_id", "user_version", "page_size", "journal_mode")
+    }
+    assert found == {"application_id": 0x484F4C44, "user_version": 1, "page_size": 16_384, "journal_mode": "wal"}
+    assert store.backend.durability == "durable"
+    assert store.backend.schema_version == 1
+
+
+@pytest.mark.parametrize(("word", "number"), [("off", 0), ("normal", 1), ("full", 2), ("extra", 3)])
+def test_the_durability_that_was_asked_for_holds_on_every_connection(open_store: Any, word: str, number: int) -> None:
+    store = open_store(synchronous=word)
+
+    async def ask(transaction: Any) -> int:
+        return int(transaction._link.pragma("synchronous"))
+
+    assert (store.write(ask), store.read(ask)) == (number, number)
+
+
+def test_a_file_is_opened_again_with_what_it_holds(open_store: Any) -> None:
+    first = open_store()
+    first.call("insert_batches", [])
+    first.call("save_lease", opening_lease())
+    first.close()
+    assert open_store().ask("find_lease", "process", "p") == opening_lease()
+    assert open_store(migrate=False).ask("find_lease", "process", "p") == opening_lease()
+
+
+def opening_lease() -> Any:
+    from holdfast import rows as r
+
+    return r.LeaseRow("process", "p", "me", "th", 1, 2, 3)
+
+
+def test_replaying_every_migration_gives_the_schema_of_a_new_file(store: Any, path: Path, tmp_path: Path) -> None:
+    steps = opening.migrations()
+    assert list(steps) == list(range(1, opening.SCHEMA_VERSION + 1))
+    replayed = tmp_path / "replayed.db"
+    foreign(replayed, *steps.values())
+    assert content_of(replayed) == content_of(path)
+
+
+def test_the_schema_can_be_printed_and_replayed(store: Any, path: Path, tmp_path: Path) -> None:
+    foreign(tmp_path / "copy.db", store.backend.ddl())
+    assert content_of(tmp_path / "copy.db") == content_of(path)
+
+
+def test_every_table_is_strict_and_every_table_is_dumped(store: Any) -> None:
+    tables = store.connection.execute(
+        "SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite%'"
+    ).fetchall()
+    assert {strict for _, strict in tables} == {1}
+    assert {name for name, _ in tables} == set(store.backend.dump())
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        (["CREATE TABLE notes (x)"], Incompatible),
+        (["CREATE VIEW notes AS SELECT 1"], Incompatible),
+        (["PRAGMA application_id = 7"], Incompatible),
+        (["PRAGMA user_version = 1"], Incompatible),
+        (["PRAGMA application_id = 0x484F4C44"], Incompatible),
+        (["PRAGMA application_id = 0x484F4C44", "PRAGMA user_version = 2"], SchemaTooNew),
+    ],
+    ids=str,
+)
+def test_a_file_that_is_not_ours_is_refused_and_left_as_it_was(
+    open_store: Any, path: Path, statements: list[str], expected: type[HoldfastError]
+) -> None:
+    before = foreign(path, *statements)
+    with pytest.raises(expected) as refused:
+        open_store()
+    assert type(refused.value) is expected
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_newer_schema_says_which_versions_are_meant(open_store: Any, path: Path) -> None:
+    foreign(path, "PRAGMA application_id = 0x484F4C44", "PRAGMA user_version = 9")
+    with pytest.raises(SchemaTooNew) as refused:
+        open_store()
+    assert (refused.value.found, refused.value.known) == (9, 1)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_without_leave_to_migrate_nothing_is_created(open_store: Any, path: Path, exists: bool) -> None:
+    if exists:
+        path.touch()
+    with pytest.raises(SchemaMissing) as refused:
+        open_store(migrate=False)
+    assert (refused.value.found, refused.value.known) == (0, 1)
+    assert path.exists() is exists
+    assert not exists or path.stat().st_size == 0
+
+
+def test_an_empty_file_is_a_new_file(open_store: Any, path: Path) -> None:
+    path.touch()
+    assert open_store().ask("fence_floor") == 0
+
+
+@pytest.mark.parametrize("size", [1, 50, 99, 100, 512, 16_384, 40_000])
+def test_a_truncated_file_is_corrupt(open_store: Any, path: Path, size: int) -> None:
+    open_store().close()
+    os.truncate(path, size)
+    with pytest.raises(Corrupt):
+        open_store().ask("census", 0)
+
+
+@pytest.mark.parametrize("content", [b"hello", b"x" * 5_000, b"\0" * 20_000], ids=["short", "long", "zeros"])
+def test_a_file_that_is_no_database_is_corrupt(open_store: Any, path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(Corrupt) as refused:
+        open_store()
+    assert refused.value.table == "database"
+    assert path.read_bytes() == content
+
+
+def test_a_folder_a_missing_folder_and_no_name_are_wrong_calls(open_store: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="is a folder"):
+        open_store(tmp_path)
+    with pytest.raises(InvalidRequest, match="does not exist"):
+        open_store(tmp_path / "no" / "state.db")
+    with pytest.raises(InvalidRequest, match="must name a file"):
+        open_store("")
+
+
+AS_SOMEBODY_ELSE = """
+import os, sys
+from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
+from holdfast.errors import Unavailable
+from holdfast.waiting import BlockingWaiting
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    SqliteBackend.open(sys.argv[1], SqliteOptions(busy_timeout_ms=100), None, BlockingWaiting())
+except Unavailable as error:
+    assert "permissions" in error.message, error.message
+else:
+    raise SystemExit("it was opened")
+"""
+
+
+@pytest.mark.parametrize("file_mode", [0o444, 0o000], ids=["read-only", "unreadable"])
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX permissions")
+def test_a_file_without_permission_is_unavailable(open_store: Any, file_mode: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.db"
+        open_store(path).close()
+        path.chmod(file_mode)
+        Path(folder).chmod(0o777)
+        result = run(AS_SOMEBODY_ELSE, str(path))
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX permissions")
+def test_a_folder_without_permission_is_unavailable() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        result = run(AS_SOMEBODY_ELSE, str(Path(folder) / "state.db"))
+        assert result.returncode == 0, result.stdout + result.stderr
+        Path(folder).chmod(0o755)
+
+
+OPEN_AT_ONCE = """
+import sys
+from holdfast import rows as r
+from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
+from holdfast.waiting import BlockingWaiting
+
+class Clock:
+    def now_ms(self):
+        return 1
+
+async def put(transaction):
+    await transaction.save_artifact(r.ArtifactRow("k", sys.argv[2], "h", "raw", 1, 1, b"x"))
+
+print("ready", flush=True)
+sys.stdin.readline()
+store = SqliteBackend.open(sys.argv[1], SqliteOptions(busy_timeout_ms=60_000), Clock(), BlockingWaiting())
+store.drive(store.write(put))
+store.drive(store.close())
+"""
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
+
+
+def test_sixteen_processes_open_one_new_file_at_once(open_store: Any, path: Path) -> None:
+    pipe = subprocess.PIPE
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPEN_AT_ONCE, str(path), f"{i:02}"], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
+        for i in range(PROCESSES)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        _, errors = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, errors
+    assert [row[1] for row in open_store().backend.dump()["artifacts"]] == [f"{i:02}" for i in range(PROCESSES)]
+
+
+def test_a_file_that_stays_locked_is_unavailable(open_store: Any, path: Path) -> None:
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(Unavailable) as refused:
+        open_store(busy_timeout_ms=30)
+    assert isinstance(refused.value.__cause__, apsw.BusyError)
+    other.execute("ROLLBACK")
+    other.close()
+    open_store()
+
+
+def test_an_open_store_does_not_keep_others_from_opening_while_it_writes(open_store: Any) -> None:
+    first = open_store()
+    first.connection.execute("BEGIN IMMEDIATE")
+    assert open_store(busy_timeout_ms=30).ask("fence_floor") == 0
+    first.connection.execute("ROLLBACK")

@@ -1,0 +1,73 @@
+"""A statement has one name and one text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.statements import load_statements, parse_statements
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[str, Path]:
+    name = f"statements_{abs(hash(request.node.name))}"
+    folder = tmp_path / name / "sql"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return name, folder
+
+
+def test_statements_are_read_by_name_without_their_comments(package: tuple[str, Path]) -> None:
+    name, folder = package
+    (folder / "a.sql").write_text(
+        "-- About a.\n\n-- name: one\nSELECT 1\n-- Differs: why.\nFROM a;\n\n-- name: two\nSELECT 2\n"
+    )
+    (folder / "b.sql").write_text("-- name: three\nSELECT 3")
+    (folder / "notes.txt").write_text("not SQL")
+    found = load_statements(name)
+    assert dict(found) == {"one": "SELECT 1\nFROM a", "two": "SELECT 2", "three": "SELECT 3"}
+    assert len(found) == 3
+    with pytest.raises(KeyError):
+        found["four"]
+
+
+def test_a_name_that_exists_twice_is_refused(package: tuple[str, Path]) -> None:
+    name, folder = package
+    (folder / "a.sql").write_text("-- name: one\nSELECT 1")
+    (folder / "b.sql").write_text("-- name: one\nSELECT 2")
+    with pytest.raises(ValueError, match="twice"):
+        load_statements(name)
+
+
+def test_a_folder_without_statements_is_refused(package: tuple[str, Path]) -> None:
+    with pytest.raises(ValueError, match="no statements"):
+        load_statements(package[0])
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("SELECT 1", "no name"),
+        ("-- name: one\n\n-- name: two\nSELECT 2", "empty"),
+        ("-- name: one\n", "empty"),
+        ("-- name: not-a-name\nSELECT 1", "no name for"),
+    ],
+)
+def test_a_file_that_is_not_clear_is_refused(source: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        list(parse_statements(source, origin="a.sql"))
+
+
+def test_only_a_plain_identifier_becomes_a_schema(package: tuple[str, Path]) -> None:
+    name, folder = package
+    (folder / "a.sql").write_text("-- name: one\nSELECT 1 FROM {schema}.a")
+    assert load_statements(name, schema="mine")["one"] == "SELECT 1 FROM mine.a"
+    with pytest.raises(ValueError, match="none was given"):
+        load_statements(name)
+    for bad in ("", "a b", "a;", 'a"', "1a", "A", "a" * 64):
+        with pytest.raises(ValueError, match="no schema name"):
+            load_statements(name, schema=bad)

@@ -1,0 +1,218 @@
+"""Whoever watches a topic hears of its next change, wherever it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from holdfast.errors import Conflict, StoreClosed
+from holdfast.waiting import AsyncWaiting
+
+WAIT_MS = 60_000
+
+
+def tell(topic: str) -> Callable[[Any], Any]:
+    async def operation(transaction: Any) -> None:
+        await transaction.drop_lease("process", "p")
+        transaction.notify(topic)
+
+    return operation
+
+
+def writer_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-sqlite-writer"]
+
+
+OTHER_PROCESS = """
+import sys
+from holdfast import rows as r
+from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
+from holdfast.waiting import BlockingWaiting
+
+class Clock:
+    def now_ms(self):
+        return 1
+
+async def put(transaction):
+    await transaction.save_lease(r.LeaseRow("process", "p", None, None, 1, 1, 1))
+
+store = SqliteBackend.open(sys.argv[1], SqliteOptions(), Clock(), BlockingWaiting())
+print("ready", flush=True)
+for _ in sys.stdin:
+    store.drive(store.write(put))
+    print("done", flush=True)
+"""
+
+
+class OtherProcess:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.stdin, self.stdout = process.stdin, process.stdout
+        assert self.stdout.readline() == "ready\n"
+
+    def commit(self) -> None:
+        self.stdin.write("go\n")
+        self.stdin.flush()
+        assert self.stdout.readline() == "done\n"
+
+
+@contextmanager
+def other_process(path: Path) -> Iterator[OtherProcess]:
+    command = [sys.executable, "-c", OTHER_PROCESS, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield OtherProcess(process)
+
+
+def test_a_commit_wakes_those_who_watch_its_topics_and_nobody_else(store: Any) -> None:
+    mine, yours = store.backend.watch("mine"), store.backend.watch("yours")
+    store.write(tell("mine"))
+    assert store.backend.drive(store.backend.pause(mine, WAIT_MS)) is True
+    # Each of these looks for commits of other processes, and must not take our own for one.
+    for _ in range(5):
+        store.write(tell("mine"))
+    assert not yours.done()
+    assert store.backend.drive(store.backend.pause(yours, 0)) is False
+
+
+def test_a_refused_operation_wakes_nobody(store: Any) -> None:
+    async def refused(transaction: Any) -> None:
+        transaction.notify("topic")
+        raise Conflict("no")
+
+    change = store.backend.watch("topic")
+    with pytest.raises(Conflict):
+        store.write(refused)
+    store.write(tell("another"))
+    assert not change.done()
+    change.cancel()
+
+
+def test_a_commit_of_another_process_wakes_a_waiter(store: Any, path: Path) -> None:
+    with other_process(path) as other:
+        for _ in range(3):
+            change = store.backend.watch("topic")
+            other.commit()
+            assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+
+
+def test_a_commit_of_another_process_is_noticed_while_this_one_waits_for_the_lock(open_store: Any, path: Path) -> None:
+    store = open_store()
+    started = threading.Event()
+    with other_process(path) as other:
+        # Held by a third party, so that the writer stands in its queue.
+        third = open_store()
+        third.connection.execute("BEGIN IMMEDIATE")
+        future = store.submit(tell("x"))
+        change = store.backend.watch("topic")
+        third.connection.execute("COMMIT")
+        other.commit()
+        assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+        future.result(60)
+        assert not started.is_set()
+
+
+def test_nothing_runs_until_somebody_writes_or_watches(open_store: Any) -> None:
+    assert writer_threads() == []
+    store = open_store()
+    store.ask("fence_floor")
+    assert writer_threads() == []
+    change = store.backend.watch("topic")
+    assert len(writer_threads()) == 1
+    change.cancel()
+    store.close()
+    assert writer_threads() == []
+
+
+class RecordingQueue:
+    """A queue that tells when somebody waits at it without an end."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Any] = SimpleQueue()
+        self.parked, self.looking = threading.Event(), threading.Event()
+        self.put, self.get_nowait, self.empty = self.queue.put, self.queue.get_nowait, self.queue.empty
+
+    def get(self, timeout: float | None = None) -> Any:
+        (self.parked if timeout is None else self.looking).set()
+        return self.queue.get(timeout=timeout)
+
+
+def test_the_thread_looks_around_only_while_somebody_watches(store: Any) -> None:
+    queue = store.backend._writer._jobs = RecordingQueue()
+    store.write(tell("x"))
+    assert queue.parked.wait(60)
+    assert not queue.looking.is_set()
+    change = store.backend.watch("topic")
+    assert queue.looking.wait(60)
+    queue.parked.clear()
+    change.cancel()
+    assert queue.parked.wait(60)
+
+
+def test_a_store_in_memory_never_looks_around(open_store: Any) -> None:
+    store = open_store(":memory:")
+    change = store.backend.watch("topic")
+    assert writer_threads() == []
+    store.write(tell("topic"))
+    assert change.done()
+
+
+def test_a_clock_that_is_moved_by_hand_wakes_everybody(store: Any, clock: Any) -> None:
+    change = store.backend.watch("topic")
+    clock.advance(1)
+    assert change.done()
+
+
+def test_a_watch_that_timed_out_was_cancelled_or_came_true_is_forgotten(store: Any) -> None:
+    for _ in range(3):
+        assert store.backend.drive(store.backend.pause(store.backend.watch("a"), 1)) is False
+        store.backend.watch("b").cancel()
+        store.backend.watch("c")
+        store.write(tell("c"))
+    assert not store.backend._signals.watched
+
+
+def test_a_cancelled_task_leaves_no_watch_behind(open_store: Any) -> None:
+    async def scenario() -> bool:
+        store = open_store(waiting=AsyncWaiting())
+        task = asyncio.create_task(store.backend.pause(store.backend.watch("topic"), WAIT_MS))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        watched = store.backend._signals.watched
+        await store.backend.close()
+        return bool(watched)
+
+    assert asyncio.run(scenario()) is False
+
+
+def test_tasks_wait_side_by_side(open_store: Any) -> None:
+    async def scenario() -> list[bool]:
+        store = open_store(waiting=AsyncWaiting())
+        waits = [store.backend.pause(store.backend.watch(f"topic {i % 10}"), WAIT_MS) for i in range(100)]
+        tasks = [asyncio.create_task(wait) for wait in waits]
+        await asyncio.gather(*(store.backend.write(tell(f"topic {i}")) for i in range(10)))
+        woken = await asyncio.gather(*tasks)
+        assert await store.backend.offload(lambda: 7) == 7
+        await store.backend.close()
+        return woken
+
+    assert asyncio.run(scenario()) == [True] * 100
+
+
+def test_closing_tells_those_who_wait(open_store: Any) -> None:
+    store = open_store()
+    change = store.backend.watch("topic")
+    store.close()
+    with pytest.raises(StoreClosed):
+        change.result(0)

@@ -1,0 +1,190 @@
+"""The house rules that a machine can check hold for every file of this repository."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "holdfast"
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+STATEMENT_CALLS = frozenset({"execute", "executemany", "executescript", "fetch", "fetchrow", "fetchval", "prepare"})
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+BACKEND_MODULES = sorted((PACKAGE / "backends").rglob("*.py"))
+QUIET_MODULES = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in {"cli", "cli.py"}]
+TEXT_SUFFIXES = frozenset({".py", ".pyi", ".sql", ".md", ".toml", ".txt", ".json", ".yaml", ".yml", ".sh", ".cfg"})
+TEXT_FILES = sorted(
+    path
+    for folder in ("src", "tests", "docs")
+    for path in (ROOT / folder).rglob("*")
+    if path.is_file() and path.suffix in TEXT_SUFFIXES
+)
+
+# Spelled in pieces, so that this file does not contain what it looks for.
+PARENT_SHARED = re.escape("../" + "shared")
+MACHINE_FOLDER = r"(?<![\w.~})*-])/(?:" + "|".join(["work", "root"]) + r")(?![\w-])"
+MACHINE_PATH = re.compile(f"{PARENT_SHARED}|{MACHINE_FOLDER}")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def long_functions(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"line {node.lineno}: {node.name} has {lines} lines"
+
+
+def called_name(call: ast.Call) -> str:
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case _:
+            return ""
+
+
+def is_built_string(node: ast.expr) -> bool:
+    match node:
+        case ast.JoinedStr():
+            return True
+        case ast.BinOp(op=ast.Mod() | ast.Add()):
+            return True
+        case ast.Call(func=ast.Attribute(attr="format" | "join" | "format_map")):
+            return True
+        case _:
+            return False
+
+
+def built_statements(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and called_name(node) in STATEMENT_CALLS:
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if any(is_built_string(argument) for argument in arguments):
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def prints(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def machine_paths(text: str) -> list[str]:
+    return [
+        f"line {number}: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        if MACHINE_PATH.search(line)
+    ]
+
+
+# ---------------------------------------------------------------------------- the files
+
+
+def test_the_checks_below_look_at_real_files() -> None:
+    assert PACKAGE / "__init__.py" in MODULES
+    assert PACKAGE / "__init__.py" in QUIET_MODULES
+    assert BACKEND_MODULES
+    assert Path(__file__).resolve() in TEXT_FILES
+
+
+def test_imports_point_in_the_agreed_direction() -> None:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    result = subprocess.run([*command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"Contracts: [1-9]\d* kept, 0 broken", result.stdout), result.stdout
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_states_its_law_in_a_docstring(path: Path) -> None:
+    assert (ast.get_docstring(parse(path)) or "").strip()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_is_at_most_500_lines_long(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MODULE_LINES_MAX
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_function_is_at_most_70_lines_long(path: Path) -> None:
+    assert list(long_functions(parse(path))) == []
+
+
+@pytest.mark.parametrize("path", BACKEND_MODULES, ids=name_of)
+def test_a_backend_never_builds_a_statement_from_strings(path: Path) -> None:
+    assert list(built_statements(parse(path))) == []
+
+
+@pytest.mark.parametrize("path", QUIET_MODULES, ids=name_of)
+def test_the_library_prints_nothing_outside_its_command_line(path: Path) -> None:
+    assert list(prints(parse(path))) == []
+
+
+@pytest.mark.parametrize("path", TEXT_FILES, ids=name_of)
+def test_no_file_names_a_path_of_one_particular_machine(path: Path) -> None:
+    assert machine_paths(path.read_text(encoding="utf-8")) == []
+
+
+def test_importing_holdfast_does_not_load_postgres() -> None:
+    program = "import sys, holdfast; print(*sorted(sys.modules), sep='\\n')"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(result.stdout.split())
+    assert "holdfast" in loaded
+    assert loaded.isdisjoint({"asyncpg", "holdfast.backends.postgres"})
+
+
+# ---------------------------------------------------------------------------- the checks themselves
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "db.execute(f'SELECT {x}')",
+        "db.execute('SELECT %s' % x)",
+        "db.execute('SELECT ' + x)",
+        "db.executemany('SELECT {}'.format(x), rows)",
+        "await db.fetchrow(query=f'SELECT {x}')",
+        "execute(' '.join(words))",
+    ],
+)
+def test_a_built_statement_is_noticed(source: str) -> None:
+    assert len(list(built_statements(ast.parse(source)))) == 1
+
+
+@pytest.mark.parametrize("source", ["db.execute(FIND, (x % 2, f'{y}'))", "db.execute('SELECT 1')", "log(f'{x}')"])
+def test_a_bound_value_is_not_mistaken_for_a_built_statement(source: str) -> None:
+    assert list(built_statements(ast.parse(source))) == []
+
+
+@pytest.mark.parametrize(("body_lines", "found"), [(FUNCTION_LINES_MAX - 1, 0), (FUNCTION_LINES_MAX, 1)])
+def test_a_function_is_too_long_from_line_71_on(body_lines: int, found: int) -> None:
+    source = "class C:\n    async def f(self):\n" + "        pass\n" * body_lines
+    assert len(list(long_functions(ast.parse(source)))) == found
+
+
+def test_a_print_is_noticed() -> None:
+    assert list(prints(ast.parse("if x:\n    print(x)"))) == ["line 2: print(x)"]
+
+
+@pytest.mark.parametrize("prefix", ["", "'", "sqlite:///", "see `", "("])
+@pytest.mark.parametrize("folder", ["work", "root"])
+def test_a_machine_path_is_noticed(prefix: str, folder: str) -> None:
+    assert machine_paths(f"{prefix}/{folder}/state.db")
+    assert machine_paths(f"{prefix}../{'shared'}/notes.md")
+
+
+@pytest.mark.parametrize("text", ["holdfast/work/queue.py", "./work/x", "/workers/1", "{tmp}/work", "~/root"])
+def test_an_ordinary_path_is_not_mistaken_for_a_machine_path(text: str) -> None:
+    assert machine_paths(text) == []
