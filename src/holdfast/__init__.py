@@ -59,6 +59,7 @@ from holdfast.records.events import (
     WakeRule,
     WakeSignal,
 )
+from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
 from holdfast.records.graph import (
     ActivePath,
     AgentFrame,
@@ -70,7 +71,6 @@ from holdfast.records.graph import (
     Unchanged,
     VacuumReport,
 )
-from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession
 from holdfast.records.limits import Limits
 from holdfast.records.maintenance import (

@@ -1,6 +1,6 @@
 """The same store without `await`: same names, same arguments, same results, no logic of its own.
 
-Each method below is the async one, driven to its end for the calling thread. A blocking store may be used from many threads.
+Each method below is the async one, driven to its end for the calling thread. Many threads may use one blocking store.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Facet:
     """A facet of a blocking store: an async one and the backend that drives it."""
 
     def __init__(self, facet: Any, backend: Backend) -> None:
-        self._facet = facet
-        self._backend = backend
+        self.facet = facet
+        self.backend = backend
 
     def __repr__(self) -> str:
-        return f"blocking {self._facet!r}"
+        return f"blocking {self.facet!r}"
 
 
 class without_await(Generic[P, T]):  # noqa: N801 - read as a verb: claim = without_await(Queue.claim)
@@ -44,10 +44,10 @@ class without_await(Generic[P, T]):  # noqa: N801 - read as a verb: claim = with
         """The method, bound to a blocking facet."""
         if facet is None:
             return self
-        bound, backend = self._method.__get__(facet._facet), facet._backend  # noqa: SLF001 - its own parts
+        bound, backend = self._method.__get__(facet.facet), facet.backend
 
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            return backend.drive(bound(*args, **kwargs))
+            return cast("T", backend.drive(bound(*args, **kwargs)))
 
         call.__doc__ = self.__doc__
         return call
@@ -69,7 +69,7 @@ class without_await_each(Generic[P, T]):  # noqa: N801 - read as a verb, like wi
         """The method, bound to a blocking facet."""
         if facet is None:
             return self
-        bound, backend = self._method.__get__(facet._facet), facet._backend  # noqa: SLF001 - its own parts
+        bound, backend = self._method.__get__(facet.facet), facet.backend
 
         def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
             items = bound(*args, **kwargs)
@@ -138,7 +138,7 @@ class giving_a_session(Generic[P]):  # noqa: N801 - read as a verb, like without
         inner = self._inner.__get__(facet, owner)
 
         def call(*args: P.args, **kwargs: P.kwargs) -> Session:
-            return Session(inner(*args, **kwargs), facet._backend)  # noqa: SLF001 - its own parts
+            return Session(inner(*args, **kwargs), facet.backend)
 
         call.__doc__ = self.__doc__
         return call
@@ -158,16 +158,16 @@ class Sessions(Facet):
 
     def open(self, session_id: str) -> Session | None:
         """A handle on a session that has metadata, None if there is none."""
-        found = self._backend.drive(self._sessions.open(session_id))
-        return None if found is None else Session(found, self._backend)
+        found = self.backend.drive(self._sessions.open(session_id))
+        return None if found is None else Session(found, self.backend)
 
     def handle(self, session_id: str) -> Session:
         """A handle on a session, whether or not it exists; nothing is read."""
-        return Session(self._sessions.handle(session_id), self._backend)
+        return Session(self._sessions.handle(session_id), self.backend)
 
     def unbound(self) -> Session:
         """A handle that belongs to the first session it successfully commits."""
-        return Session(self._sessions.unbound(), self._backend)
+        return Session(self._sessions.unbound(), self.backend)
 
 
 class Queue(Facet):

@@ -1,6 +1,7 @@
 """Values become bytes and come back equal, or an error says why; stored bytes are data and never code.
 
-Documents (the caller's JSON) are stored as they were sent, key order included. Records (our own values) carry a format
+Documents (the caller's JSON) are stored as they were sent, key order included, unless they are named by their content:
+then equal values must be equal bytes, and keys are sorted. Records (our own values) carry a format
 version in their first byte. Content is named by the SHA-256 of its uncompressed bytes.
 """
 
@@ -10,9 +11,9 @@ import base64
 import binascii
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -61,13 +62,14 @@ def decode_document(data: bytes, *, table: str, key: object) -> Document:
         raise Corrupt(table, str(key), "the stored document is not JSON") from error
 
 
-def checked_document(value: Document, *, depth: int) -> bytes | str:
+def checked_document(value: Document, *, depth: int, canonical: bool = False) -> bytes | str:
     """The value's bytes if it survives its own encoding unchanged, else what is wrong with it, as text.
 
     A value that JSON cannot hold (NaN, bytes, a tuple, a non-text key, a lone surrogate) does not come back equal.
+    The bytes have the caller's key order, or sorted keys if they are to be canonical.
     """
     try:
-        data = _encode(value)
+        data = _encode_sorted(value) if canonical else _encode(value)
     except RecursionError:
         return f"is nested deeper than {depth} levels"
     except UnicodeEncodeError:
@@ -81,7 +83,11 @@ def checked_document(value: Document, *, depth: int) -> bytes | str:
         unchanged = bool(_decode(data) == value)
     except RecursionError:
         return f"is nested deeper than {depth} levels"
-    return data if unchanged else "is not a JSON value: it holds NaN, Infinity, a tuple, bytes or a key that is not text"
+    except msgspec.DecodeError:
+        return "is not a JSON value"
+    return (
+        data if unchanged else "is not a JSON value: it holds NaN, Infinity, a tuple, bytes or a key that is not text"
+    )
 
 
 def _deeper_than(value: Document, depth: int) -> bool:
@@ -90,12 +96,12 @@ def _deeper_than(value: Document, depth: int) -> bool:
     for _ in range(depth):
         inside: list[Any] = []
         for container in containers:
-            items = container.values() if isinstance(container, dict) else container
-            inside.extend(item for item in items if isinstance(item, dict | list))
+            items: Iterable[Any] = cast("Any", container.values() if isinstance(container, dict) else container)
+            inside += [item for item in items if isinstance(item, dict | list)]
         containers = inside
         if not containers:
             return False
-    return True
+    return bool(containers)
 
 
 # Records.
@@ -112,7 +118,7 @@ def decode_record(kind: type[T], data: bytes, *, table: str, key: object) -> T:
         found = data[0] if data else "none"
         raise Corrupt(table, str(key), f"record format {found} is not {RECORD_FORMAT}")
     try:
-        decoded: T = _decoder(kind).decode(data[1:])
+        decoded: T = _decoder(cast("Any", kind)).decode(data[1:])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Corrupt(table, str(key), f"the stored {kind} does not decode") from error
     return decoded
@@ -126,8 +132,13 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def encode_canonical(value: object) -> bytes:
+    """Compact JSON with sorted keys: equal values, equal bytes."""
+    return _encode_sorted(value)
+
+
 def stable_hash(value: object) -> str:
-    """The hash of a value's canonical form: compact JSON with sorted keys."""
+    """The hash of a value's canonical form."""
     return digest(_encode_sorted(value))
 
 
@@ -194,9 +205,10 @@ def decode_cursor(listing: str, cursor: object, kinds: Sequence[type]) -> tuple[
         parts = _decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise problem from error
-    if not isinstance(parts, list) or parts[:1] != [listing] or len(parts) != len(kinds) + 1:
+    place: list[Any] = cast("Any", parts) if isinstance(parts, list) else []
+    if place[:1] != [listing] or len(place) != len(kinds) + 1:
         raise problem
-    for part, kind in zip(parts[1:], kinds, strict=True):
-        if type(part) is not kind or (kind is int and not -(2**63) <= part < 2**63):
+    for part, kind in zip(place[1:], kinds, strict=True):
+        if type(part) is not kind or (isinstance(part, int) and not 0 <= part < 2**63):
             raise problem
-    return tuple(parts[1:])
+    return tuple(place[1:])

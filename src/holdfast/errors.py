@@ -91,7 +91,9 @@ class SessionBindingConflict(Conflict):
         if bound is None:
             message = "this handle is not bound to a session yet: commit through it first, or use sessions.handle(id)"
         else:
-            message = f"this handle is bound to session {bound!r}, not {attempted!r}: use sessions.handle({attempted!r})"
+            message = (
+                f"this handle is bound to session {bound!r}, not {attempted!r}: use sessions.handle({attempted!r})"
+            )
         super().__init__(message)
         self.bound = bound
         self.attempted = attempted
@@ -141,8 +143,8 @@ class OccurrenceConflict(Conflict):
 
     def __init__(self, source_type: str, source_key: str, idempotency_key: str) -> None:
         super().__init__(
-            f"trigger occurrence idempotency conflict: key {idempotency_key!r} of source {source_type!r}/{source_key!r} "
-            "was used for another occurrence"
+            f"trigger occurrence idempotency conflict: key {idempotency_key!r} of source "
+            f"{source_type!r}/{source_key!r} was used for another occurrence"
         )
         self.source_type = source_type
         self.source_key = source_key
@@ -153,7 +155,9 @@ class SubscriptionConflict(Conflict):
     """The subscription key names a subscription with another definition: cancel it, or use another key."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"subscription key {key!r} is registered with another definition: cancel it or use another key")
+        super().__init__(
+            f"subscription key {key!r} is registered with another definition: cancel it or use another key"
+        )
         self.key = key
 
 

@@ -11,7 +11,7 @@ from holdfast.errors import Unavailable
 
 
 class Folder:
-    """Implements `ports.AttachmentBytes` over a directory of its own. Names are hashes; a path never comes from a caller."""
+    """Implements `ports.AttachmentBytes` over a directory of its own. Names are hashes: no path comes from a caller."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
@@ -36,7 +36,9 @@ class Folder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
-            raise Unavailable(f"the attachment could not be written to {self._root}: free or mount it, then retry") from error
+            raise Unavailable(
+                f"the attachment could not be written to {self._root}: free or mount it, then retry"
+            ) from error
 
     def _make(self, directory: Path) -> None:
         """The directory, and each one above it down from the root, made durable."""
@@ -55,15 +57,15 @@ class Folder:
         except OSError as error:
             raise Unavailable(f"the attachment could not be read from {self._root}") from error
 
-    def delete(self, space: str, name: str) -> int:
-        """Remove the bytes. Returns how many that freed."""
+    def delete(self, space: str, name: str) -> int | None:
+        """Remove the bytes. Returns how many that freed, None if there were none."""
         path = self._path(space, name)
         try:
             size = path.stat().st_size
             path.unlink()
             _sync_directory(path.parent)
         except FileNotFoundError:
-            return 0
+            return None
         except OSError as error:
             raise Unavailable(f"the attachment could not be deleted from {self._root}") from error
         return size

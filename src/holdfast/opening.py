@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from holdfast.blocking import BlockingStore
 from holdfast.clock import SystemClock
@@ -96,9 +96,7 @@ class Opening:
             await self._store.close()
 
 
-def open_backend(
-    url: str | os.PathLike[str], options: SqliteOptions | None, clock: Clock, waiting: Waiting
-) -> Backend:
+def open_backend(url: str | os.PathLike[str], options: SqliteOptions | None, clock: Clock, waiting: Waiting) -> Backend:
     """The backend that a URL names, open."""
     text = url if isinstance(url, str) else _path_text(url)
     if text == "memory:":
@@ -116,17 +114,16 @@ def open_backend(
 def _path_text(url: object) -> str:
     if not isinstance(url, os.PathLike):
         raise InvalidRequest("url", f"must be text or a path, not {type(url).__name__}")
-    path = os.fspath(url)  # pyright: ignore[reportUnknownVariableType]
-    if not isinstance(path, str):
-        raise InvalidRequest("url", "must be a text path")
-    return path
+    return os.fsdecode(cast("Any", url))
 
 
 def _sqlite_path(url: str) -> str:
     scheme, colon, rest = url.partition(":")
     path = rest if colon and scheme == "sqlite" else url
     if colon and scheme != "sqlite" and rest.startswith("//"):
-        raise InvalidRequest("url", f"{scheme!r} is not a database that this version knows: use memory: or sqlite:<path>")
+        raise InvalidRequest(
+            "url", f"{scheme!r} is not a database that this version knows: use memory: or sqlite:<path>"
+        )
     if not path.strip() or "\0" in path:
         raise InvalidRequest("url", "must name a file: sqlite:<path>")
     return path

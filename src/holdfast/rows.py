@@ -75,7 +75,7 @@ class SessionRow(Row, frozen=True):
 
 
 class RevisionRow(Row, frozen=True):
-    """One accepted turn. `refs` is the JSON list of every blob hash that it needs."""
+    """One accepted turn. `refs` is the JSON list of every blob that it needs."""
 
     session_key: int
     revision: int
@@ -123,7 +123,7 @@ class UsageRow(Row, frozen=True):
 
 
 class BlobRow(Row, frozen=True):
-    """One content of a family."""
+    """One content of a family. In `blobs` the hash is a whole ref, which names the format, too."""
 
     hash: str
     encoding: str
@@ -369,7 +369,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 
 class SubscriptionFilter(msgspec.Struct, frozen=True):
-    """A page of subscriptions, by sequence. Each None matches everything; `host_only` leaves session registrants out."""
+    """A page of subscriptions, by sequence. None matches everything; `host_only` leaves session registrants out."""
 
     limit: int
     session_id: str | None = None

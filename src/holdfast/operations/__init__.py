@@ -1,1 +1,1 @@
-"""Load, decide, apply: the only place where rules meet a transaction. Each function is one operation in one transaction."""
+"""Load, decide, apply: the only place where rules meet a transaction; each function is one step of one transaction."""

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast import codec
 from holdfast.errors import UnknownRef
 from holdfast.operations import sessions
 from holdfast.ports import AttachmentBytes, Transaction
-from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
+from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
 from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, SessionRow
 from holdfast.rules import attachments as rules
+
+
+class Unreferenced(msgspec.Struct, frozen=True):
+    """Bytes that nobody refers to any more, and how many the database held of them (None: they are elsewhere)."""
+
+    family: int
+    attachment_id: str
+    stored_bytes: int | None
 
 
 async def record_intent(
@@ -20,9 +30,7 @@ async def record_intent(
     """Write the manifest row, and the bytes with it if the database keeps them."""
     session = await sessions.ensure(tx, address)
     existing = await tx.find_attachment(session.session_key, intent.attachment_id)
-    row = rules.intended(
-        intent, existing, session_key=session.session_key, family=session.family, now_ms=tx.now_ms
-    )
+    row = rules.intended(intent, existing, session_key=session.session_key, family=session.family, now_ms=tx.now_ms)
     await tx.save_attachment(row)
     if data is not None:
         await tx.put_object(session.family, intent.attachment_id, rules.packed(intent.attachment_id, data))
@@ -60,14 +68,14 @@ async def get(tx: Transaction, address: sessions.Address, attachment_id: str) ->
 
 
 async def forget(
-    tx: Transaction, address: sessions.Address, objects: AttachmentBytes | None, attachment_id: str
-) -> tuple[SessionRow | None, bool]:
+    tx: Transaction, address: sessions.Address, attachment_id: str
+) -> tuple[SessionRow | None, bool, tuple[Unreferenced, ...]]:
     """Drop the session's reference, and the bytes with it if it was the last one."""
     session = await sessions.find(tx, address)
     if session is None or not await tx.forget_attachment(session.session_key, attachment_id):
-        return session, False
-    await drop_if_unreferenced(tx, objects, session.family, attachment_id)
-    return session, True
+        return session, False, ()
+    dropped = await drop_if_unreferenced(tx, session.family, attachment_id)
+    return session, True, () if dropped is None else (dropped,)
 
 
 async def list_page(
@@ -107,32 +115,41 @@ async def uncommitted_page(
     return session, Page(tuple(rules.entry_of(ids[row.session_key], row) for row in shown), cursor)
 
 
-async def sweep(tx: Transaction, objects: AttachmentBytes | None, *, older_than_ms: int, limit: int) -> SweepReport:
-    """Forget abandoned intents and delete the bytes that nobody refers to any more.
-
-    Bytes are deleted inside the transaction, while no new intent can be recorded: whoever stores the same content later
-    writes it again, because bytes are written after their intent.
-    """
+async def sweep(tx: Transaction, *, older_than_ms: int, limit: int) -> tuple[int, tuple[Unreferenced, ...]]:
+    """Forget abandoned intents, and drop the bytes that nobody refers to any more: (intents, bytes dropped)."""
     rows = await tx.list_uncommitted(None, older_than_ms=older_than_ms, after=None, limit=limit)
-    deleted = freed = 0
+    dropped: list[Unreferenced] = []
     for row in rows:
         await tx.forget_attachment(row.session_key, row.attachment_id)
-        size = await drop_if_unreferenced(tx, objects, row.family, row.attachment_id)
-        deleted += size > 0
-        freed += size
-    return SweepReport(len(rows), deleted, freed)
+        unreferenced = await drop_if_unreferenced(tx, row.family, row.attachment_id)
+        if unreferenced is not None:
+            dropped.append(unreferenced)
+    return len(rows), tuple(dropped)
 
 
-async def drop_if_unreferenced(
-    tx: Transaction, objects: AttachmentBytes | None, family: int, attachment_id: str
-) -> int:
-    """Delete bytes that no session of the family refers to. Returns how many that freed."""
+async def drop_if_unreferenced(tx: Transaction, family: int, attachment_id: str) -> Unreferenced | None:
+    """Drop bytes that no session of the family refers to from the database; those outside go after the commit."""
     if await tx.attachment_is_referenced(family, attachment_id):
-        return 0
-    size = await tx.drop_object(family, attachment_id)
-    if objects is not None:
-        size += objects.delete(space_of(family), attachment_id)
-    return size
+        return None
+    return Unreferenced(family, attachment_id, await tx.drop_object(family, attachment_id))
+
+
+async def drop_outside(
+    tx: Transaction, objects: AttachmentBytes, unreferenced: Sequence[Unreferenced]
+) -> tuple[int, int]:
+    """Delete bytes outside the database that a committed transaction left without a reference: (objects, bytes).
+
+    It is a transaction of its own that writes nothing: whether somebody refers to them again is asked anew, and no
+    intent can be recorded meanwhile. Whoever stores the same content later writes it again, because bytes follow
+    their intent.
+    """
+    deleted = freed = 0
+    for one in unreferenced:
+        if not await tx.attachment_is_referenced(one.family, one.attachment_id):
+            size = objects.delete(space_of(one.family), one.attachment_id)
+            deleted += size is not None
+            freed += size or 0
+    return deleted, freed
 
 
 def space_of(family: int) -> str:

@@ -16,7 +16,6 @@ from holdfast.rules import commits as rules
 from holdfast.rules import graph
 
 
-
 async def commit(
     tx: Transaction, address: sessions.Address, intent: rules.CommitIntent, batch_ids: Sequence[str]
 ) -> tuple[SessionRow, CommitReceipt]:
@@ -33,7 +32,7 @@ async def commit(
             segments=segments,
             turn_id=intent.turn_id,
             node_ids=intent.node_ids,
-            hashes=intent.hashes,
+            hashes=intent.refs,
             claim_ids=tuple(completion.claim_id for completion in intent.completes),
             sources=tuple(
                 (targets[draft.session_id].session_key, draft.source_key)
@@ -97,7 +96,9 @@ async def add_nodes(
     return session, NodesReceipt(session.session_id, len(rows), len(intents) - len(rows))
 
 
-async def tombstone(tx: Transaction, address: sessions.Address, node_ids: Sequence[str]) -> tuple[SessionRow | None, int]:
+async def tombstone(
+    tx: Transaction, address: sessions.Address, node_ids: Sequence[str]
+) -> tuple[SessionRow | None, int]:
     """Hide nodes that the session added itself; unknown ones are passed over."""
     session = await sessions.find(tx, address)
     if session is None:

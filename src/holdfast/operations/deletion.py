@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.operations import attachments, processes, triggers
 from holdfast.operations.work import queue_topic
-from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.ports import Transaction
 from holdfast.records.sessions import SessionDeletionReport
 from holdfast.rows import SessionRow
 from holdfast.rules import graph
@@ -14,23 +14,24 @@ EVERYTHING = 2**62
 PAGE = 500
 
 
-async def delete(tx: Transaction, session_id: str, objects: AttachmentBytes | None) -> SessionDeletionReport:
+async def delete(
+    tx: Transaction, session_id: str
+) -> tuple[SessionDeletionReport, tuple[attachments.Unreferenced, ...]]:
     """Erase a session: head, history, nodes, queue, usage, manifest, grants, subscriptions and unshared blobs."""
     row = await tx.find_session(session_id)
     if row is None or row.deleted_at_ms is not None:
-        return SessionDeletionReport(session_id, deleted=False)
+        return SessionDeletionReport(session_id, deleted=False), ()
     forgotten = await processes.forget_session(tx, session_id)
     subscriptions = await triggers.forget_session(tx, session_id)
     names = await _attachment_ids(tx, row.session_key)
     revisions, usage, work, manifest = await tx.drop_session_content(row.session_key)
-    for name in names:
-        await attachments.drop_if_unreferenced(tx, objects, row.family, name)
+    dropped = [await attachments.drop_if_unreferenced(tx, row.family, name) for name in names]
     await tx.drop_lease("session", str(row.session_key))
     await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms))
     nodes = await drop_unreachable_nodes(tx, row.family, EVERYTHING)
     blobs, _ = await tx.drop_unreferenced_blobs(row.family, limit=EVERYTHING, dry_run=False)
     tx.notify(queue_topic(session_id))
-    return SessionDeletionReport(
+    report = SessionDeletionReport(
         session_id=session_id,
         deleted=True,
         revisions=revisions,
@@ -45,6 +46,7 @@ async def delete(tx: Transaction, session_id: str, objects: AttachmentBytes | No
         orphaned_process_ids=forgotten.orphaned_process_ids,
         preserved_process_ids=forgotten.preserved_process_ids,
     )
+    return report, tuple(one for one in dropped if one is not None)
 
 
 async def _attachment_ids(tx: Transaction, session_key: int) -> list[str]:
@@ -73,4 +75,3 @@ async def drop_unreachable_nodes(tx: Transaction, family: int, limit: int) -> in
             if dropped >= limit:
                 return dropped
     return dropped
-

@@ -11,7 +11,7 @@ from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
 from holdfast.records.limits import Limits
 from holdfast.rows import EventFilter, EventRow, ProcessRow
 from holdfast.rules import events as rules
-from holdfast.rules import processes
+from holdfast.rules import leases, processes
 from holdfast.rules import work as work_rules
 
 GENEROUS = Limits(id_bytes=1 << 20, document_bytes=1 << 40, document_depth=1 << 10)
@@ -39,11 +39,20 @@ async def append_new(tx: Transaction, row: ProcessRow, intent: rules.EventIntent
     plan = rules.plan(intent, process, now_ms=tx.now_ms)
     await tx.insert_event(plan.row)
     await tx.save_process(processes.with_event(row, plan.outcome, now_ms=tx.now_ms))
+    if plan.outcome is not None:
+        await _release_lease(tx, row.process_id)
     tx.notify(process_topic(row.process_id))
     target = intent.wake_target or process.wake_target
     wake = rules.wake_of(plan.row, plan.wake, target, process.provenance.caused_by)
     delivered = None if wake is None else await _deliver(tx, wake, batch_id)
     return AppendReceipt(rules.event_of(plan.row), wake, delivered)
+
+
+async def _release_lease(tx: Transaction, process_id: str) -> None:
+    """Put whoever runs an ended process out."""
+    lease = await tx.find_lease("process", process_id)
+    if lease is not None and lease.token_hash is not None:
+        await tx.save_lease(leases.released(lease))
 
 
 async def _deliver(tx: Transaction, wake: Wake, batch_id: str) -> str | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from holdfast.operations import attachments, deletion
-from holdfast.ports import AttachmentBytes, Transaction
-from holdfast.records.attachments import SweepReport
+from holdfast.ports import Transaction
 from holdfast.records.maintenance import GarbageReport, PruneReport, RetentionPolicy, Stats
 from holdfast.rules import maintenance as rules
 
@@ -52,17 +51,21 @@ async def prune_revisions(tx: Transaction, family: int, keep: int, *, limit: int
 
 
 async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dry_run: bool) -> PruneReport:
-    """Forget settled work, ended processes and old occurrences, each up to the limit."""
+    """Forget settled work, ended processes and old occurrences, together up to the limit."""
     work = processes = events = occurrences = deliveries = 0
     if policy.settled_work_older_than_ms is not None:
         until = rules.cutoff(tx.now_ms, policy.settled_work_older_than_ms)
         work = await tx.drop_settled_batches(settled_until_ms=until, limit=limit, dry_run=dry_run)
     if policy.terminal_processes_older_than_ms is not None:
         until = rules.cutoff(tx.now_ms, policy.terminal_processes_older_than_ms)
-        processes, events = await tx.drop_terminal_processes(updated_until_ms=until, limit=limit, dry_run=dry_run)
+        processes, events = await tx.drop_terminal_processes(
+            updated_until_ms=until, limit=limit - work, dry_run=dry_run
+        )
     if policy.occurrences_older_than_ms is not None:
         until = rules.cutoff(tx.now_ms, policy.occurrences_older_than_ms)
-        occurrences, deliveries = await tx.drop_occurrences(occurred_until_ms=until, limit=limit, dry_run=dry_run)
+        occurrences, deliveries = await tx.drop_occurrences(
+            occurred_until_ms=until, limit=limit - work - processes, dry_run=dry_run
+        )
     return PruneReport(
         dry_run=dry_run,
         work_batches=work,
@@ -70,14 +73,13 @@ async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dr
         events=events,
         occurrences=occurrences,
         deliveries=deliveries,
-        complete=max(work, processes, occurrences) < limit,
+        complete=work + processes + occurrences < limit,
     )
 
 
-async def sweep(tx: Transaction, objects: AttachmentBytes | None, older_than_ms: int, limit: int) -> SweepReport:
+async def sweep(tx: Transaction, older_than_ms: int, limit: int) -> tuple[int, tuple[attachments.Unreferenced, ...]]:
     """Forget abandoned attachments."""
-    until = rules.cutoff(tx.now_ms, older_than_ms)
-    return await attachments.sweep(tx, objects, older_than_ms=until, limit=limit)
+    return await attachments.sweep(tx, older_than_ms=rules.cutoff(tx.now_ms, older_than_ms), limit=limit)
 
 
 async def stats(tx: Transaction) -> Stats:

@@ -12,8 +12,8 @@ from holdfast.records.common import Page
 from holdfast.records.leases import Lease
 from holdfast.records.processes import ExternalRef, Process, ProcessSessionReport, SignalWait
 from holdfast.rows import ProcessFilter, ProcessRow
-from holdfast.rules import leases, sessions
 from holdfast.rules import events as event_rules
+from holdfast.rules import leases, sessions
 from holdfast.rules import processes as rules
 
 
@@ -82,12 +82,9 @@ async def complete(tx: Transaction, intent: event_rules.EventIntent, lease: Leas
     replay = event_rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key or ""))
     if replay is not None:
         return rules.process_of(row)
-    stored = await tx.find_lease("process", intent.process_id)
     if lease is not None:
-        leases.require(stored, lease, tx.now_ms)
+        leases.require(await tx.find_lease("process", intent.process_id), lease, tx.now_ms)
     await events.append_new(tx, row, intent, batch_id)
-    if stored is not None:
-        await tx.save_lease(leases.released(stored))
     return rules.process_of(await require(tx, intent.process_id))
 
 

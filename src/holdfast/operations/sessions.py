@@ -9,12 +9,13 @@ import msgspec
 from holdfast import codec
 from holdfast.errors import Corrupt, SessionExists, UnknownRef, UnknownSession
 from holdfast.ports import Transaction
-from holdfast.records.commits import Revision, SessionView
+from holdfast.records.checkpoints import CheckpointManifest
+from holdfast.records.commits import Revision, SessionView, Usage
 from holdfast.records.common import Page
 from holdfast.records.graph import AgentFrame, FullGraph, Graph, Node, ReadScope
 from holdfast.records.limits import Limits
 from holdfast.records.sessions import SessionMeta, SessionSummary
-from holdfast.rows import NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
+from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
 from holdfast.rules import checkpoints, commits, graph
 from holdfast.rules import sessions as rules
 
@@ -91,8 +92,8 @@ async def load(
     else:
         segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
     needed_by = f"revision {row.session_key}/{row.revision if at is None else at}"
-    hashes = [checkpoints.hash_of(ref) for ref in commits.body_refs(body)]
-    bodies = checkpoints.open_blobs(await tx.load_blobs(row.family, hashes) if hashes else ())
+    refs = commits.body_refs(body)
+    bodies = checkpoints.open_blobs(await tx.load_blobs(row.family, refs) if refs else ())
     config = None if body.config_ref is None else checkpoints.content_of(body.config_ref, bodies, needed_by=needed_by)
     manifest = body.manifest
     view = SessionView(
@@ -104,7 +105,7 @@ async def load(
         frames=_frames(body, bodies, needed_by),
         current_frame_id=body.current_frame_id,
         checkpoint_ref=None if revision is None else revision.checkpoint_ref,
-        manifest=checkpoints.CheckpointManifest() if manifest is None else manifest,
+        manifest=CheckpointManifest() if manifest is None else manifest,
         checkpoint=None if manifest is None else checkpoints.checkpoint_of(manifest, bodies, needed_by=needed_by),
         ledger=commits.ledger_of(
             await tx.read_ledger(row.session_key), await _usage_after(tx, row.session_key, at) if at is not None else ()
@@ -169,8 +170,8 @@ def _frames(body: commits.TurnBody, bodies: dict[str, bytes], needed_by: str) ->
     )
 
 
-async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list[commits.Usage]:
-    later: list[commits.Usage] = []
+async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list[Usage]:
+    later: list[Usage] = []
     while True:
         rows = await tx.list_revisions(session_key, after=revision, limit=SCAN_PAGE)
         later.extend(usage for row in rows for usage in commits.body_of(row).usage)
@@ -185,7 +186,7 @@ async def load_node(tx: Transaction, address: Address, node_id: str) -> tuple[Se
     if row is None:
         return None, None
     found = await tx.find_nodes(graph.segments_of(row), [node_id])
-    live = [one for one in found if one.mark == graph.LIVE]
+    live = [one for one in found if one.mark == LIVE]
     return row, graph.node_of(live[0]) if live else None
 
 
@@ -221,9 +222,7 @@ async def history_page(
     return row, Page(tuple(rules.history_of(one) for one in shown), cursor)
 
 
-async def fork(
-    tx: Transaction, source: Address, at: str | int | None, meta: SessionMeta, limits: Limits
-) -> SessionRow:
+async def fork(tx: Transaction, source: Address, at: str | int | None, meta: SessionMeta, limits: Limits) -> SessionRow:
     """A new session in the family of its source that sees the same nodes, up to a point."""
     origin = await require(tx, source)
     existing = await tx.find_session(meta.session_id)
@@ -264,7 +263,7 @@ async def _fork_node(
     """The graph as it was when the node was added; the node's turn gives the state if the node ended that turn."""
     segments = graph.segments_of(origin)
     found = await tx.find_nodes(segments, [node_id])
-    if not found or found[0].mark != graph.LIVE:
+    if not found or found[0].mark != LIVE:
         raise UnknownRef("at", node_id)
     node = found[0]
     revision = None
@@ -272,4 +271,3 @@ async def _fork_node(
         revision = await tx.find_revision(node.session_key, node.revision)
     ended_turn = revision is not None and revision.leaf_key == node.node_key
     return graph.cut(segments, node.node_key), revision if ended_turn else None, (node.node_key, node_id)
-

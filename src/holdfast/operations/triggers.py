@@ -82,8 +82,8 @@ async def _reserve(tx: Transaction, occurrence: OccurrenceRow) -> tuple[TriggerD
     while True:
         matching = {row.sequence: row for row in await tx.list_subscriptions(filter)}
         drafts = [rules.new_delivery(occurrence, row, now_ms=tx.now_ms) for row in matching.values()]
-        for row in await tx.insert_deliveries(drafts) if drafts else ():
-            new.append(rules.delivery_of(row, occurrence, matching[row.subscription_sequence]))
+        inserted = await tx.insert_deliveries(drafts) if drafts else []
+        new.extend(rules.delivery_of(row, occurrence, matching[row.subscription_sequence]) for row in inserted)
         if len(matching) < MATCH_PAGE:
             return tuple(new)
         filter = msgspec.structs.replace(filter, after=max(matching))
@@ -104,7 +104,9 @@ async def undelivered(
     cursor = None
     if len(rows) > limit:
         last = shown[-1]
-        cursor = codec.encode_cursor("undelivered", (last.reserved_at_ms, last.occurrence_id, last.subscription_sequence))
+        cursor = codec.encode_cursor(
+            "undelivered", (last.reserved_at_ms, last.occurrence_id, last.subscription_sequence)
+        )
     return Page(tuple([await _whole(tx, row) for row in shown]), cursor)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ParamSpec
 
 import msgspec
 
@@ -24,6 +25,8 @@ from holdfast.rules import artifacts as artifact_rules
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import checkpoints, commits, graph, processes, sessions, triggers, work
 from holdfast.rules import events as event_rules
+
+P = ParamSpec("P")
 
 PAGE = 500
 
@@ -56,10 +59,10 @@ class Tally(msgspec.Struct):
             **{f"checked_{kind}": self.counts.get(kind, 0) for kind in kinds}, findings=tuple(self.findings)
         )
 
-    def attempt(self, check: Callable[[], object]) -> None:
+    def attempt(self, check: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a check that raises `Corrupt`, and note what it says."""
         try:
-            check()
+            check(*args, **kwargs)
         except Corrupt as damage:
             self.findings.append(Finding(damage.table, damage.key, damage.reason))
 
@@ -70,8 +73,8 @@ async def verify_family(tx: Transaction, family: int, objects: AttachmentBytes |
     hashes = await _verify_blobs(tx, family, tally)
     for session in await tx.family_sessions(family):
         tally.checked("sessions")
-        tally.attempt(lambda session=session: sessions.meta_of(session))
-        tally.attempt(lambda session=session: graph.lineage_of(session))
+        tally.attempt(sessions.meta_of, session)
+        tally.attempt(graph.lineage_of, session)
         await _verify_nodes(tx, session, tally)
         if session.deleted_at_ms is None:
             await _verify_revisions(tx, session, hashes, tally)
@@ -88,7 +91,7 @@ async def _verify_blobs(tx: Transaction, family: int, tally: Tally) -> set[str]:
         for row in rows:
             tally.checked("blobs")
             hashes.add(row.hash)
-            tally.attempt(lambda row=row: checkpoints.open_blobs([row]))
+            tally.attempt(checkpoints.open_blobs, [row])
         if len(rows) < PAGE:
             return hashes
         after = rows[-1].hash
@@ -103,7 +106,7 @@ async def _verify_nodes(tx: Transaction, session: SessionRow, tally: Tally) -> N
             tally.expect(row.mark in (LIVE, TOMBSTONED, VACUUMED), "nodes", row.node_key, f"mark is {row.mark}")
             ordered = row.parent_key is None or row.parent_key < row.node_key
             tally.expect(ordered, "nodes", row.node_key, "its parent does not come before it")
-            tally.attempt(lambda row=row: graph.node_of(row))
+            tally.attempt(graph.node_of, row)
         if len(rows) < PAGE:
             return
         after = rows[-1].node_key
@@ -121,21 +124,23 @@ async def _verify_revisions(tx: Transaction, session: SessionRow, hashes: set[st
             whole = previous is None or row.revision == previous + 1
             tally.expect(whole, "revisions", key, f"follows revision {previous}")
             previous = row.revision
-            tally.attempt(lambda row=row: _verify_refs(row, hashes))
+            tally.attempt(_verify_refs, row, hashes)
             await _verify_leaf(tx, session, row, tally)
         if len(rows) < PAGE:
             break
         after = rows[-1].revision
     ends = (previous or 0) == session.revision
-    tally.expect(ends, "sessions", session.session_key, f"the head is {session.revision}, the history ends at {previous}")
+    tally.expect(
+        ends, "sessions", session.session_key, f"the head is {session.revision}, the history ends at {previous}"
+    )
 
 
 def _verify_refs(row: RevisionRow, hashes: set[str]) -> None:
     body = commits.body_of(row)
     key = f"{row.session_key}/{row.revision}"
     for ref in commits.body_refs(body):
-        if checkpoints.hash_of(ref) not in hashes:
-            raise Corrupt("blobs", checkpoints.hash_of(ref), f"is missing, but revision {key} needs it")
+        if ref not in hashes:
+            raise Corrupt("blobs", ref, f"is missing, but revision {key} needs it")
     if row.refs != commits.encode_refs(body):
         raise Corrupt("revisions", key, "the listed refs are not those of the body")
     if row.checkpoint_ref != (None if body.manifest is None else checkpoints.manifest_ref(body.manifest)):
@@ -156,7 +161,7 @@ async def _verify_work(tx: Transaction, session: SessionRow, tally: Tally) -> No
     while True:
         rows = await tx.list_batches(session.session_key, pending_at_ms=None, after=after, limit=PAGE)
         for row in rows:
-            tally.attempt(lambda row=row: work.batch_of(session.session_id, row))
+            tally.attempt(work.batch_of, session.session_id, row)
         if len(rows) < PAGE:
             return
         after = rows[-1].enqueue_seq
@@ -171,14 +176,14 @@ async def _verify_attachments(
         rows = await tx.list_attachments(session.session_key, after=after, limit=PAGE)
         for row in rows:
             tally.checked("attachments")
-            if row.committed_at_ms is None or row.uri != f"sha256:{row.attachment_id}":
+            if row.committed_at_ms is None or row.uri != attachment_rules.own_uri(row.attachment_id):
                 continue
             stored = await tx.get_object(row.family, row.attachment_id)
             if stored is not None:
-                tally.attempt(lambda stored=stored: attachment_rules.opened(stored))
+                tally.attempt(attachment_rules.opened, stored)
             else:
                 data = None if objects is None else objects.get(space_of(row.family), row.attachment_id)
-                tally.attempt(lambda row=row, data=data: attachment_rules.attachment_of(row, data))
+                tally.attempt(attachment_rules.attachment_of, row, data)
         if len(rows) < PAGE:
             return
         after = rows[-1].attachment_id
@@ -190,7 +195,7 @@ async def verify_processes(tx: Transaction, after: str | None) -> tuple[Tally, s
     rows = await tx.list_processes(ProcessFilter(PAGE, after=after))
     for row in rows:
         tally.checked("processes")
-        tally.attempt(lambda row=row: processes.process_of(row))
+        tally.attempt(processes.process_of, row)
         await _verify_log(tx, row.process_id, row.event_count, tally)
     return tally, rows[-1].process_id if len(rows) == PAGE else None
 
@@ -204,7 +209,7 @@ async def _verify_log(tx: Transaction, process_id: str, event_count: int, tally:
             gapless = row.sequence == sequence + 1
             tally.expect(gapless, "events", f"{process_id}/{row.sequence}", f"follows sequence {sequence}")
             sequence = row.sequence
-            tally.attempt(lambda row=row: event_rules.event_of(row))
+            tally.attempt(event_rules.event_of, row)
         if len(rows) < PAGE:
             break
     whole = sequence == event_count
@@ -217,7 +222,7 @@ async def verify_subscriptions(tx: Transaction, after: int | None) -> tuple[Tall
     rows = await tx.list_subscriptions(SubscriptionFilter(PAGE, after=after))
     for row in rows:
         tally.checked("subscriptions")
-        tally.attempt(lambda row=row: triggers.subscription_of(row))
+        tally.attempt(triggers.subscription_of, row)
     return tally, rows[-1].sequence if len(rows) == PAGE else None
 
 
@@ -227,5 +232,5 @@ async def verify_artifacts(tx: Transaction, after: tuple[str, str]) -> tuple[Tal
     rows = await tx.scan_artifacts(after=after, limit=PAGE)
     for row in rows:
         tally.checked("artifacts")
-        tally.attempt(lambda row=row: artifact_rules.opened(row))
+        tally.attempt(artifact_rules.opened, row)
     return tally, (rows[-1].kind, rows[-1].ref) if len(rows) == PAGE else None

@@ -83,7 +83,11 @@ async def _claimable(tx: Transaction, session: SessionRow, request: ClaimRequest
         leases.require(lease, request.lease, tx.now_ms)
     others = await tx.other_claims(session.session_key, request.owner_id, tx.now_ms)
     if not rules.may_claim(
-        lease, others, owner_id=request.owner_id, exclusive=request.exclusive or request.lease is not None, now_ms=tx.now_ms
+        lease,
+        others,
+        owner_id=request.owner_id,
+        exclusive=request.exclusive or request.lease is not None,
+        now_ms=tx.now_ms,
     ):
         return ()
     candidates = await tx.ready_batches(session.session_key, tx.now_ms, request.most)
@@ -93,16 +97,22 @@ async def _claimable(tx: Transaction, session: SessionRow, request: ClaimRequest
     return taken
 
 
-async def is_claimable(tx: Transaction, session_id: str, boundary: Boundary) -> tuple[bool, int | None]:
-    """Whether anything could be claimed now, and in how many milliseconds time alone may change that."""
+async def is_claimable(
+    tx: Transaction, session_id: str, boundary: Boundary, *, owner_id: str | None, exclusive: bool
+) -> tuple[bool, int | None]:
+    """Whether an owner could claim anything now, and in how many milliseconds time alone may change that.
+
+    Without an owner, a claimer is meant who holds neither the session's lease nor any claim.
+    """
     session = await sessions.find(tx, (session_id, None))
     if session is None:
         return False, None
-    ready = await tx.ready_batches(session.session_key, tx.now_ms, 1)
-    if rules.claim_prefix(ready, boundary, 1):
+    lease = await tx.find_lease("session", str(session.session_key))
+    others = await tx.other_claims(session.session_key, owner_id or "", tx.now_ms)
+    may_claim = rules.may_claim(lease, others, owner_id=owner_id or "", exclusive=exclusive, now_ms=tx.now_ms)
+    if may_claim and rules.claim_prefix(await tx.ready_batches(session.session_key, tx.now_ms, 1), boundary, 1):
         return True, None
-    due_ms = await tx.next_due_ms(session.session_key, tx.now_ms)
-    return False, None if due_ms is None else due_ms - tx.now_ms
+    return False, rules.due_in_ms(await tx.next_due_ms(session.session_key, tx.now_ms), lease, tx.now_ms)
 
 
 async def renew(tx: Transaction, claim: WorkClaim, completion: WorkCompletion, ttl_ms: int) -> WorkClaim:

@@ -43,7 +43,7 @@ class Checkpoint(Record, frozen=True):
     tool_state: Component | UnsetType = UNSET
     plugin_state: Component | UnsetType = UNSET
     execution_state: Component | UnsetType = UNSET
-    others: Mapping[str, Component] = {}
+    others: dict[str, Component] = {}
 
     def components(self) -> dict[str, Component]:
         """Every component that is present, by name."""

@@ -30,8 +30,8 @@ class Usage(Record, frozen=True):
 class Commit(Record, frozen=True, kw_only=True):
     """What a turn changes. A field that is left out leaves its part of the session as it is.
 
-    `expected_revision=None` means "on whatever is current" and never conflicts. The same `turn_id` with the same content
-    gives the same receipt and no second effect.
+    `expected_revision=None` means "on whatever is current" and never conflicts. The same `turn_id` with the same
+    content gives the same receipt and no second effect.
     """
 
     session_id: str | None = None

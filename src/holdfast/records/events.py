@@ -1,8 +1,7 @@
-"""Events tell a process's story in order; a declared type says which of them end it and which of them wake a session."""
+"""Events tell a process's story in order; a declared type says which of them end it and which wake a session."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from holdfast.records.common import Document, Record, Scope
@@ -30,7 +29,7 @@ class Template(Record, frozen=True, tag="template"):
     """Text in which each `{name}` is replaced by that field's text."""
 
     template: str
-    fields: Mapping[str, Selector] = {}
+    fields: dict[str, Selector] = {}
 
 
 class Present(Record, frozen=True, tag="present"):

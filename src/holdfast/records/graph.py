@@ -50,14 +50,14 @@ ReadScope: TypeAlias = FullGraph | ActivePath
 class Unchanged(Record, frozen=True):
     """Graph delta: no new nodes; the leaf moves if one is given (None: the session has no active path)."""
 
-    leaf: str | None | UnsetType = UNSET
+    leaf: str | UnsetType | None = UNSET
 
 
 class Append(Record, frozen=True):
     """Graph delta: new nodes, parents before children; the leaf stays unless one is given."""
 
     nodes: Sequence[Node]
-    leaf: str | None | UnsetType = UNSET
+    leaf: str | UnsetType | None = UNSET
 
 
 class ReplaceGraph(Record, frozen=True):

@@ -75,7 +75,7 @@ class Finding(Record, frozen=True):
 
 
 class VerifyReport(Record, frozen=True):
-    """What was checked, and what is wrong. No findings: every ref resolves, every hash matches, every chain is whole."""
+    """What was checked, and what is wrong; without findings every ref resolves, hash matches and chain is whole."""
 
     checked_sessions: int
     checked_revisions: int

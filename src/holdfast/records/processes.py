@@ -13,7 +13,14 @@ from holdfast.records.events import EventType
 ProcessStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
 TerminalState: TypeAlias = Literal["completed", "failed", "cancelled"]
 FailureClass: TypeAlias = Literal[
-    "invalid_request", "unavailable", "permission_denied", "timeout", "execution", "external", "resource_limit", "internal"
+    "invalid_request",
+    "unavailable",
+    "permission_denied",
+    "timeout",
+    "execution",
+    "external",
+    "resource_limit",
+    "internal",
 ]
 
 # What is run.

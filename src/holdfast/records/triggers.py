@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from holdfast.records.common import Document, Record, Scope
@@ -39,7 +39,7 @@ class SubscriptionDraft(Record, frozen=True, kw_only=True):
     target_identity: ProcessIdentity | None = None
     target_label: str | None = None
     event_types: Sequence[EventType] = ()
-    input_template: Mapping[str, Binding] = {}
+    input_template: dict[str, Binding] = {}
     env_ref: str | None = None
     wake_target: Scope | None = None
 

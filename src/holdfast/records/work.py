@@ -25,7 +25,9 @@ MergeKey: TypeAlias = Literal["never", "payload_default"] | Group
 class WorkDraft(Record, frozen=True, kw_only=True):
     """Work to be enqueued. With a source key it is enqueued once, however often it is sent.
 
-    >>> draft = holdfast.WorkDraft(session_id="chat", payloads=[{"type": "turn_input", "text": "hi"}], source_key="msg-1")
+    >>> draft = holdfast.WorkDraft(
+    ...     session_id="chat", payloads=[{"type": "turn_input", "text": "hi"}], source_key="msg-1"
+    ... )
     >>> draft.delivery, draft.slot, draft.merge_key
     ('earliest_safe_boundary', 'join', 'never')
     """

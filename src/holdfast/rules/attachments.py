@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import codec
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, UnknownRef
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
 from holdfast.records.limits import Limits
 from holdfast.rows import AttachmentRow, BlobRow
@@ -24,6 +24,11 @@ class AttachmentIntent(msgspec.Struct, frozen=True):
     label: str | None
 
 
+def own_uri(attachment_id: str) -> str:
+    """The address of bytes that this store keeps."""
+    return f"sha256:{attachment_id}"
+
+
 def check_put(
     data: object, media_type: object, *, width: object, height: object, label: object, limits: Limits
 ) -> tuple[AttachmentIntent, bytes]:
@@ -32,7 +37,7 @@ def check_put(
     attachment_id = codec.digest(body)
     intent = check_intent(
         attachment_id,
-        uri=f"sha256:{attachment_id}",
+        uri=own_uri(attachment_id),
         media_type=media_type,
         byte_count=len(body),
         width=width,
@@ -96,13 +101,16 @@ def packed(attachment_id: str, data: bytes) -> BlobRow:
 
 def opened(row: BlobRow) -> bytes:
     """The bytes that the database kept, proven."""
-    return codec.unpack(
-        row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash
-    )
+    return codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash)
 
 
 def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
-    """The attachment with its bytes, which must be there and must match."""
+    """The attachment with its bytes, which must match.
+
+    They may be missing while nobody committed them, or if the caller keeps them elsewhere; otherwise that is damage.
+    """
+    if data is None and (row.committed_at_ms is None or row.uri != own_uri(row.attachment_id)):
+        raise UnknownRef("attachment_id", row.attachment_id)
     if data is None:
         raise Corrupt("attachment_objects", row.attachment_id, "the bytes are missing")
     if codec.digest(data) != row.attachment_id:

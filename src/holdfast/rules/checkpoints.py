@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import msgspec
 
@@ -18,7 +19,7 @@ FRAME_STATUSES = ("active", "superseded")
 
 
 class Contents(msgspec.Struct):
-    """What a commit brings: bodies by hash, and refs that must be stored already, by the field that names them."""
+    """What a commit brings: bodies by ref, and refs that must be stored already, by the field that names them."""
 
     bodies: dict[str, bytes] = {}
     kept: dict[str, str] = {}
@@ -26,23 +27,24 @@ class Contents(msgspec.Struct):
     def mint(self, format: codec.ContentFormat, data: bytes) -> str:
         """Take a body in and give its ref."""
         ref = codec.content_ref(format, data)
-        self.bodies[hash_of(ref)] = data
+        self.bodies[ref] = data
         return ref
 
-    def keep(self, field: str, value: object) -> str:
+    def keep(self, field: str, value: object, *, format: codec.ContentFormat | None = None) -> str:
         """Take a ref in, to be proven later."""
-        if not isinstance(value, str) or codec.split_ref(value) is None:
+        parts = codec.split_ref(value) if isinstance(value, str) else None
+        if not isinstance(value, str) or parts is None or format not in (None, parts[0]):
             raise InvalidRequest(field, "is not a ref that a receipt carried")
         self.kept[field] = value
         return value
 
 
-def hash_of(ref: str) -> str:
-    """The hash that a ref of ours names."""
+def split(ref: str) -> tuple[codec.ContentFormat, str]:
+    """The format and hash of a stored ref."""
     parts = codec.split_ref(ref)
     if parts is None:
-        raise Corrupt("revisions", ref, "is not a ref")
-    return parts[1]
+        raise Corrupt("blobs", ref, "is not a ref")
+    return parts
 
 
 def check_checkpoint(field: str, value: object, contents: Contents, limits: Limits) -> CheckpointManifest:
@@ -64,8 +66,8 @@ def _check_component(field: str, value: Component, contents: Contents, limits: L
     if isinstance(value, Ref):
         return contents.keep(field, value.ref)
     if isinstance(value, bytes | bytearray | memoryview):
-        return contents.mint("bytes", checks.content(field, value, most=limits.component_bytes))
-    return contents.mint("json", checks.document(field, value, limits, most=limits.component_bytes))
+        return contents.mint("bytes", checks.content(field, cast("object", value), most=limits.component_bytes))
+    return contents.mint("json", checks.document(field, value, limits, most=limits.component_bytes, canonical=True))
 
 
 def manifest_ref(manifest: CheckpointManifest) -> str:
@@ -80,7 +82,7 @@ def check_frames(field: str, value: object, contents: Contents, limits: Limits) 
     ids = [frame.frame_id for frame in stored]
     if len(set(ids)) != len(ids):
         raise InvalidRequest(field, "names a frame twice")
-    encoded = codec.encode_document(msgspec.to_builtins(stored))
+    encoded = codec.encode_canonical(stored)
     states = tuple(frame.execution_state_ref for frame in stored if frame.execution_state_ref is not None)
     return contents.mint("json", encoded), states
 
@@ -95,7 +97,7 @@ def _check_frame(field: str, value: object, contents: Contents, limits: Limits) 
         body = checks.content(f"{field}.execution_state", frame.execution_state, most=limits.component_bytes)
         ref = contents.mint("bytes", body)
     elif frame.execution_state_ref is not None:
-        ref = contents.keep(f"{field}.execution_state_ref", frame.execution_state_ref)
+        ref = contents.keep(f"{field}.execution_state_ref", frame.execution_state_ref, format="bytes")
     return AgentFrame(
         frame_id=checks.identifier(f"{field}.frame_id", frame.frame_id, limits),
         previous_frame_id=checks.optional_identifier(f"{field}.previous_frame_id", frame.previous_frame_id, limits),
@@ -113,39 +115,37 @@ def _check_frame(field: str, value: object, contents: Contents, limits: Limits) 
 def require_known(contents: Contents, known: frozenset[str]) -> None:
     """Every ref that came without a body names something that is stored, or that came with this commit."""
     for field, ref in contents.kept.items():
-        if hash_of(ref) not in known and hash_of(ref) not in contents.bodies:
+        if ref not in known and ref not in contents.bodies:
             raise UnknownRef(field, ref)
 
 
 def blob_rows(contents: Contents, known: frozenset[str]) -> tuple[BlobRow, ...]:
     """The rows of the bodies that are not stored yet."""
     rows: list[BlobRow] = []
-    for hash, data in contents.bodies.items():
-        if hash not in known:
+    for ref, data in contents.bodies.items():
+        if ref not in known:
             encoding, body = codec.pack(data)
-            rows.append(BlobRow(hash, encoding, len(data), body))
+            rows.append(BlobRow(ref, encoding, len(data), body))
     return tuple(rows)
 
 
 def open_blobs(rows: Iterable[BlobRow]) -> dict[str, bytes]:
-    """The contents of blobs by hash, each proven."""
+    """The contents of blobs by ref, each proven."""
     return {
-        row.hash: codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="blobs", key=row.hash)
+        row.hash: codec.unpack(
+            row.encoding, row.body, size=row.size, hash=split(row.hash)[1], table="blobs", key=row.hash
+        )
         for row in rows
     }
 
 
 def content_of(ref: str, bodies: Mapping[str, bytes], *, needed_by: str) -> Component:
     """What a ref stands for; a blob that is missing is damage, never an empty value."""
-    parts = codec.split_ref(ref)
-    if parts is None:
-        raise Corrupt("revisions", needed_by, f"{ref!r} is not a ref")
-    format, hash = parts
-    if hash not in bodies:
-        raise Corrupt("blobs", hash, f"is missing, but {needed_by} needs it")
-    if format == "bytes":
-        return bodies[hash]
-    return codec.decode_document(bodies[hash], table="blobs", key=hash)
+    if ref not in bodies:
+        raise Corrupt("blobs", ref, f"is missing, but {needed_by} needs it")
+    if split(ref)[0] == "bytes":
+        return bodies[ref]
+    return codec.decode_document(bodies[ref], table="blobs", key=ref)
 
 
 def checkpoint_of(manifest: CheckpointManifest, bodies: Mapping[str, bytes], *, needed_by: str) -> Checkpoint:

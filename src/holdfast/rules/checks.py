@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast, overload
 
 from holdfast.codec import checked_document, decode_cursor
 from holdfast.errors import InvalidRequest
@@ -11,6 +11,10 @@ from holdfast.records.common import Document, Scope, Token
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 
 T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+W = TypeVar("W")
+X = TypeVar("X")
 
 DEFAULT_PAGE = 50
 
@@ -26,7 +30,7 @@ def identifier(field: str, value: object, limits: Limits) -> str:
     size = len(_utf8(field, value))
     if size > limits.id_bytes:
         raise InvalidRequest(field, f"is {size} bytes long, the limit is {limits.id_bytes}", limit=limits.id_bytes)
-    return str(value)
+    return _plain(value)
 
 
 def optional_identifier(field: str, value: object, limits: Limits) -> str | None:
@@ -43,12 +47,17 @@ def text(field: str, value: object, limits: Limits) -> str:
     size = len(_utf8(field, value))
     if size > limits.text_bytes:
         raise InvalidRequest(field, f"is {size} bytes long, the limit is {limits.text_bytes}", limit=limits.text_bytes)
-    return str(value)
+    return _plain(value)
 
 
 def optional_text(field: str, value: object, limits: Limits) -> str | None:
     """Free text, or None."""
     return None if value is None else text(field, value, limits)
+
+
+def _plain(value: str) -> str:
+    """The text itself: `str()` of an enum member that is text would be its name."""
+    return str.__str__(value)
 
 
 def _utf8(field: str, value: str) -> bytes:
@@ -88,7 +97,19 @@ def one_of(field: str, value: object, words: Sequence[str]) -> str:
     return value
 
 
-def instance(field: str, value: object, kind: type[T] | tuple[type[T], ...]) -> T:
+@overload
+def instance(field: str, value: object, kind: type[T]) -> T: ...
+@overload
+def instance(field: str, value: object, kind: tuple[type[T], type[U]]) -> T | U: ...
+@overload
+def instance(field: str, value: object, kind: tuple[type[T], type[U], type[V]]) -> T | U | V: ...
+@overload
+def instance(field: str, value: object, kind: tuple[type[T], type[U], type[V], type[W]]) -> T | U | V | W: ...
+@overload
+def instance(
+    field: str, value: object, kind: tuple[type[T], type[U], type[V], type[W], type[X]]
+) -> T | U | V | W | X: ...
+def instance(field: str, value: object, kind: type[Any] | tuple[type[Any], ...]) -> Any:
     """A value of one of our types."""
     if not isinstance(value, kind):
         names = kind.__name__ if isinstance(kind, type) else " or ".join(one.__name__ for one in kind)
@@ -100,25 +121,27 @@ def sequence(field: str, value: object, *, most: int) -> Sequence[Any]:
     """A list or tuple of at most `most` items."""
     if not isinstance(value, list | tuple):
         raise InvalidRequest(field, f"must be a list or tuple, not {type(value).__name__}")
-    items: Sequence[Any] = value  # pyright: ignore[reportUnknownVariableType]
+    items = cast("Sequence[Any]", value)
     if len(items) > most:
         raise InvalidRequest(field, f"has {len(items)} items, the limit is {most}", limit=most)
     return items
 
 
-def mapping(field: str, value: object, *, most: int) -> Mapping[str, Any]:
-    """A mapping of at most `most` items."""
-    if not isinstance(value, Mapping):
-        raise InvalidRequest(field, f"must be a mapping, not {type(value).__name__}")
-    items: Mapping[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+def mapping(field: str, value: object, *, most: int) -> dict[str, Any]:
+    """A dict of at most `most` items."""
+    if not isinstance(value, dict):
+        raise InvalidRequest(field, f"must be a dict, not {type(value).__name__}")
+    items = cast("dict[str, Any]", value)
     if len(items) > most:
         raise InvalidRequest(field, f"has {len(items)} items, the limit is {most}", limit=most)
     return items
 
 
-def document(field: str, value: Document, limits: Limits, *, most: int | None = None) -> bytes:
-    """A JSON value, as the bytes that will be stored."""
-    checked = checked_document(value, depth=limits.document_depth)
+def document(
+    field: str, value: Document, limits: Limits, *, most: int | None = None, wrapped: int = 0, canonical: bool = False
+) -> bytes:
+    """A JSON value, as the bytes that will be stored. `wrapped` says how many of its levels are not the caller's."""
+    checked = checked_document(value, depth=limits.document_depth + wrapped, canonical=canonical)
     if isinstance(checked, str):
         raise InvalidRequest(field, checked)
     limit = limits.document_bytes if most is None else most
@@ -136,9 +159,10 @@ def content(field: str, value: object, *, most: int) -> bytes:
     """Bytes, within the limit."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise InvalidRequest(field, f"must be bytes, not {type(value).__name__}")
-    if len(value) > most:
-        raise InvalidRequest(field, f"is {len(value)} bytes long, the limit is {most}", limit=most)
-    return bytes(value)
+    data = bytes(cast("bytes | bytearray", value))
+    if len(data) > most:
+        raise InvalidRequest(field, f"is {len(data)} bytes long, the limit is {most}", limit=most)
+    return data
 
 
 def token(field: str, value: object) -> Token:

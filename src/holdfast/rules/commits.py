@@ -1,4 +1,4 @@
-"""Whether a turn may be committed, judged from the facts in a fixed order: turn id, revision, claims, lease, graph, refs."""
+"""Whether a turn may be committed, judged in a fixed order: turn id, revision, claims, lease, graph, refs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import codec
-from holdfast.errors import ClaimLost, HeadConflict, InvalidRequest, TurnConflict
+from holdfast.errors import ClaimLost, Corrupt, HeadConflict, InvalidRequest, TurnConflict
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Commit, CommitReceipt, Usage
 from holdfast.records.graph import Append, Graph, Node, ReplaceGraph, Unchanged
 from holdfast.records.leases import Lease
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.work import WorkCompletion
-from holdfast.rows import BatchRow, CommitFacts, CommitPlan, NodeRow, RevisionRow, SessionRow, UsageRow
+from holdfast.rows import LIVE, BatchRow, CommitFacts, CommitPlan, NodeRow, RevisionRow, SessionRow, UsageRow
 from holdfast.rules import checkpoints, checks, graph, leases, work
 
 USAGE_PLACES = 1 << 20
@@ -43,7 +43,7 @@ class CommitIntent(msgspec.Struct, frozen=True):
     expected_revision: int | None
     replaces_graph: bool
     nodes: tuple[graph.NodeIntent, ...]
-    leaf: str | None | UnsetType
+    leaf: str | UnsetType | None
     contents: checkpoints.Contents
     manifest: CheckpointManifest | None
     config_ref: str | None
@@ -65,10 +65,9 @@ class CommitIntent(msgspec.Struct, frozen=True):
         return tuple(sorted(named))
 
     @property
-    def hashes(self) -> tuple[str, ...]:
-        """Every content hash whose presence must be known."""
-        kept = {checkpoints.hash_of(ref) for ref in self.contents.kept.values()}
-        return tuple(sorted(kept | set(self.contents.bodies)))
+    def refs(self) -> tuple[str, ...]:
+        """Every ref whose presence must be known."""
+        return tuple(sorted({*self.contents.kept.values(), *self.contents.bodies}))
 
 
 def check_commit(commit: object, session_id: str | None, limits: Limits) -> CommitIntent:
@@ -80,15 +79,17 @@ def check_commit(commit: object, session_id: str | None, limits: Limits) -> Comm
     nodes_given, leaf = _delta_parts(delta)
     field = "graph.graph.nodes" if isinstance(delta, ReplaceGraph) else "graph.nodes"
     nodes = graph.check_nodes(field, nodes_given, limits)
-    if isinstance(leaf, str) or leaf not in (None, UNSET):
-        checks.identifier("graph.leaf", leaf, limits)
+    if leaf is not UNSET:
+        checks.optional_identifier("graph.leaf", leaf, limits)
+    elif isinstance(delta, ReplaceGraph):
+        raise InvalidRequest("graph.graph.leaf", "must be a node id or None")
     contents = checkpoints.Contents({}, {})
     manifest = config_ref = frames_ref = None
     frame_state_refs: tuple[str, ...] = ()
     if given.checkpoint is not None:
         manifest = checkpoints.check_checkpoint("checkpoint", given.checkpoint, contents, limits)
     if given.config is not None:
-        config_ref = contents.mint("json", checks.document("config", given.config, limits))
+        config_ref = contents.mint("json", checks.document("config", given.config, limits, canonical=True))
     if given.frames is not None:
         frames_ref, frame_state_refs = checkpoints.check_frames("frames", given.frames, contents, limits)
     intent = CommitIntent(
@@ -120,7 +121,7 @@ def check_commit(commit: object, session_id: str | None, limits: Limits) -> Comm
     return intent
 
 
-def _delta_parts(delta: Unchanged | Append | ReplaceGraph) -> tuple[Sequence[Node], str | None | UnsetType]:
+def _delta_parts(delta: Unchanged | Append | ReplaceGraph) -> tuple[Sequence[Node], str | UnsetType | None]:
     if isinstance(delta, ReplaceGraph):
         whole = checks.instance("graph.graph", delta.graph, Graph)
         return whole.nodes, whole.leaf
@@ -179,14 +180,16 @@ def _check_size(intent: CommitIntent, limits: Limits) -> None:
         + sum(len(draft.payloads) for draft in intent.enqueues)
     )
     if size > limits.commit_bytes:
-        raise InvalidRequest("commit", f"is {size} bytes, the limit is {limits.commit_bytes}", limit=limits.commit_bytes)
+        raise InvalidRequest(
+            "commit", f"is {size} bytes, the limit is {limits.commit_bytes}", limit=limits.commit_bytes
+        )
 
 
 def fingerprint_of(intent: CommitIntent, nodes: Sequence[Node]) -> str:
     """What makes two commits of one turn id the same turn.
 
-    Left out are the expected revision, everything that proves ownership, and of the node records themselves id, parent, leaf
-    and time. Nothing is ever left out of a payload.
+    Left out are the expected revision, everything that proves ownership, and of the node records themselves id,
+    parent, leaf and time. Nothing is ever left out of a payload.
     """
     return codec.stable_hash(
         {
@@ -200,7 +203,8 @@ def fingerprint_of(intent: CommitIntent, nodes: Sequence[Node]) -> str:
             "completes": sorted(sorted(completion.batch_ids) for completion in intent.completes),
             "attachments": sorted(intent.attachments),
             "enqueues": [
-                [draft.session_id, draft.source_key, draft.available_at_ms, draft.draft_hash] for draft in intent.enqueues
+                [draft.session_id, draft.source_key, draft.available_at_ms, draft.draft_hash]
+                for draft in intent.enqueues
             ],
         }
     )
@@ -252,7 +256,9 @@ def judge(
     """
     if intent.expected_revision is not None and intent.expected_revision != session.revision:
         raise HeadConflict(intent.session_id, intent.expected_revision, session.revision)
-    completed = [seq for completion in intent.completes for seq in work.require_claim(completion, facts.batches, now_ms)]
+    completed = [
+        seq for completion in intent.completes for seq in work.require_claim(completion, facts.batches, now_ms)
+    ]
     if intent.lease is not None:
         leases.require(facts.lease, intent.lease, now_ms)
     revision = session.revision + 1
@@ -291,14 +297,21 @@ def judge(
 
 
 def _judge_graph(
-    intent: CommitIntent, session: SessionRow, facts: CommitFacts, current: Sequence[NodeRow], revision: int, now_ms: int
+    intent: CommitIntent,
+    session: SessionRow,
+    facts: CommitFacts,
+    current: Sequence[NodeRow],
+    revision: int,
+    now_ms: int,
 ) -> tuple[int, tuple[NodeRow, ...], int | None, str | None]:
     """Epoch, new rows and leaf after the commit."""
     stored = {row.node_id: row for row in facts.nodes}
     epoch, position, field = session.epoch, session.node_count, "graph.nodes"
     if intent.replaces_graph:
         field = "graph.graph.nodes"
-        if not graph.extends(intent.nodes, current):
+        ids = {node.id for node in intent.nodes}
+        stored = {node_id: row for node_id, row in stored.items() if node_id in ids}
+        if not graph.extends(intent.nodes, current, stored):
             epoch = position = graph.replacing_epoch(session)
             stored = {}
     rows = graph.place_nodes(
@@ -309,7 +322,7 @@ def _judge_graph(
         return epoch, rows, None if head is None else head.leaf_key, None if head is None else head.leaf_id
     if intent.leaf is None:
         return epoch, rows, None, None
-    keys = {row.node_id: row.node_key for row in (*stored.values(), *rows)}
+    keys = {row.node_id: row.node_key for row in (*stored.values(), *rows) if row.mark == LIVE}
     if intent.leaf not in keys:
         raise InvalidRequest("graph.leaf", f"there is no node {intent.leaf!r}")
     return epoch, rows, keys[intent.leaf], intent.leaf
@@ -319,7 +332,9 @@ def _judge_usage(intent: CommitIntent, ledger: Sequence[UsageRow], revision: int
     counted = {(row.source, row.model): row for row in ledger}
     for index, usage in enumerate(intent.usage):
         before = counted.get((usage.source, usage.model))
-        if before is not None and any(a + b > LARGEST_INTEGER for a, b in zip(_counts(before), _counts(usage), strict=True)):
+        if before is not None and any(
+            a + b > LARGEST_INTEGER for a, b in zip(_counts(before), _counts(usage), strict=True)
+        ):
             raise InvalidRequest(f"usage[{index}]", f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
     return tuple(
         UsageRow(usage.source, usage.model, *_counts(usage), place=revision * USAGE_PLACES + index)
@@ -377,15 +392,17 @@ def body_refs(body: TurnBody) -> tuple[str, ...]:
 
 
 def encode_refs(body: TurnBody) -> bytes:
-    """The hashes that a revision needs, as garbage collection reads them."""
-    return msgspec.json.encode(sorted({checkpoints.hash_of(ref) for ref in body_refs(body)}))
+    """The refs that a revision needs, as garbage collection reads them."""
+    return msgspec.json.encode(sorted(body_refs(body)))
 
 
 def ledger_of(rows: Sequence[UsageRow], later: Sequence[Usage] = ()) -> tuple[Usage, ...]:
-    """The ledger, without what later turns added to it."""
+    """The ledger, without what later turns added to it; one that does not add up is damage."""
     totals = {(row.source, row.model): list(_counts(row)) for row in rows}
     for usage in later:
-        counts = totals[usage.source, usage.model]
+        counts = totals.get((usage.source, usage.model), [0, 0, 0, 0])
         for index, count in enumerate(_counts(usage)):
             counts[index] -= count
+        if min(counts) < 0:
+            raise Corrupt("usage", f"{usage.source}/{usage.model}", "is less than what the turns add up to")
     return tuple(Usage(*place, *counts) for place, counts in totals.items() if any(counts))

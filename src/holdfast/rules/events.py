@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from typing import Any, cast
 
 import msgspec
 
 from holdfast import codec
-from holdfast.errors import AlreadyTerminal, InvalidRequest, ReplayConflict
+from holdfast.errors import AlreadyTerminal, Corrupt, InvalidRequest, ReplayConflict
 from holdfast.records.common import Document, Scope
 from holdfast.records.events import (
     Const,
@@ -24,23 +24,40 @@ from holdfast.records.events import (
     WakeRule,
     WakeSignal,
 )
-from holdfast.records.limits import Limits
+from holdfast.records.limits import MIB, Limits
 from holdfast.records.processes import Cancelled, Completed, Failed, Process, ProcessOutcome, TerminalState
 from holdfast.records.work import WorkDraft
 from holdfast.rows import EventRow
 from holdfast.rules import checks, schemas
 
 SELECTORS = (Payload, Pointer, Const, Template, Present)
-STATES = ("completed", "failed", "cancelled")
+STATES: tuple[TerminalState, ...] = ("completed", "failed", "cancelled")
+FIELD = re.compile(r"\{([^{}]*)\}")
+LONGEST_TEXT = 16 * MIB
 CANCEL_REQUESTED = "process.cancel_requested"
-TERMINAL_TYPES = {"completed": "process.completed", "failed": "process.failed", "cancelled": "process.cancelled"}
+TERMINAL_TYPES: dict[TerminalState, str] = {
+    "completed": "process.completed",
+    "failed": "process.failed",
+    "cancelled": "process.cancelled",
+}
+
+FAILURE_CLASSES = (
+    "invalid_request",
+    "unavailable",
+    "permission_denied",
+    "timeout",
+    "execution",
+    "external",
+    "resource_limit",
+    "internal",
+)
 
 CORE_EVENT_TYPES = (
     EventType(CANCEL_REQUESTED),
     EventType("process.waiting"),
     EventType("process.resumed"),
     *(
-        EventType(name, terminal=TerminalRule(state, Pointer("/await_output")))  # pyright: ignore[reportArgumentType]
+        EventType(name, terminal=TerminalRule(state, Pointer("/await_output")))
         for state, name in TERMINAL_TYPES.items()
     ),
 )
@@ -95,7 +112,9 @@ def check_event_type(field: str, value: object, limits: Limits) -> EventType:
 def _check_selector(field: str, value: object, limits: Limits, depth: int = 0) -> None:
     selector = checks.instance(field, value, SELECTORS)
     if depth > limits.document_depth:
-        raise InvalidRequest(field, f"is nested deeper than {limits.document_depth} levels", limit=limits.document_depth)
+        raise InvalidRequest(
+            field, f"is nested deeper than {limits.document_depth} levels", limit=limits.document_depth
+        )
     if isinstance(selector, Pointer | Present):
         path = checks.text(f"{field}.path", selector.path, limits)
         if path and not path.startswith("/"):
@@ -105,7 +124,8 @@ def _check_selector(field: str, value: object, limits: Limits, depth: int = 0) -
     elif isinstance(selector, Template):
         checks.text(f"{field}.template", selector.template, limits)
         for name, inner in checks.mapping(f"{field}.fields", selector.fields, most=limits.batch_items).items():
-            checks.identifier(f"{field}.fields", name, limits)
+            if "{" in checks.identifier(f"{field}.fields", name, limits) or "}" in name:
+                raise InvalidRequest(f"{field}.fields", f"the name {name!r} must not contain braces")
             _check_selector(f"{field}.fields.{name}", inner, limits, depth + 1)
 
 
@@ -132,13 +152,21 @@ def _resolve(path: str, payload: Document) -> tuple[bool, Any]:
     value: Any = payload
     for part in path.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and key in value:
-            value = value[key]  # pyright: ignore[reportUnknownVariableType]
-        elif isinstance(value, list) and _is_index(key) and int(key) < len(value):  # pyright: ignore[reportUnknownArgumentType]
-            value = value[int(key)]  # pyright: ignore[reportUnknownVariableType]
-        else:
+        found, value = _step(value, key)
+        if not found:
             return False, None
     return True, value
+
+
+def _step(value: Any, key: str) -> tuple[bool, Any]:
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return key in members, members.get(key)
+    if isinstance(value, list):
+        items: list[Any] = cast("Any", value)
+        if _is_index(key) and int(key) < len(items):
+            return True, items[int(key)]
+    return False, None
 
 
 def _is_index(key: str) -> bool:
@@ -147,29 +175,21 @@ def _is_index(key: str) -> bool:
 
 
 def _fill(field: str, template: Template, payload: Document) -> str:
-    """The template with its fields put in, in the order of their names; what was put in is text and not read again."""
+    """The template with its fields put in, in one pass: what was put in is text and is not read again."""
     values = {name: as_text(select(field, inner, payload)) for name, inner in template.fields.items()}
-    return _replace_all(template.template, values)
+    length = len(template.template)
 
+    def put_in(place: re.Match[str]) -> str:
+        nonlocal length
+        value = values.get(place[1], place[0])
+        length += len(value)
+        if length > LONGEST_TEXT:
+            raise InvalidRequest(
+                field, f"fills a template with more than {LONGEST_TEXT} characters", limit=LONGEST_TEXT
+            )
+        return value
 
-def _replace_all(template: str, values: Mapping[str, str]) -> str:
-    """One pass over the text: the longest name that fits each place is replaced."""
-    parts: list[str] = []
-    rest = template
-    names = sorted(values, key=lambda name: (-len(name), name))
-    while rest:
-        before, brace, after = rest.partition("{")
-        parts.append(before)
-        if not brace:
-            break
-        name = next((name for name in names if after.startswith(f"{name}}}")), None)
-        if name is None:
-            parts.append("{")
-            rest = after
-        else:
-            parts.append(values[name])
-            rest = after[len(name) + 1 :]
-    return "".join(parts)
+    return FIELD.sub(put_in, template.template)
 
 
 def as_text(value: Document) -> str:
@@ -181,11 +201,18 @@ def as_text(value: Document) -> str:
 
 
 def check_event(
-    process_id: str, type: object, payload: Document, *, replay_key: object, wake_target: object, limits: Limits
+    process_id: str,
+    type: object,
+    payload: Document,
+    *,
+    replay_key: object,
+    wake_target: object,
+    limits: Limits,
+    wrapped: int = 0,
 ) -> EventIntent:
     """The intent of an append."""
     name = checks.identifier("type", type, limits)
-    encoded = checks.document("payload", payload, limits)
+    encoded = checks.document("payload", payload, limits, wrapped=wrapped)
     return EventIntent(
         process_id=process_id,
         type=name,
@@ -211,7 +238,8 @@ def plan(intent: EventIntent, process: Process, *, now_ms: int) -> EventPlan:
         raise InvalidRequest("type", f"process {process.id!r} emitted undeclared event type {intent.type!r}")
     if intent.replay_key is None and (declared.terminal is not None or intent.type == CANCEL_REQUESTED):
         raise InvalidRequest("replay_key", f"{intent.type!r} requires a deterministic replay key")
-    schemas.require_valid("payload", intent.payload, declared.schema)
+    # What is stored is what is validated, and not the caller's own objects.
+    schemas.require_valid("payload", intent.encoded, declared.schema)
     sequence = process.event_count + 1
     outcome = _outcome(declared.terminal, intent.payload)
     wake = _wake_signal(declared.wake, intent, sequence)
@@ -237,10 +265,7 @@ def _outcome(rule: TerminalRule | None, payload: Document) -> ProcessOutcome | N
     if rule is None:
         return None
     value = payload if rule.outcome is None else select("payload", rule.outcome, payload)
-    try:
-        given = msgspec.convert(value, ProcessOutcome)
-    except msgspec.ValidationError:
-        given = None
+    given = _as_outcome(value)
     if given is not None and state_of(given) == rule.state:
         return given
     if rule.state == "completed":
@@ -248,6 +273,14 @@ def _outcome(rule: TerminalRule | None, payload: Document) -> ProcessOutcome | N
     if rule.state == "failed":
         return Failed(as_text(value), raw=value)
     return Cancelled(as_text(value), raw=value)
+
+
+def _as_outcome(value: Document) -> ProcessOutcome | None:
+    try:
+        outcome: ProcessOutcome = msgspec.convert(value, ProcessOutcome)
+    except msgspec.ValidationError:
+        return None
+    return outcome
 
 
 def state_of(outcome: ProcessOutcome) -> TerminalState:
@@ -313,10 +346,19 @@ def event_of(row: EventRow) -> ProcessEvent:
         payload=codec.decode_document(row.payload, table="events", key=key),
         occurred_at_ms=row.occurred_at_ms,
         replay_key=row.replay_key,
-        terminal_state=row.terminal_state,  # pyright: ignore[reportArgumentType]
+        terminal_state=_terminal_state(row),
         wake=wake_signal_of(row),
         acknowledged=bool(row.acked),
     )
+
+
+def _terminal_state(row: EventRow) -> TerminalState | None:
+    if row.terminal_state is None:
+        return None
+    for state in STATES:
+        if row.terminal_state == state:
+            return state
+    raise Corrupt("events", f"{row.process_id}/{row.sequence}", f"terminal state is {row.terminal_state!r}")
 
 
 def completion_event(process_id: str, outcome: ProcessOutcome, limits: Limits) -> EventIntent:
@@ -325,7 +367,7 @@ def completion_event(process_id: str, outcome: ProcessOutcome, limits: Limits) -
     name = TERMINAL_TYPES[state_of(checked)]
     payload = {"await_output": msgspec.to_builtins(checked)}
     return check_event(
-        process_id, name, payload, replay_key=terminal_key(name), wake_target=None, limits=limits
+        process_id, name, payload, replay_key=terminal_key(name), wake_target=None, limits=limits, wrapped=2
     )
 
 
@@ -347,8 +389,3 @@ def _check_outcome(value: object, limits: Limits) -> ProcessOutcome:
         checks.one_of("outcome.failure_class", outcome.failure_class, FAILURE_CLASSES)
     checks.optional_document("outcome.control", outcome.control, limits)
     return outcome
-
-
-FAILURE_CLASSES = (
-    "invalid_request", "unavailable", "permission_denied", "timeout", "execution", "external", "resource_limit", "internal",
-)  # fmt: skip

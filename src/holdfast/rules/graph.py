@@ -13,7 +13,7 @@ from holdfast.records.limits import Limits
 from holdfast.rows import LIVE, POSITION_BITS, NodeRow, Segment, SessionRow
 from holdfast.rules import checks
 
-NODES_PER_SESSION = 2**POSITION_BITS - 1
+NODES_PER_SESSION = (1 << POSITION_BITS) - 1
 
 
 class NodeIntent(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ def replacing_epoch(session: SessionRow) -> int:
 
 def position_of(node_key: int) -> int:
     """A node's place in the session that wrote it."""
-    return node_key & NODES_PER_SESSION
+    return node_key % (NODES_PER_SESSION + 1)
 
 
 def place_nodes(
@@ -161,23 +161,33 @@ def place_nodes(
 
 def _same_node(intent: NodeIntent, row: NodeRow) -> bool:
     """Equal in everything but the time, which a retry may well give anew."""
-
-    def value(data: bytes | None) -> object:
-        return None if data is None else codec.decode_document(data, table="nodes", key=row.node_key)
-
     return (
         intent.parent == row.parent_id
         and intent.kind == row.kind
         and intent.frame_id == row.frame_id
-        and value(intent.payload) == value(row.payload)
-        and value(intent.caused_by) == value(row.caused_by)
+        and _canonical(intent.payload, row) == _canonical(row.payload, row)
+        and _canonical(intent.caused_by, row) == _canonical(row.caused_by, row)
     )
 
 
-def extends(intents: Sequence[NodeIntent], rows: Sequence[NodeRow]) -> bool:
-    """Whether a replacing graph begins with exactly the graph that is stored, so that only its end is new."""
-    return len(intents) >= len(rows) and all(
-        intent.id == row.node_id and _same_node(intent, row) for intent, row in zip(intents, rows, strict=False)
+def _canonical(data: bytes | None, row: NodeRow) -> bytes | None:
+    """A stored document in a form in which key order does not count, but 1 is not True."""
+    if data is None:
+        return None
+    return codec.encode_canonical(codec.decode_document(data, table="nodes", key=row.node_key))
+
+
+def extends(intents: Sequence[NodeIntent], current: Sequence[NodeRow], stored: Mapping[str, NodeRow]) -> bool:
+    """Whether a replacing graph begins with exactly the graph that is there, so that only its end is new.
+
+    `stored` are the nodes of these ids with any mark: one that was tombstoned can only come back in a new epoch.
+    """
+    return (
+        len(intents) >= len(current)
+        and all(
+            intent.id == row.node_id and _same_node(intent, row) for intent, row in zip(intents, current, strict=False)
+        )
+        and all(stored[intent.id].mark == LIVE for intent in intents if intent.id in stored)
     )
 
 

@@ -85,7 +85,10 @@ def claim(
 def holds(row: LeaseRow | None, lease: Lease, now_ms: int) -> bool:
     """Whether this lease is the one that is live: token, fence and expiry."""
     return (
-        row is not None and is_live(row, now_ms) and row.fence == lease.fence and token_matches(lease.token, row.token_hash)
+        row is not None
+        and is_live(row, now_ms)
+        and row.fence == lease.fence
+        and token_matches(lease.token, row.token_hash)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -24,6 +24,7 @@ from holdfast.records.processes import (
     ProcessInput,
     ProcessOutcome,
     ProcessRegistration,
+    ProcessStatus,
     Provenance,
     SessionTurn,
     SignalWait,
@@ -35,7 +36,8 @@ from holdfast.rules import checks, events
 T = TypeVar("T")
 
 INPUTS = (ToolCall, Engine, SessionTurn, External)
-STATUSES = ("running", "completed", "failed", "cancelled")
+STATUSES: tuple[ProcessStatus, ...] = ("running", "completed", "failed", "cancelled")
+_STATUS_OF: dict[str, ProcessStatus] = {word: word for word in STATUSES}
 SIGNAL_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -79,7 +81,7 @@ def check_registration(value: object, limits: Limits) -> Registered:
 
 def check_input(field: str, value: object, limits: Limits) -> ProcessInput:
     """What is to be run."""
-    given: ProcessInput = checks.instance(field, value, INPUTS)
+    given = checks.instance(field, value, INPUTS)
     if isinstance(given, ToolCall):
         for name in ("call_id", "tool_id", "tool_name"):
             checks.identifier(f"{field}.{name}", getattr(given, name), limits)
@@ -98,20 +100,20 @@ def derive_identity(process_input: ProcessInput) -> ProcessIdentity:
         return ProcessIdentity(process_input.kind)
     if isinstance(process_input, SessionTurn):
         return ProcessIdentity("session_turn", _session_turn_label(process_input.create_request))
-    metadata = process_input.metadata
-    label = None
-    if isinstance(metadata, dict):
-        label = next((metadata[name] for name in ("label", "name", "title") if name in metadata), None)
+    metadata = _members(process_input.metadata)
+    label = next((metadata[name] for name in ("label", "name", "title") if name in metadata), None)
     return ProcessIdentity("external", label if isinstance(label, str) else None)
+
+
+def _members(value: Document) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _session_turn_label(request: Document) -> str | None:
     """The subagent's capability, else the usage source, else the session id that was asked for."""
-    if not isinstance(request, dict):
-        return None
-    subagent = request.get("subagent")
-    capability = subagent.get("capability") if isinstance(subagent, dict) else None
-    for label in (capability, request.get("usage_source"), request.get("session_id")):
+    asked = _members(request)
+    capability = _members(asked.get("subagent")).get("capability")
+    for label in (capability, asked.get("usage_source"), asked.get("session_id")):
         if isinstance(label, str):
             return label
     return None
@@ -130,6 +132,10 @@ def check_event_types(field: str, value: object, limits: Limits) -> tuple[EventT
     """The declared types, each once, and the core ones that are missing."""
     given = checks.sequence(field, value, most=limits.batch_items)
     declared = [events.check_event_type(f"{field}[{index}]", one, limits) for index, one in enumerate(given)]
+    for index, one in enumerate(declared):
+        core = next((core for core in events.CORE_EVENT_TYPES if core.name == one.name), None)
+        if core is not None and one.terminal != core.terminal:
+            raise InvalidRequest(f"{field}[{index}].terminal", f"{one.name!r} must end a process as the core type does")
     names = [one.name for one in declared]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -202,9 +208,11 @@ def process_of(row: ProcessRow) -> Process:
     """The process that a row holds."""
     key = row.process_id
     registered = codec.decode_record(Registered, row.body, table="processes", key=key)
-    if row.status not in STATUSES:
+    status = _STATUS_OF.get(row.status)
+    if status is None:
         raise Corrupt("processes", key, f"status is {row.status!r}")
-    if (row.status == "running") != (row.outcome is None):
+    outcome: ProcessOutcome | None = _part(cast("Any", ProcessOutcome), row.outcome, key)
+    if status != ("running" if outcome is None else events.state_of(outcome)):
         raise Corrupt("processes", key, "status and outcome do not agree")
     return Process(
         id=row.process_id,
@@ -220,8 +228,8 @@ def process_of(row: ProcessRow) -> Process:
         event_count=row.event_count,
         external_ref=_part(ExternalRef, row.external_ref, key),
         wait=_part(SignalWait, row.wait, key),
-        status=row.status,  # pyright: ignore[reportArgumentType]
-        outcome=_part(ProcessOutcome, row.outcome, key),  # type: ignore[arg-type]
+        status=status,
+        outcome=outcome,
     )
 
 

@@ -26,10 +26,11 @@ def check_schema(field: str, schema: Document, limits: Limits) -> None:
         raise InvalidRequest(field, f"is not a usable JSON Schema: {str(error).partition(chr(10))[0]}") from error
 
 
-def require_valid(field: str, payload: Document, schema: Document) -> None:
-    """The payload fits the schema."""
+def require_valid(field: str, encoded: bytes, schema: Document) -> None:
+    """The document fits the schema."""
     if schema in ({}, True):
         return
+    payload = codec.decode_document(encoded, table="payload", key=field)
     for error in _validator(codec.encode_document(schema)).iter_errors(payload):
         where = "".join(f"/{part}" for part in error.instance_path)
         raise InvalidRequest(f"{field}{where}", error.message)

@@ -19,8 +19,8 @@ from holdfast.rules import checks, commits, graph
 def admit(row: SessionRow | None, session_id: str, incarnation: int | None) -> SessionRow | None:
     """The session that a call may act on, or None if none was ever made.
 
-    A deleted session is dead for every handle that knew it, and for everybody while no new one was created; `incarnation` is
-    the one that the handle knew, None if it knew none.
+    A deleted session is dead for every handle that knew it, and for everybody while no new one was created;
+    `incarnation` is the one that the handle knew, None if it knew none.
     """
     if row is None:
         return None

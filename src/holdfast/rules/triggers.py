@@ -10,6 +10,7 @@ from holdfast.records.common import Document
 from holdfast.records.limits import Limits
 from holdfast.records.processes import BySession, Engine, Originator, ProcessIdentity, ProcessRegistration, Provenance
 from holdfast.records.triggers import (
+    DeliveryState,
     EventPayload,
     Fixed,
     Occurrence,
@@ -20,7 +21,8 @@ from holdfast.records.triggers import (
 from holdfast.rows import DeliveryRow, OccurrenceRow, SubscriptionRow
 from holdfast.rules import checks, processes, schemas
 
-DELIVERY_STATES = ("reserved", "started", "failed")
+DELIVERY_STATES: tuple[DeliveryState, ...] = ("reserved", "started", "failed")
+_STATE_OF: dict[str, DeliveryState] = {word: word for word in DELIVERY_STATES}
 DELIVERY_PROCESS_PREFIX = "process:trigger:"
 
 
@@ -50,7 +52,8 @@ class OccurrenceIntent(msgspec.Struct, frozen=True):
 
 def default_source_key(source_type: str, source: Document) -> str:
     """The key of a source that has no name of its own: derived from what it is."""
-    return f"source:{source_type}:sha256:{codec.stable_hash([source_type, {} if source is None else source])}"
+    named: Document = {} if source is None else source
+    return f"source:{source_type}:sha256:{codec.stable_hash([source_type, named])}"
 
 
 def delivery_process_id(occurrence_id: str, subscription_id: str) -> str:
@@ -70,8 +73,9 @@ def handle(sequence: int) -> str:
 
 def sequence_of(field: str, value: object, prefix: str, limits: Limits) -> int | None:
     """The number in a subscription id or handle, None if it can be no such name."""
-    digits = checks.identifier(field, value, limits).removeprefix(prefix)
-    if not (str(value).startswith(prefix) and digits.isascii() and digits.isdigit() and len(digits) < 19):
+    name = checks.identifier(field, value, limits)
+    digits = name.removeprefix(prefix)
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19) or name != f"{prefix}{int(digits)}":
         return None
     return int(digits)
 
@@ -245,13 +249,14 @@ def moved(row: DeliveryRow, state: str, *, failure: str | None = None, now_ms: i
 
 def delivery_of(row: DeliveryRow, occurrence: OccurrenceRow, subscription: SubscriptionRow) -> TriggerDelivery:
     """The delivery that a row holds."""
-    if row.state not in DELIVERY_STATES:
+    state = _STATE_OF.get(row.state)
+    if state is None:
         raise Corrupt("deliveries", row.process_id, f"state is {row.state!r}")
     return TriggerDelivery(
         occurrence=occurrence_of(occurrence),
         subscription=subscription_of(subscription),
         process_id=row.process_id,
-        state=row.state,  # pyright: ignore[reportArgumentType]
+        state=state,
         reserved_at_ms=row.reserved_at_ms,
         failure=row.failure,
     )
@@ -263,7 +268,7 @@ def registration_for(delivery: TriggerDelivery) -> ProcessRegistration:
     A payload that does not fit the subscription's schema is `InvalidRequest`: mark the delivery failed.
     """
     draft, occurrence = delivery.subscription.draft, delivery.occurrence
-    schemas.require_valid("payload", occurrence.payload, draft.payload_schema)
+    schemas.require_valid("payload", codec.encode_document(occurrence.payload), draft.payload_schema)
     target = draft.target
     if draft.input_template and isinstance(target, Engine):
         args = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -53,7 +53,7 @@ def check_draft(field: str, value: object, limits: Limits, *, session_id: str | 
     payloads = checks.sequence(f"{field}.payloads", draft.payloads, most=limits.batch_items)
     for index, payload in enumerate(payloads):
         checks.document(f"{field}.payloads[{index}]", payload, limits)
-    encoded = checks.document(f"{field}.payloads", list(payloads), limits)
+    encoded = checks.document(f"{field}.payloads", list(payloads), limits, wrapped=1)
     delivery = checks.one_of(f"{field}.delivery", draft.delivery, DELIVERIES)
     slot = checks.one_of(f"{field}.slot", draft.slot, SLOTS)
     merge_key = _check_merge_key(f"{field}.merge_key", draft.merge_key, limits)
@@ -95,7 +95,7 @@ def new_batch(intent: WorkIntent, *, batch_id: str, session_key: int, family: in
 
 
 def same_work(intent: WorkIntent, existing: BatchRow) -> BatchRow:
-    """The batch that this source key made before, if it was this work; the time it was to become available may differ."""
+    """The batch that this source key made before, if it was this work; only when it becomes available may differ."""
     if existing.draft_hash != intent.draft_hash:
         raise SourceKeyConflict(intent.session_id, intent.source_key or "")
     return existing
@@ -120,11 +120,19 @@ def may_claim(
     return not exclusively and not (exclusive and claimed_by_other)
 
 
+def due_in_ms(next_due_ms: int | None, lease: LeaseRow | None, now_ms: int) -> int | None:
+    """In how many milliseconds time alone may let somebody claim: work becomes due, or a lease ends."""
+    times = [] if next_due_ms is None else [next_due_ms]
+    if lease is not None and leases.is_live(lease, now_ms):
+        times.append(lease.expires_at_ms)
+    return min(times) - now_ms if times else None
+
+
 def claim_prefix(candidates: Sequence[BatchRow], boundary: Boundary, most: int) -> int:
     """How many of the ready batches, which come in order, one claim takes.
 
-    At a checkpoint inside a turn, work that waits for the turn's end holds the queue. Only adjacent `join` batches with the
-    same delivery and the same merge key go together, and a batch that never merges goes alone.
+    At a checkpoint inside a turn, work that waits for the turn's end holds the queue. Only adjacent `join` batches
+    with the same delivery and the same merge key go together, and a batch that never merges goes alone.
     """
     if most < 1 or not candidates:
         return 0
@@ -174,6 +182,9 @@ def claim_of(session_id: str, stamp: ClaimStamp, token: Token, rows: Sequence[Ba
 def check_claim(field: str, value: object, limits: Limits) -> WorkCompletion:
     """A claim or its completion, as it was handed out."""
     given = checks.instance(field, value, (WorkClaim, WorkCompletion))
+    if isinstance(given, WorkClaim):
+        for index, batch in enumerate(checks.sequence(f"{field}.batches", given.batches, most=limits.page)):
+            checks.instance(f"{field}.batches[{index}]", batch, WorkBatch)
     completion = given.completion() if isinstance(given, WorkClaim) else given
     ids = checks.sequence(f"{field}.batch_ids", completion.batch_ids, most=limits.page)
     return WorkCompletion(
@@ -233,7 +244,7 @@ def batch_of(session_id: str, row: BatchRow, *, state: WorkState | None = None, 
     payloads = codec.decode_document(row.payloads, table="work", key=row.batch_id)
     if not isinstance(payloads, list):
         raise Corrupt("work", row.batch_id, "the payloads are not a list")
-    items: list[object] = payloads
+    items: list[Any] = cast("Any", payloads)
     seen: str = state or row.settled_state or ("claimed" if is_claimed(row, now_ms) else "pending")
     return WorkBatch(
         batch_id=row.batch_id,

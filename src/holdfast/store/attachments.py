@@ -42,9 +42,7 @@ class SessionAttachments:
         b'...'
         """
         context, address = self._context, self._binding.address()
-        intent, body = rules.check_put(
-            data, media_type, width=width, height=height, label=label, limits=context.limits
-        )
+        intent, body = rules.check_put(data, media_type, width=width, height=height, label=label, limits=context.limits)
         objects = context.objects
         inline = body if objects is None else None
         session, row = await context.backend.write(lambda tx: operations.record_intent(tx, address, intent, inline))
@@ -120,9 +118,7 @@ class SessionAttachments:
             label=label,
             limits=self._context.limits,
         )
-        session, row = await self._context.backend.write(
-            lambda tx: operations.record_intent(tx, address, intent, None)
-        )
+        session, row = await self._context.backend.write(lambda tx: operations.record_intent(tx, address, intent, None))
         self._binding.learn(session)
         return rules.entry_of(session.session_id, row)
 
@@ -144,7 +140,7 @@ class SessionAttachments:
     async def list_uncommitted(
         self,
         *,
-        older_than_ms: int = LARGEST_INTEGER,
+        intent_until_ms: int = LARGEST_INTEGER,
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[AttachmentEntry]:
@@ -156,11 +152,11 @@ class SessionAttachments:
         1
         """
         address = self._binding.address()
-        until = checks.whole("older_than_ms", older_than_ms)
+        until = checks.whole("intent_until_ms", intent_until_ms)
         place = checks.cursor("uncommitted", after, [int, str, int])
         size = checks.page_size(limit, self._context.limits)
         session, page = await self._context.backend.read(
-            lambda tx: operations.uncommitted_page(tx, address, older_than_ms=until, after=place, limit=size)  # type: ignore[arg-type]
+            lambda tx: operations.uncommitted_page(tx, address, older_than_ms=until, after=place, limit=size)
         )
         self._binding.learn(session)
         return page
@@ -173,10 +169,11 @@ class SessionAttachments:
         """
         context, address = self._context, self._binding.address()
         checked = context.identifier("attachment_id", attachment_id)
-        session, forgotten = await context.backend.write(
-            lambda tx: operations.forget(tx, address, context.objects, checked)
+        session, forgotten, unreferenced = await context.backend.write(
+            lambda tx: operations.forget(tx, address, checked)
         )
         self._binding.learn(session)
+        await context.drop_outside(unreferenced)
         return forgotten
 
 
@@ -189,7 +186,7 @@ class Attachments:
     async def list_uncommitted(
         self,
         *,
-        older_than_ms: int = LARGEST_INTEGER,
+        intent_until_ms: int = LARGEST_INTEGER,
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[AttachmentEntry]:
@@ -198,29 +195,29 @@ class Attachments:
         >>> len(store.attachments.list_uncommitted())
         0
         """
-        until = checks.whole("older_than_ms", older_than_ms)
+        until = checks.whole("intent_until_ms", intent_until_ms)
         place = checks.cursor("uncommitted", after, [int, str, int])
         size = checks.page_size(limit, self._context.limits)
         _, page = await self._context.backend.read(
-            lambda tx: operations.uncommitted_page(tx, None, older_than_ms=until, after=place, limit=size)  # type: ignore[arg-type]
+            lambda tx: operations.uncommitted_page(tx, None, older_than_ms=until, after=place, limit=size)
         )
         return page
 
     async def sweep(self, *, older_than_ms: int) -> SweepReport:
-        """Forget references that nobody committed within that many milliseconds, and delete bytes that nobody refers to.
+        """Forget references that nobody committed in that many milliseconds, and delete bytes that nobody refers to.
 
         >>> store.attachments.sweep(older_than_ms=24 * 3600 * 1000).forgotten_intents
         0
         """
         context = self._context
         age = checks.whole("older_than_ms", older_than_ms)
-        total = SweepReport(0, 0, 0)
+        intents = objects = freed = 0
         while True:
-            step = await context.backend.write(lambda tx: maintenance.sweep(tx, context.objects, age, SWEEP_BATCH))
-            total = SweepReport(
-                total.forgotten_intents + step.forgotten_intents,
-                total.deleted_objects + step.deleted_objects,
-                total.deleted_bytes + step.deleted_bytes,
-            )
-            if step.forgotten_intents < SWEEP_BATCH:
-                return total
+            step, unreferenced = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH))
+            inside = [one.stored_bytes for one in unreferenced if one.stored_bytes is not None]
+            outside = await context.drop_outside(unreferenced)
+            intents += step
+            objects += len(inside) + outside[0]
+            freed += sum(inside) + outside[1]
+            if step < SWEEP_BATCH:
+                return SweepReport(intents, objects, freed)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from holdfast.errors import WaitTimeout
+from holdfast.operations.attachments import Unreferenced, drop_outside
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.common import Token
 from holdfast.records.limits import Limits
@@ -46,6 +47,13 @@ class Context(msgspec.Struct, frozen=True):
     def ttl_ms(self, value: object, *, least: int = 1) -> int:
         """A checked time to live."""
         return checks.whole("ttl_ms", value, least=least, most=self.limits.ttl_ms)
+
+    async def drop_outside(self, unreferenced: Sequence[Unreferenced]) -> tuple[int, int]:
+        """Delete attachment bytes outside the database that nobody refers to any more: (objects, bytes)."""
+        objects = self.objects
+        if objects is None or not unreferenced:
+            return 0, 0
+        return await self.backend.write(lambda tx: drop_outside(tx, objects, unreferenced))
 
     async def wait_until(
         self, topic: str, look: Callable[[], Awaitable[tuple[T | None, int | None]]], timeout_ms: object, what: str

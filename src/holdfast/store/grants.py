@@ -27,7 +27,10 @@ class Grants:
         return checks.scope(field, scope, self._context.limits)
 
     async def grant(
-        self, scope: Scope, process_id: str, descriptor: HandleDescriptor = HandleDescriptor()  # noqa: B008 - a frozen value
+        self,
+        scope: Scope,
+        process_id: str,
+        descriptor: HandleDescriptor = HandleDescriptor(),  # noqa: B008 - a frozen value
     ) -> Grant:
         """Give a scope a handle on a process, ended or not; again, it replaces the descriptor.
 
@@ -115,9 +118,7 @@ class Grants:
         place = checks.cursor("grants of a process", after, [str, str])
         start = None if place is None else (str(place[0]), str(place[1]))
         size = checks.page_size(limit, self._context.limits)
-        return await self._context.backend.read(
-            lambda tx: operations.of_process(tx, checked, after=start, limit=size)
-        )
+        return await self._context.backend.read(lambda tx: operations.of_process(tx, checked, after=start, limit=size))
 
 
 class Leases:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 
@@ -50,9 +51,7 @@ class Maintenance:
     async def _families(self) -> AsyncIterator[int]:
         after = 0
         while True:
-            page = await self._context.backend.read(
-                lambda tx, after=after: operations.families(tx, after, FAMILIES)
-            )
+            page = await self._context.backend.read(partial(operations.families, after=after, limit=FAMILIES))
             for family in page:
                 yield family
             if len(page) < FAMILIES:
@@ -69,9 +68,7 @@ class Maintenance:
         async for family in self._families():
             complete, first = False, True
             while not complete:
-                step = await self._context.backend.write(
-                    lambda tx, family=family: operations.collect_family(tx, family, BATCH)
-                )
+                step = await self._context.backend.write(partial(operations.collect_family, family=family, limit=BATCH))
                 complete = step.complete
                 total = GarbageReport(
                     roots=total.roots + (step.roots if first else 0),
@@ -105,7 +102,7 @@ class Maintenance:
                 total = await self._prune_family(family, checked.keep_revisions, total, allowed)
         while (size := _room(total, allowed)) > 0:
             step = await self._context.backend.write(
-                lambda tx, size=size: operations.prune_rest(tx, checked, limit=size, dry_run=False)
+                partial(operations.prune_rest, policy=checked, limit=size, dry_run=False)
             )
             total = _add(total, step)
             if step.complete:
@@ -116,7 +113,7 @@ class Maintenance:
         complete = False
         while not complete and (size := _room(total, allowed)) > 0:
             step, complete = await self._context.backend.write(
-                lambda tx, size=size: operations.prune_revisions(tx, family, keep, limit=size, dry_run=False)
+                partial(operations.prune_revisions, family=family, keep=keep, limit=size, dry_run=False)
             )
             total = msgspec.structs.replace(total, revisions=total.revisions + step)
         return total
@@ -127,9 +124,7 @@ class Maintenance:
             keep = policy.keep_revisions
             async for family in self._families():
                 count, _ = await self._context.backend.read(
-                    lambda tx, family=family: operations.prune_revisions(
-                        tx, family, keep, limit=UNBOUNDED, dry_run=True
-                    )
+                    partial(operations.prune_revisions, family=family, keep=keep, limit=UNBOUNDED, dry_run=True)
                 )
                 revisions += count
         rest = await self._context.backend.read(
@@ -155,26 +150,22 @@ class Maintenance:
         tally = verification.Tally({}, [])
         async for family in self._families():
             step = await context.backend.read(
-                lambda tx, family=family: verification.verify_family(tx, family, context.objects)
+                partial(verification.verify_family, family=family, objects=context.objects)
             )
             tally.add(step)
         process: str | None = ""
         while process is not None:
-            step, process = await context.backend.read(
-                lambda tx, after=process: verification.verify_processes(tx, after or None)
-            )
+            step, process = await context.backend.read(partial(verification.verify_processes, after=process or None))
             tally.add(step)
         subscription: int | None = 0
         while subscription is not None:
             step, subscription = await context.backend.read(
-                lambda tx, after=subscription: verification.verify_subscriptions(tx, after)
+                partial(verification.verify_subscriptions, after=subscription)
             )
             tally.add(step)
         artifact: tuple[str, str] | None = ("", "")
         while artifact is not None:
-            step, artifact = await context.backend.read(
-                lambda tx, after=artifact: verification.verify_artifacts(tx, after)
-            )
+            step, artifact = await context.backend.read(partial(verification.verify_artifacts, after=artifact))
             tally.add(step)
         return tally.report()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Literal
 
 from holdfast import codec
@@ -117,7 +118,7 @@ class Processes:
         return await self._context.backend.write(lambda tx: operations.clear_wait(tx, checked))
 
     async def complete(self, process_id: str, outcome: ProcessOutcome, *, lease: Lease | None = None) -> Process:
-        """End a process, once. With a lease it is fenced: a holder that lost it is refused, and it is released with the end.
+        """End a process, once. With a lease it is fenced: a holder that lost it is refused; the end releases it.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.processes.complete("build-7", holdfast.Completed({"ok": True})).status
@@ -179,7 +180,9 @@ class Events:
         An event that wakes a session enqueues that wake in the same transaction.
 
         >>> kinds = [holdfast.EventType("progress")]
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds))
+        >>> _ = store.processes.register(
+        ...     holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds)
+        ... )
         >>> store.events.append("build-7", "progress", {"percent": 50}).event.sequence
         1
         """
@@ -196,7 +199,9 @@ class Events:
         """Send a process a signal: an event of type `signal.<name>`, which it must have declared.
 
         >>> kinds = [holdfast.EventType("signal.approve")]
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds))
+        >>> _ = store.processes.register(
+        ...     holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds)
+        ... )
         >>> store.events.signal("build-7", "approve", {"by": "ada"}).event.type
         'signal.approve'
         """
@@ -265,7 +270,9 @@ class Events:
         """The first event of a type after a sequence number, once there is one; `WaitTimeout` if none comes in time.
 
         >>> kinds = [holdfast.EventType("progress")]
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds))
+        >>> _ = store.processes.register(
+        ...     holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds)
+        ... )
         >>> _ = store.events.append("build-7", "progress", 1)
         >>> store.events.wait_for("build-7", "progress", timeout_ms=1000).payload
         1
@@ -296,7 +303,7 @@ class Events:
         filter = self._filter(process_id, after, self._context.limits.page)
         patience = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
         while True:
-            page = await self._context.backend.read(lambda tx, filter=filter: event_operations.list_page(tx, filter))
+            page = await self._context.backend.read(partial(event_operations.list_page, filter=filter))
             for event in page.items:
                 yield event
                 if event.terminal_state is not None:
@@ -309,9 +316,7 @@ class Events:
                     if patience is not None:
                         return
 
-    async def wakes(
-        self, process_id: str, *, after: int = 0, limit: int = checks.DEFAULT_PAGE
-    ) -> Page[ProcessEvent]:
+    async def wakes(self, process_id: str, *, after: int = 0, limit: int = checks.DEFAULT_PAGE) -> Page[ProcessEvent]:
         """One page of the events after a sequence number that wake a session and were not acknowledged.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
@@ -325,7 +330,9 @@ class Events:
         """Acknowledge a wake; again is no harm, and one that never was is `UnknownWake`.
 
         >>> kinds = [holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload()))]
-        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds))
+        >>> _ = store.processes.register(
+        ...     holdfast.ProcessRegistration("build-7", holdfast.External(), event_types=kinds)
+        ... )
         >>> store.events.ack_wake("build-7", store.events.append("build-7", "news", "done").event.sequence)
         """
         checked = self._context.identifier("process_id", process_id)

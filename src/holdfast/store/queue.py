@@ -83,7 +83,7 @@ class Queue:
             return None
         return await self._context.backend.write(lambda tx: operations.claim(tx, request))
 
-    def _request(
+    def _request(  # noqa: PLR0917 - the two claims' own parameters, checked in one place
         self, session_id: object, owner_id: object, boundary: object, ttl_ms: object, most: int, exclusive: object,
         lease: object | None, exactly: tuple[str, ...] | None,
     ) -> operations.ClaimRequest:  # fmt: skip
@@ -176,18 +176,30 @@ class Queue:
             lambda tx: operations.list_page(tx, session, pending=pending, after=start, limit=size)
         )
 
-    async def wait(self, session_id: str, *, timeout_ms: int, boundary: Boundary = "idle") -> None:
-        """Return once something can be claimed; `WaitTimeout` if nothing comes in time. Nothing is polled.
+    async def wait(
+        self,
+        session_id: str,
+        *,
+        timeout_ms: int,
+        owner_id: str | None = None,
+        boundary: Boundary = "idle",
+        exclusive: bool = False,
+    ) -> None:
+        """Return once `claim` with the same arguments would find something; `WaitTimeout` if nothing comes in time.
+
+        Nothing is polled. Without `owner_id`, other owners' leases and exclusive claims hold the wait back.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> store.queue.wait("chat-42", timeout_ms=1000)
         """
         session = self._context.identifier("session_id", session_id)
         at = cast("Boundary", checks.one_of("boundary", boundary, rules.BOUNDARIES))
+        owner = checks.optional_identifier("owner_id", owner_id, self._context.limits)
+        alone = checks.flag("exclusive", exclusive)
 
         async def look() -> tuple[bool | None, int | None]:
             claimable, due_in_ms = await self._context.backend.read(
-                lambda tx: operations.is_claimable(tx, session, at)
+                lambda tx: operations.is_claimable(tx, session, at, owner_id=owner, exclusive=alone)
             )
             return (True if claimable else None), due_in_ms
 

@@ -142,7 +142,9 @@ class Session:
         The same turn id with the same content gives the same receipt, once and for all its retries.
 
         >>> session = store.sessions.create("chat-42")
-        >>> turn = holdfast.Commit(turn_id="turn-1", expected_revision=0, checkpoint=holdfast.Checkpoint(turn_state={"n": 1}))
+        >>> turn = holdfast.Commit(
+        ...     turn_id="turn-1", expected_revision=0, checkpoint=holdfast.Checkpoint(turn_state={"n": 1})
+        ... )
         >>> session.commit(turn).revision, session.commit(turn).replayed
         (1, True)
         """

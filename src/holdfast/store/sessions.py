@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.errors import InvalidRequest
 from holdfast.operations import deletion
 from holdfast.operations import sessions as operations
 from holdfast.records.common import Page
@@ -94,8 +93,8 @@ class Sessions:
     ) -> Page[SessionSummary]:
         """One page of the sessions that exist, in the order in which they were made.
 
-        With `changed_since_ms` it is a feed instead: sessions that changed at or after that time, in the order of their last
-        change.
+        With `changed_since_ms` it is a feed instead: sessions that changed at or after that time, in the order of
+        their last change.
 
         >>> _ = store.sessions.create("a", owner="ada"), store.sessions.create("b", owner="bob")
         >>> [summary.session_id for summary in store.sessions.list(owner="ada")]
@@ -123,8 +122,8 @@ class Sessions:
     ) -> Session:
         """A new session that shares the source's nodes up to a point: now, a revision, or a node.
 
-        The fork starts at revision 1 with the checkpoint, frames and configuration of that point. A node that ended a turn
-        brings that turn's state; a node inside a turn brings none.
+        The fork starts at revision 1 with the checkpoint, frames and configuration of that point. A node that ended
+        a turn brings that turn's state; a node inside a turn brings none.
 
         >>> draft = holdfast.Append([holdfast.Node("n1"), holdfast.Node("n2", parent="n1")], leaf="n2")
         >>> _ = store.sessions.handle("chat-42").commit(holdfast.Commit(graph=draft))
@@ -134,12 +133,10 @@ class Sessions:
         """
         limits = self._context.limits
         origin = checks.identifier("source", source, limits)
-        if isinstance(at, bool) or not isinstance(at, str | int | None):
-            raise InvalidRequest("at", "must be a node id or a revision")
         if isinstance(at, str):
             checks.identifier("at", at, limits)
-        elif at is not None:
-            checks.whole("at", at, least=1)
+        else:
+            checks.optional_whole("at", at, least=1)
         draft = SessionMeta(into, into if name is None else name, 0, owner=owner, relation=Child(origin))
         meta = rules.check_meta(draft, limits)
         row = await self._context.backend.write(
@@ -155,5 +152,6 @@ class Sessions:
         (True, False)
         """
         checked = self._context.identifier("session_id", session_id)
-        objects = self._context.objects
-        return await self._context.backend.write(lambda tx: deletion.delete(tx, checked, objects))
+        report, unreferenced = await self._context.backend.write(lambda tx: deletion.delete(tx, checked))
+        await self._context.drop_outside(unreferenced)
+        return report

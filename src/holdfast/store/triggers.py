@@ -104,7 +104,12 @@ class Triggers:
         return rules.default_source_key(checked, source)
 
     def _occurrence(
-        self, source_type: object, source_key: object, idempotency_key: object, payload: Document, source: Document | None
+        self,
+        source_type: object,
+        source_key: object,
+        idempotency_key: object,
+        payload: Document,
+        source: Document | None,
     ) -> rules.OccurrenceIntent:
         return rules.check_occurrence(source_type, source_key, idempotency_key, payload, source, self._context.limits)
 
@@ -126,7 +131,7 @@ class Triggers:
         return await self._context.backend.write(lambda tx: operations.record_only(tx, intent))
 
     async def reserve(self, occurrence_id: str) -> tuple[TriggerDelivery, ...]:
-        """Reserve the deliveries of an occurrence to every enabled subscription of its source; only new ones are returned.
+        """Reserve the deliveries of an occurrence to each enabled subscription of its source; new ones are returned.
 
         >>> occurrence = store.triggers.record("cron", "daily", idempotency_key="2026-11-15")
         >>> store.triggers.reserve(occurrence.occurrence_id)

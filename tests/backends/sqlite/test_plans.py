@@ -32,6 +32,10 @@ HARMLESS = re.compile(
 )
 
 
+# These return no more than they were asked for by name, or a ledger of a few rows.
+SORTED = {"find_nodes", "find_sources", "find_batches", "read_ledger"}
+
+
 def plan(store: Any, name: str) -> list[str]:
     text = statements()[name]
     parameters = set(re.findall(r"[:]([a-z_]+)", text))
@@ -57,12 +61,9 @@ def test_a_statement_never_reads_a_whole_table(store: Any, name: str) -> None:
     assert [step for step in scans if "nodes_tombstoned" not in step] == []
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ORDERED if name not in {"find_nodes", "find_sources", "find_batches"}]
-)
+@pytest.mark.parametrize("name", [name for name in ORDERED if name not in SORTED])
 def test_a_page_is_read_in_its_order_and_never_sorted(store: Any, name: str) -> None:
-    sorts = [step for step in plan(store, name) if "TEMP B-TREE FOR ORDER BY" in step]
-    assert sorts == ([] if name not in {"read_ledger"} else sorts)
+    assert [step for step in plan(store, name) if "TEMP B-TREE" in step] == []
 
 
 def test_every_statement_is_used_and_every_name_exists() -> None:
@@ -99,10 +100,11 @@ def steps_of(store: Any, method: str, *arguments: Any, **keywords: Any) -> int:
 def test_reading_the_end_of_a_path_costs_the_same_in_a_graph_of_100_000_nodes(store: Any) -> None:
     store.connection.execute(
         """
+        WITH RECURSIVE series (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM series WHERE value < 100000)
         INSERT INTO nodes
         SELECT (1 << 32) + value, 1, 0, 'n' || value, iif(value = 1, NULL, (1 << 32) + value - 1),
             'message', NULL, NULL, 1, X'7B7D', 0, 1
-        FROM generate_series(1, 100000)
+        FROM series
         """
     )
     leaf = (1 << 32) + 100_000
@@ -120,10 +122,11 @@ def test_finding_ready_work_costs_the_same_with_20_000_waiting(store: Any) -> No
     def add(first: int, last: int) -> None:
         store.connection.execute(
             """
+            WITH RECURSIVE series (value) AS (SELECT ?1 UNION ALL SELECT value + 1 FROM series WHERE value < ?2)
             INSERT INTO work
             SELECT value, 'b' || value, 1, 1, NULL, 'h', 'd', 'join', 'never', 0, 1, X'5B5D',
                 NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0
-            FROM generate_series(?, ?)
+            FROM series
             """,
             (first, last),
         )

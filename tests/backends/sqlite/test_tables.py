@@ -258,6 +258,7 @@ def test_the_batches_of_a_claim_are_facts_of_a_commit(store: Any) -> None:
     store.call("stamp_claim", [3, 1], r.ClaimStamp("c1", "me", "th", 4, 60, 90, 0))
     query = r.CommitQuery(session=session(1), segments=(), claim_ids=("c1",))
     assert [row.enqueue_seq for row in store.ask("load_commit_facts", query).batches] == [1, 3]
+    assert store.ask("load_commit_facts", replace(query, session=session(2))).batches == ()
 
 
 # ---------------------------------------------------------------------------- graph
@@ -733,6 +734,7 @@ def test_the_census_has_the_fields_of_stats_and_counts_what_there_is(store: Any)
     store.call("stamp_claim", [2], r.ClaimStamp("over", "me", "th", 1, 0, 20, 0))
     store.call("settle_batches", [4], "completed", 5)
     store.call("save_attachment", attachment(1, "a"))
+    store.call("put_object", 1, "a", r.BlobRow("h", "raw", 99, b"1234567"))
     store.call("insert_process", process("p"))
     store.call("insert_process", process("q", status="failed"))
     store.call("insert_event", event("p", 1))
@@ -748,5 +750,6 @@ def test_the_census_has_the_fields_of_stats_and_counts_what_there_is(store: Any)
     assert Stats(**found) == Stats(
         schema_version=1, sessions=1, deleted_sessions=1, revisions=1, nodes=1, blobs=1, blob_bytes=3, pending_work=2,
         claimed_work=1, settled_work=1, attachments=1, attachment_bytes=7, processes=2, running_processes=1, events=1,
-        grants=1, live_leases=1, subscriptions=1, occurrences=1, undelivered=1, artifacts=1, oldest_pending_work_at_ms=2,
+        grants=1, live_leases=1, subscriptions=1, occurrences=1, undelivered=1, artifacts=1,
+        oldest_pending_work_at_ms=2,
     )  # fmt: skip

@@ -67,9 +67,7 @@ class MemoryHousekeeping:
             "running_processes": count(tables.processes, lambda row: row.status == "running"),
             "events": count(tables.events),
             "grants": count(tables.grants),
-            "live_leases": count(
-                tables.leases, lambda row: row.token_hash is not None and row.expires_at_ms > now_ms
-            ),
+            "live_leases": count(tables.leases, lambda row: row.token_hash is not None and row.expires_at_ms > now_ms),
             "subscriptions": count(tables.subscriptions),
             "occurrences": count(tables.occurrences),
             "undelivered": count(
@@ -101,7 +99,7 @@ class MemoryTransaction(MemorySessions, MemoryGraph, MemoryProcesses, MemoryTrig
 
 
 class MemoryBackend:
-    """Implements `ports.Backend`. Several stores may be opened on one backend, as several connections on one database."""
+    """Implements `ports.Backend`. Several stores may share one backend, as several connections share a database."""
 
     durability: Literal["ephemeral", "durable"] = "ephemeral"
     schema_version = SCHEMA_VERSION

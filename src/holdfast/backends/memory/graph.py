@@ -28,7 +28,9 @@ class MemoryGraph(MemoryWork):
             head=self.tables.revisions.get((session.session_key, session.revision)),
             turn=None if query.turn_id is None else next(turns, None),
             nodes=tuple(await self.find_nodes(query.segments, query.node_ids)),
-            hashes=frozenset(hash for hash in query.hashes if self.tables.blobs.get((session.family, hash)) is not None),
+            hashes=frozenset(
+                hash for hash in query.hashes if self.tables.blobs.get((session.family, hash)) is not None
+            ),
             batches=tuple(batches) if query.claim_ids else (),
             sources=tuple(await self.find_sources(query.sources)),
             lease=self.tables.leases.get(("session", str(session.session_key))) if query.with_lease else None,
@@ -134,7 +136,7 @@ class MemoryGraph(MemoryWork):
         found = self.tables.nodes.scan(
             lambda row: row.session_key == session_key and row.epoch == epoch and row.node_key > first
         )
-        return sum(self.tables.nodes.drop(row.node_key) for row in list(found)[:limit])
+        return sum(self.tables.nodes.drop(row.node_key) for row in list(found)[::-1][:limit])
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         return [row for hash in hashes if (row := self.tables.blobs.get((family, hash))) is not None]

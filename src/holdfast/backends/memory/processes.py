@@ -30,11 +30,13 @@ class MemoryProcesses(MemoryWork):
 
     async def list_processes(self, filter: r.ProcessFilter) -> list[r.ProcessRow]:
         found = self.tables.processes.scan(
-            lambda row: filter.status in (None, row.status)
-            and filter.waiting in (None, row.waiting)
-            and filter.definition_hash in (None, row.definition_hash)
-            and filter.originator_session_id in (None, row.originator_session_id)
-            and (filter.after is None or row.process_id > filter.after)
+            lambda row: (
+                filter.status in (None, row.status)
+                and filter.waiting in (None, row.waiting)
+                and filter.definition_hash in (None, row.definition_hash)
+                and filter.originator_session_id in (None, row.originator_session_id)
+                and (filter.after is None or row.process_id > filter.after)
+            )
         )
         return list(found)[: filter.limit]
 
@@ -57,10 +59,12 @@ class MemoryProcesses(MemoryWork):
 
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         found = self.tables.events.scan(
-            lambda row: row.process_id == filter.process_id
-            and row.sequence > filter.after
-            and filter.type in (None, row.type)
-            and (not filter.pending_wakes or (row.wake is not None and not row.acked))
+            lambda row: (
+                row.process_id == filter.process_id
+                and row.sequence > filter.after
+                and filter.type in (None, row.type)
+                and (not filter.pending_wakes or (row.wake is not None and not row.acked))
+            )
         )
         return list(found)[: filter.limit]
 
@@ -169,22 +173,22 @@ class MemoryTriggers:
 
     async def list_subscriptions(self, filter: r.SubscriptionFilter) -> list[r.SubscriptionRow]:
         found = self.tables.subscriptions.scan(
-            lambda row: filter.session_id in (None, row.session_id)
-            and (not filter.host_only or row.session_id is None)
-            and filter.sequence in (None, row.sequence)
-            and filter.name in (None, row.name)
-            and filter.source_type in (None, row.source_type)
-            and filter.source_key in (None, row.source_key)
-            and filter.target_hash in (None, row.target_hash)
-            and filter.enabled in (None, row.enabled)
-            and (filter.after is None or row.sequence > filter.after)
+            lambda row: (
+                filter.session_id in (None, row.session_id)
+                and (not filter.host_only or row.session_id is None)
+                and filter.sequence in (None, row.sequence)
+                and filter.name in (None, row.name)
+                and filter.source_type in (None, row.source_type)
+                and filter.source_key in (None, row.source_key)
+                and filter.target_hash in (None, row.target_hash)
+                and filter.enabled in (None, row.enabled)
+                and (filter.after is None or row.sequence > filter.after)
+            )
         )
         return list(found)[: filter.limit]
 
     async def drop_session_subscriptions(self, session_id: str) -> int:
-        sequences = {
-            row.sequence for row in self.tables.subscriptions.scan(lambda row: row.session_id == session_id)
-        }
+        sequences = {row.sequence for row in self.tables.subscriptions.scan(lambda row: row.session_id == session_id)}
         for key in self.tables.deliveries.keys(lambda key: key[1] in sequences):
             self.tables.deliveries.drop(key)
         return sum(self.tables.subscriptions.drop(sequence) for sequence in sequences)
@@ -224,10 +228,12 @@ class MemoryTriggers:
             return row.reserved_at_ms, row.occurrence_id, row.subscription_sequence
 
         found = self.tables.deliveries.scan(
-            lambda row: row.state == "reserved"
-            and row.reserved_at_ms <= reserved_until_ms
-            and self.tables.processes.get(row.process_id) is None
-            and (after is None or place(row) > after)
+            lambda row: (
+                row.state == "reserved"
+                and row.reserved_at_ms <= reserved_until_ms
+                and self.tables.processes.get(row.process_id) is None
+                and (after is None or place(row) > after)
+            )
         )
         return sorted(found, key=place)[:limit]
 

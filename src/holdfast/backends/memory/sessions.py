@@ -21,7 +21,9 @@ class MemorySessions:
 
     async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
         wanted = set(session_keys)
-        return {row.session_key: row.session_id for row in self.tables.sessions.scan(lambda row: row.session_key in wanted)}
+        return {
+            row.session_key: row.session_id for row in self.tables.sessions.scan(lambda row: row.session_key in wanted)
+        }
 
     async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
         key = self.tables.next_number("session_key")
@@ -42,11 +44,13 @@ class MemorySessions:
             return (row.session_key,) if since is None else (row.changed_at_ms, row.session_key)
 
         found = self.tables.sessions.scan(
-            lambda row: row.deleted_at_ms is None
-            and (filter.owner is None or row.owner == filter.owner)
-            and (filter.parent is None or row.parent_session_id == filter.parent)
-            and (since is None or row.changed_at_ms >= since)
-            and (filter.after is None or place(row) > filter.after)
+            lambda row: (
+                row.deleted_at_ms is None
+                and (filter.owner is None or row.owner == filter.owner)
+                and (filter.parent is None or row.parent_session_id == filter.parent)
+                and (since is None or row.changed_at_ms >= since)
+                and (filter.after is None or place(row) > filter.after)
+            )
         )
         return sorted(found, key=place)[: filter.limit]
 
@@ -74,7 +78,9 @@ class MemorySessions:
         return sorted(reach.items())
 
     async def count_revisions(self, session_key: int, *, below: int) -> int:
-        return len(list(self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision < below)))
+        return len(
+            list(self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision < below))
+        )
 
     async def drop_revisions(self, session_key: int, *, below: int, limit: int) -> int:
         old = list(self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision < below))

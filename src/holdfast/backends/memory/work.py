@@ -20,9 +20,7 @@ class MemoryWork:
     tables: Tables
 
     def _unsettled(self, session_key: int) -> list[r.BatchRow]:
-        return list(
-            self.tables.work.scan(lambda row: row.session_key == session_key and row.settled_state is None)
-        )
+        return list(self.tables.work.scan(lambda row: row.session_key == session_key and row.settled_state is None))
 
     async def find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
         wanted = set(pairs)
@@ -43,9 +41,7 @@ class MemoryWork:
         return ready[:limit]
 
     async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
-        others = [
-            row for row in self._unsettled(session_key) if _live(row, now_ms) and row.claim_owner != owner_id
-        ]
+        others = [row for row in self._unsettled(session_key) if _live(row, now_ms) and row.claim_owner != owner_id]
         return bool(others), any(row.claim_exclusive for row in others)
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
@@ -56,7 +52,7 @@ class MemoryWork:
         return [row for row in self._unsettled(session_key) if row.claim_id == claim_id]
 
     async def stamp_claim(self, seqs: Sequence[int], claim: r.ClaimStamp) -> int:
-        changes = {
+        changes: dict[str, object] = {
             "claim_id": claim.claim_id,
             "claim_owner": claim.owner_id,
             "claim_token_hash": claim.token_hash,
@@ -166,10 +162,12 @@ class MemoryWork:
             return row.intent_at_ms, row.attachment_id, row.session_key
 
         found = self.tables.attachments.scan(
-            lambda row: row.committed_at_ms is None
-            and row.intent_at_ms <= older_than_ms
-            and session_key in (None, row.session_key)
-            and (after is None or place(row) > after)
+            lambda row: (
+                row.committed_at_ms is None
+                and row.intent_at_ms <= older_than_ms
+                and session_key in (None, row.session_key)
+                and (after is None or place(row) > after)
+            )
         )
         return sorted(found, key=place)[:limit]
 
@@ -193,10 +191,10 @@ class MemoryWork:
     async def get_object(self, family: int, attachment_id: str) -> r.BlobRow | None:
         return self.tables.attachment_objects.get((family, attachment_id))
 
-    async def drop_object(self, family: int, attachment_id: str) -> int:
+    async def drop_object(self, family: int, attachment_id: str) -> int | None:
         row = self.tables.attachment_objects.get((family, attachment_id))
         self.tables.attachment_objects.drop((family, attachment_id))
-        return 0 if row is None else len(row.body)
+        return None if row is None else len(row.body)
 
 
 UNCLAIMED: dict[str, object] = {

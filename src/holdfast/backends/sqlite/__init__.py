@@ -1,6 +1,6 @@
 """The SQLite backend: one file holds everything."""
 
 from holdfast.backends.sqlite.backend import SqliteBackend
-from holdfast.backends.sqlite.options import SqliteOptions
+from holdfast.records.options import SqliteOptions
 
 __all__ = ["SqliteBackend", "SqliteOptions"]

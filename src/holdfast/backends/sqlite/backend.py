@@ -12,12 +12,12 @@ import apsw
 
 from holdfast.backends.sqlite.link import Link
 from holdfast.backends.sqlite.opening import MEMORY, SCHEMA_VERSION, open_link, schema_text
-from holdfast.backends.sqlite.options import SqliteOptions
 from holdfast.backends.sqlite.readers import Readers
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
+from holdfast.records.options import SqliteOptions
 from holdfast.waiting import Signals, Waiting, run_to_end
 
 T = TypeVar("T")

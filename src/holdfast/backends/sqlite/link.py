@@ -10,9 +10,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
-from holdfast.backends.sqlite.options import SqliteOptions
 from holdfast.backends.sqlite.translation import BUSY, translated
 from holdfast.errors import Unavailable
+from holdfast.records.options import SqliteOptions
 from holdfast.statements import Statements, load_statements
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from typing import Final
 import apsw
 
 from holdfast.backends.sqlite.link import Link, until_free
-from holdfast.backends.sqlite.options import SqliteOptions
 from holdfast.errors import HoldfastError, Incompatible, InvalidRequest, SchemaMissing, SchemaTooNew, Unavailable
+from holdfast.records.options import SqliteOptions
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x484F4C44
@@ -77,13 +77,23 @@ def _prepare(link: Link, options: SqliteOptions) -> None:
         # SQLite quietly opens a file for reading only when it may not write; every commit would fail.
         raise Unavailable(f"{link.path}: this user may not write to the file: change its permissions")
     # Looked at before anything is changed, so that a file that is not ours stays as it is.
-    version = _found_version(link)
+    version = _version_in_snapshot(link)
     if version < SCHEMA_VERSION and not options.migrate:
         raise SchemaMissing(version, SCHEMA_VERSION)
     if link.path != MEMORY:
         _write_ahead(link, new=version == 0)
     if version < SCHEMA_VERSION:
         _upgrade(link)
+
+
+def _version_in_snapshot(link: Link) -> int:
+    """The version, read at one moment: between two readings another process may have made the whole schema."""
+    link.control("begin_read")
+    try:
+        return _found_version(link)
+    finally:
+        if link.connection.in_transaction:
+            link.control("rollback")
 
 
 def _found_version(link: Link) -> int:

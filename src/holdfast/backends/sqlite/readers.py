@@ -11,11 +11,11 @@ from typing import TypeVar
 import apsw
 
 from holdfast.backends.sqlite.link import Link
-from holdfast.backends.sqlite.options import SqliteOptions
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.translation import translated
 from holdfast.errors import PoolTimeout, StoreClosed
 from holdfast.ports import Clock, Operation
+from holdfast.records.options import SqliteOptions
 from holdfast.waiting import run_to_end
 
 T = TypeVar("T")

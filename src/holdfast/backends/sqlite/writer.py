@@ -19,11 +19,11 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from holdfast.backends.sqlite.link import Link, until_free
-from holdfast.backends.sqlite.options import SqliteOptions
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.translation import translated
 from holdfast.errors import Corrupt, HoldfastError, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation
+from holdfast.records.options import SqliteOptions
 from holdfast.waiting import Signals, run_to_end
 
 T = TypeVar("T")
@@ -210,7 +210,8 @@ class Writer:
             member.error = error
         if not link.connection.in_transaction:
             # SQLite itself gave up, and with this one all that came before it. An operation may even have caught that.
-            raise Unavailable(f"{link.path}: SQLite gave the transaction up: retry") from member.error
+            given_up = Unavailable(f"{link.path}: SQLite gave the transaction up: retry")
+            raise member.error if isinstance(member.error, HoldfastError) else given_up
         if member.error is None:
             if not alone:
                 link.control("release_member")

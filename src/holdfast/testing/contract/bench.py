@@ -1,8 +1,8 @@
 """A database under test, and how many handles a case opens on it.
 
-A case is written once, without `await`, and runs on every backend both ways: through the blocking facade, and through the
-async store driven on an event loop of its own. To test a backend of your own, override the fixture `bench` with something
-that has these methods.
+A case is written once, without `await`, and runs on every backend both ways: through the blocking facade, and
+through the async store driven on an event loop of its own. To test a backend of your own, override the fixture
+`bench` with something that has these methods.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def at_once(*calls: Callable[[], T]) -> list[T | BaseException]:
         try:
             barrier.wait(PATIENCE_S)
             outcomes[index].set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it is handed to the case, which judges it
+        except BaseException as error:
             outcomes[index].set_exception(error)
 
     threads = [threading.Thread(target=run, args=(index, call)) for index, call in enumerate(calls)]
@@ -144,7 +144,7 @@ def in_background(call: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             outcome.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it is handed to the case, which judges it
+        except BaseException as error:
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()

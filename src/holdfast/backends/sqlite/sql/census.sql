@@ -22,7 +22,7 @@ SELECT
     ) AS claimed_work,
     (SELECT count(*) FROM work WHERE settled_state IS NOT NULL) AS settled_work,
     (SELECT count(*) FROM attachments) AS attachments,
-    (SELECT coalesce(sum(byte_count), 0) FROM attachments) AS attachment_bytes,
+    (SELECT coalesce(sum(length(body)), 0) FROM attachment_objects) AS attachment_bytes,
     (SELECT count(*) FROM processes) AS processes,
     (SELECT count(*) FROM processes WHERE status = 'running') AS running_processes,
     (SELECT count(*) FROM events) AS events,

@@ -76,7 +76,8 @@ SELECT
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
 FROM work
-WHERE claim_id IN (SELECT value FROM json_each(?1))
+WHERE claim_id IN (SELECT value FROM json_each(?2))
+    AND session_key = ?1
 ORDER BY enqueue_seq
 
 -- name: stamp_claim
@@ -101,7 +102,8 @@ SET
     claimed_at_ms = NULL,
     claim_expires_at_ms = NULL,
     claim_exclusive = 0
-WHERE enqueue_seq IN (SELECT value FROM json_each(?1))
+WHERE settled_state IS NULL
+    AND enqueue_seq IN (SELECT value FROM json_each(?1))
 
 -- name: settle_keyed_batches
 UPDATE work
@@ -158,7 +160,7 @@ SELECT enqueue_seq
 FROM work
 WHERE settled_state IS NOT NULL
     AND settled_at_ms <= ?1
-ORDER BY settled_at_ms
+ORDER BY settled_at_ms, enqueue_seq
 LIMIT ?2
 
 -- name: drop_batches

@@ -32,7 +32,7 @@ class Commits(Graph, Work):
             hashes=self._existing_hashes(session.family, query.hashes),
             batches=()
             if not query.claim_ids
-            else tuple(self._all(r.BatchRow, "batches_of_claims", (json_list(query.claim_ids),))),
+            else tuple(self._all(r.BatchRow, "batches_of_claims", (session.session_key, json_list(query.claim_ids)))),
             sources=tuple(self._find_sources(query.sources)),
             lease=self._find_lease(SESSION_LEASE, str(session.session_key)) if query.with_lease else None,
         )

@@ -1,18 +1,15 @@
-"""What a database must provide: two transactions on one session never interleave, and one that raises leaves no trace.
+"""The tables that a database must provide: rows in, rows out, with no meaning of their own.
 
-Every method is one trip and knows nothing of meaning: rows in, rows out, in the order that its first line says. A listing
-takes a limit. Methods that end in a count say how many rows changed, and never treat zero as success on their own.
+Every method is one trip, in the order that its first line says. A listing takes a limit. A method that answers a count
+says how many rows changed, and never treats zero as success on its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 from holdfast import rows as r
-
-T = TypeVar("T")
 
 
 class SessionTables(Protocol):
@@ -83,13 +80,20 @@ class GraphTables(Protocol):
     """Nodes and blobs, shared by a family."""
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
-        """Head (at `session.revision`), turn, named nodes, hashes of the family that exist, every batch under one of the
-        claim ids, batches with the (session key, source key) pairs, and the lease ("session", session key as text)."""
+        """Everything that a commit is judged by.
+
+        The head is the revision at `session.revision`; hashes are those that the family has; batches are all that bear
+        one of the claim ids; sources those with the (session key, source key) pairs; the lease is that of the resource
+        ("session", session key as text).
+        """
         ...
 
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
-        """Write everything: counters are added up (an existing counter keeps its place), blobs that exist are skipped,
-        completed batches are settled as `settle_batches` does, uncommitted attachments of the session are stamped."""
+        """Write everything that a commit changes.
+
+        Usage is added to existing counters, which keep their place; blobs that exist are skipped; completed batches are
+        settled as `settle_batches` does; the session's uncommitted attachments are stamped.
+        """
         ...
 
     async def find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
@@ -97,7 +101,7 @@ class GraphTables(Protocol):
         ...
 
     async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
-        """From the leaf towards the root, leaf first, at most `last`; a node that is not live ends it and is left out."""
+        """From the leaf towards the root, at most `last` nodes; one that is not live ends it and is left out."""
         ...
 
     async def read_nodes(
@@ -119,7 +123,7 @@ class GraphTables(Protocol):
         ...
 
     async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
-        """Turn up to `limit` tombstoned nodes (of one session, or of all) into vacuumed ones: payload `null`, no cause."""
+        """Turn up to `limit` tombstoned nodes, of one session or all, into vacuumed ones: payload `null`, no cause."""
         ...
 
     async def node_epochs(self, session_key: int) -> list[int]:
@@ -127,7 +131,7 @@ class GraphTables(Protocol):
         ...
 
     async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
-        """Delete up to `limit` nodes of the epoch whose position is greater than `above`. Returns the count."""
+        """Delete up to `limit` nodes of the epoch whose position is greater than `above`, last ones first. Counts."""
         ...
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
@@ -183,13 +187,13 @@ class WorkTables(Protocol):
         ...
 
     async def settle_batches(self, seqs: Sequence[int], state: str, now_ms: int) -> int:
-        """End unsettled batches: with a source key they are kept, claim cleared, in `state`; without one they are deleted."""
+        """End unsettled batches: with a source key they stay, unclaimed, in `state`; without one they are deleted."""
         ...
 
     async def list_batches(
         self, session_key: int, *, pending_at_ms: int | None, after: int, limit: int
     ) -> list[r.BatchRow]:
-        """Unsettled batches by sequence, greater than `after`; with `pending_at_ms`, only those not under a live claim."""
+        """Unsettled batches by sequence, beyond `after`; with `pending_at_ms`, those under no live claim then."""
         ...
 
     async def next_due_ms(self, session_key: int, now_ms: int) -> int | None:
@@ -243,7 +247,7 @@ class AttachmentTables(Protocol):
     async def list_uncommitted(
         self, session_key: int | None, *, older_than_ms: int, after: tuple[int, str, int] | None, limit: int
     ) -> list[r.AttachmentRow]:
-        """Uncommitted rows with `intent_at_ms <=` the bound, by (intent_at_ms, attachment_id, session_key), beyond `after`."""
+        """Uncommitted rows up to the bound by (intent_at_ms, attachment_id, session_key), beyond `after`."""
         ...
 
     async def copy_committed_attachments(self, from_key: int, to_key: int) -> int:
@@ -262,8 +266,8 @@ class AttachmentTables(Protocol):
         """Stored bytes."""
         ...
 
-    async def drop_object(self, family: int, attachment_id: str) -> int:
-        """Delete stored bytes. Returns their size as stored, 0 if there were none."""
+    async def drop_object(self, family: int, attachment_id: str) -> int | None:
+        """Delete stored bytes. Returns their size as stored, None if there were none."""
         ...
 
 
@@ -319,8 +323,10 @@ class ProcessTables(Protocol):
         ...
 
     async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
-        """Delete (or only count) up to `limit` ended processes with `updated_at_ms <=` the bound, by (updated_at_ms, id),
-        with events, grants and leases (fence floor raised): (processes, events)."""
+        """Delete, or only count, up to `limit` ended processes with their events: (processes, events).
+
+        Those with `updated_at_ms <=` the bound, by (updated_at_ms, id). Grants go along, and leases as in `drop_lease`.
+        """
         ...
 
 
@@ -386,7 +392,7 @@ class TriggerTables(Protocol):
         ...
 
     async def drop_session_subscriptions(self, session_id: str) -> int:
-        """Delete the subscriptions of any frame of a session, with their deliveries. Returns the subscriptions' count."""
+        """Delete the subscriptions of any frame of a session, with their deliveries. Counts the subscriptions."""
         ...
 
     async def find_occurrence(self, occurrence_id: str) -> r.OccurrenceRow | None:
@@ -416,13 +422,17 @@ class TriggerTables(Protocol):
     async def list_undelivered(
         self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
     ) -> list[r.DeliveryRow]:
-        """Reserved deliveries whose process does not exist, with `reserved_at_ms <=` the bound, by (reserved_at_ms,
-        occurrence_id, subscription_sequence), beyond `after`."""
+        """Deliveries reserved up to the bound whose process does not exist.
+
+        By (reserved_at_ms, occurrence_id, subscription_sequence), beyond `after`.
+        """
         ...
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
-        """Delete (or only count) up to `limit` occurrences with `occurred_at_ms <=` the bound and no delivery still
-        reserved, by (occurred_at_ms, id), with their deliveries: (occurrences, deliveries)."""
+        """Delete, or only count, up to `limit` occurrences with their deliveries: (occurrences, deliveries).
+
+        Those with `occurred_at_ms <=` the bound and no delivery still reserved, by (occurred_at_ms, id).
+        """
         ...
 
 
@@ -447,105 +457,4 @@ class HousekeepingTables(Protocol):
 
     async def census(self, now_ms: int) -> dict[str, int | None]:
         """The numbers of `records.maintenance.Stats`, by field name."""
-        ...
-
-
-class Transaction(
-    SessionTables,
-    GraphTables,
-    WorkTables,
-    AttachmentTables,
-    ProcessTables,
-    GrantTables,
-    TriggerTables,
-    HousekeepingTables,
-    Protocol,
-):
-    """Everything an operation may do, in one transaction and at one clock reading."""
-
-    @property
-    def now_ms(self) -> int:
-        """The transaction's one clock reading."""
-        ...
-
-    def notify(self, topic: str) -> None:
-        """Wake those who wait on a topic, once and after the transaction is durable."""
-        ...
-
-
-Operation = Callable[[Transaction], Coroutine[Any, Any, T]]
-"""One operation: given a transaction, it loads, decides and applies."""
-
-
-class Clock(Protocol):
-    """What time it is."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
-        ...
-
-
-class AttachmentBytes(Protocol):
-    """Where attachment bytes live when it is not the database. Names are hashes and never come from a caller."""
-
-    def put(self, space: str, name: str, data: bytes) -> None:
-        """Store durably; existing bytes of the name stay."""
-        ...
-
-    def get(self, space: str, name: str) -> bytes | None:
-        """The bytes, or None if there are none."""
-        ...
-
-    def delete(self, space: str, name: str) -> int:
-        """Remove. Returns how many bytes that freed, 0 if there were none."""
-        ...
-
-
-class Backend(Protocol):
-    """A database behind a store. Its coroutines suspend only where its way of waiting does."""
-
-    @property
-    def durability(self) -> Literal["ephemeral", "durable"]:
-        """Whether what is acknowledged survives the process."""
-        ...
-
-    @property
-    def schema_version(self) -> int:
-        """The version of the stored schema."""
-        ...
-
-    def ddl(self) -> str:
-        """The statements that make the schema; empty where there is none."""
-        ...
-
-    async def write(self, operation: Operation[T]) -> T:
-        """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
-        ...
-
-    async def read(self, operation: Operation[T]) -> T:
-        """Run an operation that only reads, in one snapshot."""
-        ...
-
-    def watch(self, topic: str) -> Future[None]:
-        """A future that is done at the next change of the topic, in whatever process it happens. Cancel it when unused."""
-        ...
-
-    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
-        """Wait for a watched change; False when the time ran out first."""
-        ...
-
-    async def offload(self, call: Callable[[], T]) -> T:
-        """Run blocking file work without holding up anybody else."""
-        ...
-
-    def drive(self, work: Awaitable[T]) -> T:
-        """Run a coroutine of this backend to its end for a blocking caller."""
-        ...
-
-    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table, for tests that compare before with after."""
-        ...
-
-    async def close(self) -> None:
-        """Finish what was accepted, refuse what comes later, and let everything go."""
         ...

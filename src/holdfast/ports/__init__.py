@@ -1,0 +1,121 @@
+"""A database must provide this: transactions on one session never interleave, and one that raises leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Literal, Protocol, TypeVar
+
+from holdfast.ports.tables import (
+    AttachmentTables,
+    GrantTables,
+    GraphTables,
+    HousekeepingTables,
+    ProcessTables,
+    SessionTables,
+    TriggerTables,
+    WorkTables,
+)
+
+T = TypeVar("T")
+
+
+class Transaction(
+    SessionTables,
+    GraphTables,
+    WorkTables,
+    AttachmentTables,
+    ProcessTables,
+    GrantTables,
+    TriggerTables,
+    HousekeepingTables,
+    Protocol,
+):
+    """Everything an operation may do, in one transaction and at one clock reading."""
+
+    @property
+    def now_ms(self) -> int:
+        """The transaction's one clock reading."""
+        ...
+
+    def notify(self, topic: str) -> None:
+        """Wake those who wait on a topic, once and after the transaction is durable."""
+        ...
+
+
+Operation = Callable[[Transaction], Coroutine[Any, Any, T]]
+"""One operation: given a transaction, it loads, decides and applies."""
+
+
+class Clock(Protocol):
+    """What time it is."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+
+class AttachmentBytes(Protocol):
+    """Where attachment bytes live when it is not the database. Names are hashes and never come from a caller."""
+
+    def put(self, space: str, name: str, data: bytes) -> None:
+        """Store durably; existing bytes of the name stay."""
+        ...
+
+    def get(self, space: str, name: str) -> bytes | None:
+        """The bytes, or None if there are none."""
+        ...
+
+    def delete(self, space: str, name: str) -> int | None:
+        """Remove. Returns how many bytes that freed, None if there were none."""
+        ...
+
+
+class Backend(Protocol):
+    """A database behind a store. Its coroutines suspend only where its way of waiting does."""
+
+    @property
+    def durability(self) -> Literal["ephemeral", "durable"]:
+        """Whether what is acknowledged survives the process."""
+        ...
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the stored schema."""
+        ...
+
+    def ddl(self) -> str:
+        """The statements that make the schema; empty where there is none."""
+        ...
+
+    async def write(self, operation: Operation[T]) -> T:
+        """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
+        ...
+
+    async def read(self, operation: Operation[T]) -> T:
+        """Run an operation that only reads, in one snapshot."""
+        ...
+
+    def watch(self, topic: str) -> Future[None]:
+        """A future of the topic's next change, in whatever process that happens. Cancel it when it is not needed."""
+        ...
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """Wait for a watched change; False when the time ran out first."""
+        ...
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run blocking file work without holding up anybody else."""
+        ...
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a coroutine of this backend to its end for a blocking caller."""
+        ...
+
+    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table, for tests that compare before with after."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted, refuse what comes later, and let everything go."""
+        ...

@@ -1,0 +1,213 @@
+"""What is wrong where: for each kind of value what is not one, and a store with one of everything to try it on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+import holdfast
+from holdfast.blocking import BlockingStore, Session
+
+LARGEST = 2**63 - 1
+DAY_MS = 24 * 3600 * 1000
+
+
+def deep(levels: int, kind: type[list[Any]] | type[dict[str, Any]] = list) -> Any:
+    """A document of nested containers: `deep(1)` is `[]`."""
+    value: Any = kind()
+    for _ in range(levels - 1):
+        value = [value] if kind is list else {"in": value}
+    return value
+
+
+def endless() -> list[Any]:
+    """A list that contains itself."""
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+NOT_TEXT: tuple[object, ...] = (7, 1.5, True, b"text", object(), ["text"], {})
+NOT_A_RECORD: tuple[object, ...] = (7, "text", b"bytes", object(), {}, [], {"id": "x"})
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def wholes(least: int = 0, most: int = LARGEST) -> tuple[object, ...]:
+    """What a whole number from `least` to `most` is not."""
+    return (least - 1, most + 1, -(2**63) - 1, 2**63, 2**64, True, 1.5, NAN, "1", b"1", object(), [1])
+
+
+WRONG: dict[str, tuple[object, ...]] = {
+    "id": (*NOT_TEXT, "", " ", "\t\n", "a\0b", "\ud800", "i" * 513, "i" * 10_240, "é" * 257),
+    "text": (*NOT_TEXT, "a\0b", "\ud800", "t" * 65_537),
+    "message": (*NOT_TEXT, "\ud800"),
+    "whole": wholes(),
+    "whole1": wholes(1),
+    "ttl": wholes(1, 7 * DAY_MS),
+    "ttl0": wholes(0, 7 * DAY_MS),
+    "page": wholes(1, 1_000),
+    "page0": wholes(0, 1_000),
+    "timeout": wholes(0, 365 * DAY_MS),
+    "at": (True, 1.5, b"n1", object(), [1], "", " ", "a\0b", "\ud800", "i" * 513, 0, -1, 2**63),
+    "flag": (0, 1, "yes", b"", object(), []),
+    "word": ("", "no such word", 7, b"idle", object(), ["idle"], {}),
+    "record": NOT_A_RECORD,
+    "sequence": (7, "text", b"bytes", {}, {"a"}, iter("ab"), object()),
+    "mapping": (7, "text", b"bytes", [("a", 1)], object()),
+    "bytes": (7, "text", [1, 2], {}, object()),
+    "token": (7, b"token", "", "é", "x" * 129, object()),
+    "cursor": (
+        7, b"x", object(), ["x"], "", "garbage", "é", "====", "W10", "e30", "WyJzZXNzaW9ucyIsIC0xXQ", "\ud800", "\0",
+    ),
+    "document": (
+        NAN, INFINITY, -INFINITY, [NAN], {"a": {"b": INFINITY}}, 2**64, -(2**63) - 1, [10**400], 1j,
+        b"bytes", {"a": bytearray()}, (1, 2), {"a": (1,)}, {1: 2}, {"a": {None: 1}}, {True: 1}, {1, 2}, object(),
+        "\ud800", {"a": ["\udfff"]}, {"\ud800": 1}, holdfast.Root(), Path("x"),
+        deep(65), deep(100), deep(100, dict), deep(5_000), endless(),
+    ),
+    "component": (NAN, (1, 2), {1: 2}, "\ud800", object(), deep(65), holdfast.Ref("x"), holdfast.Ref("json-sha256:00")),
+    "ref": (7, b"x", "", "x", "json-sha256:" + "g" * 64, "text-sha256:" + "0" * 64, object()),
+    "schema": (7, "text", [], NAN, {"type": 12}, {"$ref": "https://example.org/x"}, {"pattern": "("}, b"{}", object()),
+    "pointer": (*NOT_TEXT, "a", "a/b", "\0", "\ud800"),
+    "signal": (*NOT_TEXT, "", " ", "a b", "a/b", "é", "a\n", "a\0", "s" * 513),
+}  # fmt: skip
+
+
+class World:
+    """A store with one of everything, each made when a call first needs it."""
+
+    def __init__(self, store: BlockingStore) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    @cached_property
+    def session(self) -> Session:
+        session = self.store.sessions.create("chat")
+        session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n1", payload="hi")], leaf="n1")))
+        return session
+
+    @cached_property
+    def unbound(self) -> Session:
+        return self.store.sessions.unbound()
+
+    @cached_property
+    def batch(self) -> holdfast.WorkBatch:
+        return self.store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="batch"))
+
+    @cached_property
+    def claim(self) -> holdfast.WorkClaim:
+        batch = self.store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        claim = self.store.queue.claim_exactly("chat", [batch.batch_id], owner_id="w1")
+        assert claim is not None
+        return claim
+
+    @cached_property
+    def lease(self) -> holdfast.Lease:
+        return self.store.leases.claim(holdfast.OnSession("chat"), owner_id="w1")
+
+    @cached_property
+    def process_lease(self) -> holdfast.Lease:
+        return self.store.leases.claim(holdfast.OnProcess(self.process), owner_id="w1")
+
+    @cached_property
+    def process(self) -> str:
+        kinds = [
+            holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload())),
+            holdfast.EventType("signal.go"),
+        ]
+        self.store.processes.register(holdfast.ProcessRegistration("job", holdfast.External(), event_types=kinds))
+        self.store.events.append("job", "news", "one")
+        return "job"
+
+    @cached_property
+    def ended(self) -> str:
+        self.store.processes.register(holdfast.ProcessRegistration("ended", holdfast.External()))
+        self.store.processes.complete("ended", holdfast.Completed())
+        return "ended"
+
+    @cached_property
+    def granted(self) -> str:
+        self.store.grants.grant(holdfast.Scope("chat"), self.process)
+        return self.process
+
+    @cached_property
+    def delivery(self) -> holdfast.TriggerDelivery:
+        self.store.triggers.subscribe(
+            holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        )
+        return self.store.triggers.emit("cron", "daily", idempotency_key="monday").deliveries[0]
+
+    @cached_property
+    def attachment(self) -> holdfast.AttachmentRef:
+        return self.session.attachments.put(b"bytes")
+
+
+class Call(NamedTuple):
+    """A right call, and `path:kind` of every part that can be wrong; a `?` behind the kind allows None.
+
+    A refusal names the path of the part, without `drops` in front; `path=field:kind` where it goes by another name.
+    """
+
+    method: str
+    arguments: Callable[[World], Mapping[str, Any]]
+    parts: str
+    drops: str = ""
+    variant: str = ""
+
+    def invoke(self, world: World, arguments: Mapping[str, Any]) -> object:
+        """Run it; an iterator is run to its end."""
+        result = attrgetter(self.method)(world)(**arguments)
+        return list(result) if isinstance(result, Iterator) else result
+
+
+class Target(NamedTuple):
+    """One part of one call."""
+
+    call: Call
+    path: str
+    field: str
+    kind: str
+
+    @property
+    def wrong(self) -> tuple[object, ...]:
+        """Every value that must be refused here."""
+        kind = self.kind.removesuffix("?")
+        takes_none = self.kind.endswith("?") or kind in ("document", "component")
+        return WRONG[kind] if takes_none else (None, *WRONG[kind])
+
+    def __str__(self) -> str:
+        return f"{self.call.method}{self.call.variant}({self.path})"
+
+
+def replaced(value: Any, path: list[str], part: object) -> Any:
+    """The value with one part of it exchanged."""
+    if not path:
+        return part
+    name, *rest = path
+    if isinstance(value, Mapping):
+        return {**value, name: replaced(value[name], rest, part)}
+    if isinstance(value, list | tuple):
+        items: list[Any] = [*value]
+        items[int(name)] = replaced(items[int(name)], rest, part)
+        return items
+    return msgspec.structs.replace(value, **{name: replaced(getattr(value, name), rest, part)})
+
+
+def with_wrong(arguments: Mapping[str, Any], path: str, part: object) -> Mapping[str, Any]:
+    """The arguments of a call with one part exchanged, by its path: `draft.payloads[0]`."""
+    changed: Mapping[str, Any] = replaced(dict(arguments), re.findall(r"\w+", path), part)
+    return changed
+
+
+def parts(path: str, *kinds: str) -> str:
+    """The parts of a record at a path, as `name:kind`; the record itself is `:kind`."""
+    names = [name for line in kinds for name in line.split()]
+    return " ".join(f"{path}{name}" if name.startswith((":", "[")) else f"{path}.{name}" for name in names)

@@ -1,0 +1,440 @@
+"""The queue: work enters once, waits in order for its boundary and its time, and leaves with what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background, refused
+
+WAIT_MS = PATIENCE_S * 1_000
+"""For a wait that must end by itself."""
+
+
+def work(text: str, session_id: str = "chat", **policy: Any) -> holdfast.WorkDraft:
+    """A draft of one payload."""
+    return holdfast.WorkDraft(session_id=session_id, payloads=[text], **policy)
+
+
+def texts(batches: Iterable[holdfast.WorkBatch]) -> list[str]:
+    """The payloads of batches that have one each."""
+    return [item.payload for batch in batches for item in batch.items]
+
+
+def take(store: BlockingStore, owner_id: str = "w1", session_id: str = "chat", **options: Any) -> holdfast.WorkClaim:
+    """A claim that must succeed."""
+    claim = store.queue.claim(session_id, owner_id=owner_id, **options)
+    assert claim is not None, "there was nothing to claim"
+    return claim
+
+
+def settle(store: BlockingStore, claim: holdfast.WorkClaim) -> None:
+    """Complete claimed work with an otherwise empty commit."""
+    store.sessions.handle(claim.session_id).commit(holdfast.Commit(completes=[claim]))
+
+
+class QueueContract(Contract):
+    """`store.queue`: enqueue, order, policies, listings, cancelling, waiting."""
+
+    def test_enqueued_work_is_given_back_as_it_was_sent(self, store: BlockingStore) -> None:
+        batch = store.queue.enqueue(
+            holdfast.WorkDraft(
+                session_id="chat",
+                payloads=[{"type": "turn_input", "text": "hi \N{SNOWMAN}"}, None, [1, 2.5]],
+                source_key="message-1",
+                delivery="after_current_turn_commit",
+                slot="exclusive",
+                merge_key=holdfast.Group("mail"),
+                available_at_ms=17,
+            )
+        )
+        assert [item.payload for item in batch.items] == [
+            {"type": "turn_input", "text": "hi \N{SNOWMAN}"},
+            None,
+            [1, 2.5],
+        ]
+        assert [item.item_id for item in batch.items] == [f"{batch.batch_id}:item:{index}" for index in (0, 1, 2)]
+        assert (batch.session_id, batch.source_key, batch.state) == ("chat", "message-1", "pending")
+        assert (batch.delivery, batch.slot) == ("after_current_turn_commit", "exclusive")
+        assert batch.merge_key == holdfast.Group("mail")
+        assert (batch.available_at_ms, batch.enqueued_at_ms) == (17, 1_700_000_000_000)
+        assert batch.settled_at_ms is None
+        assert store.queue.get("chat", batch.batch_id) == batch
+
+    def test_a_batch_may_have_no_payloads(self, store: BlockingStore) -> None:
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[]))
+        claim = take(store)
+        assert [batch.items for batch in claim.batches] == [()]
+
+    def test_a_draft_without_a_session_is_refused(self, store: BlockingStore, bench: Bench) -> None:
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.queue.enqueue(holdfast.WorkDraft(payloads=["x"]))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "draft.session_id"
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("delivery", "some_day"),
+            ("slot", "alone"),
+            ("merge_key", "always"),
+            ("available_at_ms", -1),
+            ("available_at_ms", 2**63),
+            ("source_key", " "),
+        ],
+        ids=["delivery", "slot", "merge-key", "before-the-epoch", "beyond-63-bits", "blank-source-key"],
+    )
+    def test_a_draft_with_a_wrong_field_is_refused_and_names_it(
+        self, store: BlockingStore, bench: Bench, field: str, value: Any
+    ) -> None:
+        store.queue.enqueue(work("here"))
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.queue.enqueue(work("x", **{field: value}))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == f"draft.{field}"
+
+    def test_more_items_than_the_limit_are_refused(self, bench: Bench) -> None:
+        small = bench.open(limits=holdfast.Limits(batch_items=2))
+        small.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1, 2]))
+        with refused(bench, holdfast.InvalidRequest) as info:
+            small.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1, 2, 3]))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.limit == 2
+
+    # Source keys.
+
+    def test_a_source_key_sent_again_gives_the_first_batch_with_its_payload(self, store: BlockingStore) -> None:
+        first = store.queue.enqueue(work("hi", source_key="message-1"))
+        again = store.queue.enqueue(work("hi", source_key="message-1"))
+        assert again == first
+        assert texts(store.queue.list("chat")) == ["hi"]
+
+    def test_a_source_key_ignores_key_order_and_availability(self, store: BlockingStore) -> None:
+        first = store.queue.enqueue(
+            holdfast.WorkDraft(session_id="chat", payloads=[{"a": 1, "b": 2}], source_key="message-1")
+        )
+        again = store.queue.enqueue(
+            holdfast.WorkDraft(
+                session_id="chat", payloads=[{"b": 2, "a": 1}], source_key="message-1", available_at_ms=9
+            )
+        )
+        assert again == first
+
+    @pytest.mark.parametrize("ending", ["pending", "claimed", "completed", "cancelled"])
+    def test_a_source_key_is_remembered_whatever_became_of_its_work(
+        self, store: BlockingStore, clock: ManualClock, ending: str
+    ) -> None:
+        first = store.queue.enqueue(work("hi", source_key="message-1"))
+        clock.advance(5)
+        if ending == "cancelled":
+            store.queue.cancel("chat", first.batch_id)
+        elif ending != "pending":
+            claim = take(store)
+            if ending == "completed":
+                settle(store, claim)
+        clock.advance(1_000)
+        again = store.queue.enqueue(work("hi", source_key="message-1"))
+        assert (again.batch_id, again.state, texts([again])) == (first.batch_id, ending, ["hi"])
+        assert again.settled_at_ms == (1_700_000_000_005 if ending in {"completed", "cancelled"} else None)
+        unsettled = ["hi"] if ending in {"pending", "claimed"} else []
+        assert texts(store.queue.list("chat")) == unsettled
+        assert (store.queue.claim("chat", owner_id="w2") is None) == (ending != "pending")
+
+    @pytest.mark.parametrize("ending", ["pending", "completed", "cancelled"])
+    def test_a_source_key_with_other_work_is_a_conflict(self, store: BlockingStore, bench: Bench, ending: str) -> None:
+        first = store.queue.enqueue(work("hi", source_key="message-1"))
+        if ending == "completed":
+            settle(store, take(store))
+        elif ending == "cancelled":
+            store.queue.cancel("chat", first.batch_id)
+        for other in (
+            work("changed", source_key="message-1"),
+            work("hi", source_key="message-1", slot="exclusive"),
+            work("hi", source_key="message-1", delivery="after_current_turn_commit"),
+            work("hi", source_key="message-1", merge_key="payload_default"),
+        ):
+            with refused(bench, holdfast.SourceKeyConflict) as info:
+                store.queue.enqueue(other)
+            assert isinstance(info.value, holdfast.SourceKeyConflict)
+            assert (info.value.session_id, info.value.source_key) == ("chat", "message-1")
+
+    def test_a_source_key_belongs_to_its_session(self, store: BlockingStore) -> None:
+        here = store.queue.enqueue(work("hi", source_key="message-1"))
+        there = store.queue.enqueue(work("other", session_id="mail", source_key="message-1"))
+        assert here.batch_id != there.batch_id
+        assert texts(store.queue.list("mail")) == ["other"]
+
+    def test_one_source_key_sent_by_many_at_once_is_one_batch_for_all(self, bench: Bench) -> None:
+        handles = [bench.open() for _ in range(4)]
+        outcomes = at_once(
+            *(lambda handle=handle: handle.queue.enqueue(work("hi", source_key="message-1")) for handle in handles)
+        )
+        batches = [outcome for outcome in outcomes if isinstance(outcome, holdfast.WorkBatch)]
+        assert len(batches) == 4, outcomes
+        assert len({batch.batch_id for batch in batches}) == 1
+        assert texts(handles[0].queue.list("chat")) == ["hi"]
+
+    def test_a_command_is_claimed_alone_and_once_per_idempotency_key(self, store: BlockingStore) -> None:
+        command = holdfast.WorkDraft.command("chat", "refresh_tool_catalog", idempotency_key="k1", reason="changed")
+        first = store.queue.enqueue(command)
+        assert store.queue.enqueue(command).batch_id == first.batch_id
+        second = store.queue.enqueue(
+            holdfast.WorkDraft.command("chat", "refresh_tool_catalog", idempotency_key="k2", reason="changed")
+        )
+        assert first.items[0].payload == {
+            "type": "session_command",
+            "command": {"kind": "refresh_tool_catalog", "reason": "changed"},
+        }
+        assert store.queue.claim("chat", owner_id="w1", boundary="active_turn_checkpoint") is None
+        assert [batch.batch_id for batch in take(store).batches] == [first.batch_id]
+        assert [batch.batch_id for batch in take(store).batches] == [second.batch_id]
+
+    # What goes together, and when.
+
+    def test_adjacent_work_of_one_group_and_delivery_is_claimed_together(self, store: BlockingStore) -> None:
+        a, b = holdfast.Group("a"), holdfast.Group("b")
+        store.queue.enqueue(work("1", merge_key=a))
+        store.queue.enqueue(work("2", merge_key=a))
+        store.queue.enqueue(work("3", merge_key=b))
+        store.queue.enqueue(work("4", merge_key=a, delivery="after_current_turn_commit"))
+        store.queue.enqueue(work("5", merge_key=a))
+        taken = [texts(take(store).batches) for _ in range(4)]
+        assert taken == [["1", "2"], ["3"], ["4"], ["5"]]
+
+    def test_work_of_the_default_group_is_claimed_together(self, store: BlockingStore) -> None:
+        for name in ("1", "2"):
+            store.queue.enqueue(work(name, merge_key="payload_default"))
+        store.queue.enqueue(work("3", merge_key=holdfast.Group("payload_default")))
+        assert texts(take(store).batches) == ["1", "2"]
+        assert texts(take(store).batches) == ["3"]
+
+    def test_work_that_never_merges_goes_alone_however_alike_its_neighbours_are(self, store: BlockingStore) -> None:
+        for name in ("1", "2"):
+            store.queue.enqueue(work(name, merge_key="never"))
+        assert texts(take(store).batches) == ["1"]
+        assert texts(take(store).batches) == ["2"]
+
+    def test_an_exclusive_slot_is_claimed_alone_and_ends_a_group(self, store: BlockingStore) -> None:
+        a = holdfast.Group("a")
+        store.queue.enqueue(work("1", merge_key=a))
+        store.queue.enqueue(work("2", merge_key=a, slot="exclusive"))
+        store.queue.enqueue(work("3", merge_key=a, slot="exclusive"))
+        store.queue.enqueue(work("4", merge_key=a))
+        assert [texts(take(store).batches) for _ in range(4)] == [["1"], ["2"], ["3"], ["4"]]
+
+    def test_max_batches_caps_a_group_and_the_rest_stays_claimable(self, store: BlockingStore) -> None:
+        for name in ("1", "2", "3"):
+            store.queue.enqueue(work(name, merge_key=holdfast.Group("a")))
+        assert store.queue.claim("chat", owner_id="w1", max_batches=0) is None
+        assert texts(take(store, max_batches=2).batches) == ["1", "2"]
+        assert texts(take(store).batches) == ["3"]
+
+    def test_work_for_after_the_turn_holds_the_queue_at_a_checkpoint(self, store: BlockingStore) -> None:
+        store.queue.enqueue(work("later", delivery="after_current_turn_commit"))
+        store.queue.enqueue(work("now"))
+        assert store.queue.claim("chat", owner_id="w1", boundary="active_turn_checkpoint") is None
+        assert texts(take(store, boundary="idle").batches) == ["later"]
+        assert texts(take(store, boundary="active_turn_checkpoint").batches) == ["now"]
+
+    def test_an_unknown_boundary_is_refused(self, store: BlockingStore, bench: Bench) -> None:
+        store.queue.enqueue(work("x"))
+        with refused(bench, holdfast.InvalidRequest):
+            take(store, boundary="whenever")
+
+    def test_work_is_passed_over_until_its_time_has_come(self, store: BlockingStore, clock: ManualClock) -> None:
+        store.queue.enqueue(work("at noon", available_at_ms=clock.now_ms() + 100))
+        store.queue.enqueue(work("at once"))
+        assert texts(store.queue.list_pending("chat")) == ["at noon", "at once"]
+        assert texts(take(store).batches) == ["at once"]
+        clock.advance(99)
+        assert store.queue.claim("chat", owner_id="w1") is None
+        clock.advance(1)
+        assert texts(take(store).batches) == ["at noon"]
+
+    def test_sessions_do_not_see_each_others_work(self, store: BlockingStore) -> None:
+        here = store.queue.enqueue(work("here"))
+        store.queue.enqueue(work("there", session_id="mail"))
+        assert store.queue.get("mail", here.batch_id) is None
+        assert store.queue.cancel("mail", here.batch_id) is None
+        assert store.queue.claim("nobody", owner_id="w1") is None
+        assert texts(take(store, session_id="mail").batches) == ["there"]
+        assert texts(take(store).batches) == ["here"]
+
+    # Listings.
+
+    def test_listings_are_paged_in_the_order_of_enqueueing(self, store: BlockingStore) -> None:
+        for name in ("1", "2", "3", "4", "5"):
+            store.queue.enqueue(work(name))
+        take(store)
+        for listing, expected in (
+            (store.queue.list, ["1", "2", "3", "4", "5"]),
+            (store.queue.list_pending, ["2", "3", "4", "5"]),
+        ):
+            pages: list[list[str]] = []
+            after = None
+            while True:
+                page = listing("chat", after=after, limit=2)
+                pages.append(texts(page))
+                after = page.next
+                if after is None:
+                    break
+            assert [name for page in pages for name in page] == expected
+            assert [len(page) for page in pages] == ([2, 2, 1] if len(expected) == 5 else [2, 2])
+
+    def test_a_listing_without_a_limit_has_fifty_batches(self, store: BlockingStore) -> None:
+        store.sessions.handle("chat").commit(
+            holdfast.Commit(enqueues=[holdfast.WorkDraft(payloads=[index]) for index in range(51)])
+        )
+        page = store.queue.list("chat")
+        assert len(page) == 50
+        assert [batch.items[0].payload for batch in store.queue.list("chat", after=page.next)] == [50]
+
+    def test_a_listing_refuses_what_is_not_its_cursor_or_no_page_size(self, store: BlockingStore, bench: Bench) -> None:
+        store.sessions.create("a")
+        store.sessions.create("b")
+        foreign = store.sessions.list(limit=1).next
+        for wrong in ({"after": foreign}, {"after": "rubbish"}, {"limit": 0}, {"limit": 1_001}):
+            with refused(bench, holdfast.InvalidRequest):
+                store.queue.list("chat", **wrong)  # pyright: ignore[reportArgumentType]
+
+    def test_a_listing_says_what_is_claimed_and_what_waits(self, store: BlockingStore, clock: ManualClock) -> None:
+        store.queue.enqueue(work("1"))
+        store.queue.enqueue(work("2"))
+        take(store, ttl_ms=1_000)
+        assert [batch.state for batch in store.queue.list("chat")] == ["claimed", "pending"]
+        clock.advance(1_000)
+        assert [batch.state for batch in store.queue.list("chat")] == ["pending", "pending"]
+        assert texts(store.queue.list_pending("chat")) == ["1", "2"]
+
+    # Cancelling.
+
+    def test_work_that_nobody_holds_can_be_cancelled_once(self, store: BlockingStore, clock: ManualClock) -> None:
+        batch = store.queue.enqueue(work("x"))
+        cancelled = store.queue.cancel("chat", batch.batch_id)
+        assert cancelled is not None
+        assert (cancelled.state, cancelled.settled_at_ms, texts([cancelled])) == ("cancelled", clock.now_ms(), ["x"])
+        assert store.queue.cancel("chat", batch.batch_id) is None
+        assert store.queue.get("chat", batch.batch_id) is None
+        assert len(store.queue.list("chat")) == 0
+        assert store.queue.cancel("chat", "work:unknown") is None
+
+    def test_work_under_a_live_claim_cannot_be_cancelled(self, store: BlockingStore, clock: ManualClock) -> None:
+        batch = store.queue.enqueue(work("x"))
+        claim = take(store, ttl_ms=1_000)
+        assert store.queue.cancel("chat", batch.batch_id) is None
+        assert texts(store.queue.list("chat")) == ["x"]
+        assert texts(store.queue.list_pending("chat")) == []
+        assert store.queue.abandon(claim) == 1
+        assert texts(store.queue.list_pending("chat")) == ["x"]
+        assert store.queue.cancel("chat", batch.batch_id) is not None
+
+    def test_completed_work_cannot_be_cancelled(self, store: BlockingStore) -> None:
+        batch = store.queue.enqueue(work("x", source_key="k"))
+        settle(store, take(store))
+        assert store.queue.cancel("chat", batch.batch_id) is None
+        found = store.queue.get("chat", batch.batch_id)
+        assert found is not None
+        assert found.state == "completed"
+
+    # Deleted sessions.
+
+    def test_work_for_a_deleted_session_is_refused_until_it_is_made_anew(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        store.sessions.create("chat")
+        batch = store.queue.enqueue(work("old", source_key="k"))
+        claim = take(store)
+        store.sessions.delete("chat")
+        for call in (
+            lambda: store.queue.enqueue(work("x")),
+            lambda: store.queue.claim("chat", owner_id="w1"),
+            lambda: store.queue.claim_exactly("chat", [batch.batch_id], owner_id="w1"),
+            lambda: store.queue.renew(claim),
+            lambda: store.queue.cancel("chat", batch.batch_id),
+            lambda: store.queue.get("chat", batch.batch_id),
+            lambda: store.queue.list("chat"),
+            lambda: store.queue.list_pending("chat"),
+            lambda: store.queue.wait("chat", timeout_ms=0),
+        ):
+            with refused(bench, holdfast.SessionDeleted):
+                call()
+        store.sessions.create("chat")
+        assert len(store.queue.list("chat")) == 0
+        assert store.queue.get("chat", batch.batch_id) is None
+        assert texts([store.queue.enqueue(work("new", source_key="k"))]) == ["new"]
+
+    # Waiting.
+
+    def test_a_wait_ends_at_once_when_there_is_work(self, store: BlockingStore) -> None:
+        store.queue.enqueue(work("x"))
+        store.queue.wait("chat", timeout_ms=0)
+        assert texts(take(store).batches) == ["x"]
+
+    def test_a_wait_without_work_ends_in_its_timeout(self, store: BlockingStore, bench: Bench) -> None:
+        store.queue.enqueue(work("elsewhere", session_id="mail"))
+        with refused(bench, holdfast.WaitTimeout) as info:
+            store.queue.wait("chat", timeout_ms=1)
+        assert isinstance(info.value, holdfast.WaitTimeout)
+        assert info.value.timeout_ms == 1
+        assert info.value.retryable
+
+    def test_a_wait_is_ended_by_an_enqueue_from_another_handle(self, store: BlockingStore, bench: Bench) -> None:
+        other = bench.open()
+        with pytest.raises(holdfast.WaitTimeout):
+            store.queue.wait("chat", timeout_ms=0)
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
+        other.queue.enqueue(work("x"))
+        assert waiting.result(PATIENCE_S) is None
+
+    def test_a_wait_is_ended_by_a_commit_that_enqueues(self, store: BlockingStore, bench: Bench) -> None:
+        other = bench.open()
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
+        other.sessions.handle("mail").commit(holdfast.Commit(enqueues=[work("x")]))
+        assert waiting.result(PATIENCE_S) is None
+
+    def test_a_wait_ends_when_the_time_of_waiting_work_comes(self, store: BlockingStore, clock: ManualClock) -> None:
+        store.queue.enqueue(work("x", available_at_ms=clock.now_ms() + 3_600_000))
+        with pytest.raises(holdfast.WaitTimeout):
+            store.queue.wait("chat", timeout_ms=1)
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
+        clock.advance(3_600_000)
+        assert waiting.result(PATIENCE_S) is None
+
+    def test_a_wait_ends_when_a_claim_is_given_back_or_expires(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        other = bench.open()
+        store.queue.enqueue(work("x"))
+        claim = take(store, ttl_ms=3_600_000)
+        with pytest.raises(holdfast.WaitTimeout):
+            store.queue.wait("chat", timeout_ms=1)
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
+        other.queue.abandon(claim)
+        assert waiting.result(PATIENCE_S) is None
+        take(store, ttl_ms=3_600_000)
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
+        clock.advance(3_600_000)
+        assert waiting.result(PATIENCE_S) is None
+
+    def test_a_wait_knows_the_boundary(self, store: BlockingStore) -> None:
+        batch = store.queue.enqueue(work("later", delivery="after_current_turn_commit"))
+        store.queue.enqueue(work("now"))
+        store.queue.wait("chat", timeout_ms=0, boundary="idle")
+        with pytest.raises(holdfast.WaitTimeout):
+            store.queue.wait("chat", timeout_ms=1, boundary="active_turn_checkpoint")
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, boundary="active_turn_checkpoint"))
+        store.queue.cancel("chat", batch.batch_id)
+        assert waiting.result(PATIENCE_S) is None
+
+    def test_a_wait_on_a_session_that_is_deleted_meanwhile_says_so(self, store: BlockingStore, bench: Bench) -> None:
+        other = bench.open()
+        store.sessions.create("chat")
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
+        other.sessions.delete("chat")
+        with pytest.raises(holdfast.SessionDeleted):
+            waiting.result(PATIENCE_S)

@@ -1,0 +1,7 @@
+"""The attachment contract on our own backends."""
+
+from holdfast.testing.contract.attachments import AttachmentContract
+
+
+class TestAttachments(AttachmentContract):
+    pass

@@ -1,0 +1,7 @@
+"""The claim contract on our own backends."""
+
+from holdfast.testing.contract.claims import ClaimContract
+
+
+class TestClaims(ClaimContract):
+    pass

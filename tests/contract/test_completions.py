@@ -1,0 +1,7 @@
+"""The completion contract on our own backends."""
+
+from holdfast.testing.contract.completions import CompletionContract
+
+
+class TestCompletions(CompletionContract):
+    pass

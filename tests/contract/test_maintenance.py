@@ -1,0 +1,7 @@
+"""The maintenance contract on our own backends."""
+
+from holdfast.testing.contract.maintenance import MaintenanceContract
+
+
+class TestMaintenance(MaintenanceContract):
+    pass

@@ -1,0 +1,88 @@
+"""The committed reference is what the docstrings say today, and no public name is missing from it."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import holdfast
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "reference"
+FACETS = {
+    "sessions.md": ["store.sessions", "session"],
+    "queue.md": ["store.queue"],
+    "leases.md": ["store.leases"],
+    "processes.md": ["store.processes", "store.events"],
+    "grants.md": ["store.grants"],
+    "triggers.md": ["store.triggers"],
+    "attachments.md": ["session.attachments", "store.attachments"],
+    "artifacts.md": ["store.artifacts"],
+    "maintenance.md": ["store.maintenance"],
+}
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    """`tools/reference.py`, which is a script and no package."""
+    spec = importlib.util.spec_from_file_location("reference_tool", ROOT / "tools" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # A dataclass looks its module up while it is made.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_the_committed_reference_is_current(reference: ModuleType) -> None:
+    assert reference.outdated() == [], "run: python tools/reference.py"
+
+
+@pytest.mark.parametrize("name", sorted(holdfast.__all__))
+def test_a_public_name_is_in_the_index_and_on_the_page_that_it_links_to(name: str) -> None:
+    index = (FOLDER / "index.md").read_text(encoding="utf-8")
+    link = re.search(rf"\| \[`{name}`\]\((\w+\.md)#(\w+)\) \| (.+) \|", index)
+    assert link is not None, f"{name} is not in the index, or has no docstring"
+    headings = re.findall(r"^#+ `?([\w.]+)`?$", (FOLDER / link[1]).read_text(encoding="utf-8"), re.MULTILINE)
+    assert link[2] in [heading.lower() for heading in headings]
+
+
+@pytest.mark.parametrize(("page", "facets"), FACETS.items(), ids=FACETS)
+def test_every_method_of_a_facet_has_a_section(page: str, facets: list[str]) -> None:
+    text = (FOLDER / page).read_text(encoding="utf-8")
+    with holdfast.open_blocking("memory:") as store:
+        owners = {"store": store, "session": store.sessions.handle("any")}
+        for facet in facets:
+            owner, *path = facet.split(".")
+            value = getattr(owners[owner], path[0]) if path else owners[owner]
+            methods = [name for name in dir(value) if not name.startswith("_") and callable(getattr(value, name))]
+            assert methods
+            for method in methods:
+                if method != "attachments":
+                    assert f"### `{facet}.{method}`\n" in text
+
+
+def test_a_page_that_was_changed_by_hand_is_noticed(reference: ModuleType, tmp_path: Path) -> None:
+    assert "errors.md" in reference.write(tmp_path)
+    assert reference.outdated(tmp_path) == []
+    (tmp_path / "errors.md").write_text("# Errors\n", encoding="utf-8")
+    (tmp_path / "queue.md").unlink()
+    (tmp_path / "older.md").write_text("left over\n", encoding="utf-8")
+    assert reference.outdated(tmp_path) == ["errors.md", "older.md", "queue.md"]
+    assert reference.write(tmp_path) == ["errors.md", "older.md", "queue.md"]
+    assert reference.outdated(tmp_path) == []
+
+
+def test_a_public_name_without_a_page_is_refused(reference: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stranger:
+        """A name from a module that no page is for."""
+
+    Stranger.__module__ = "holdfast.elsewhere"
+    monkeypatch.setattr(holdfast, "Stranger", Stranger, raising=False)
+    with pytest.raises(LookupError, match="Stranger"):
+        reference.topic_of("Stranger")

@@ -1,0 +1,58 @@
+"""Many short lives instead of one long one: a failing life is replayed by its seed and made as short as it can be."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.state_machine import processes, sessions, work  # registers the rules
+from tests.state_machine.machine import RULES, Difference, Machine
+
+__all__ = ["RULES", "Difference", "live", "live_often", "processes", "sessions", "shortened", "work"]
+
+LIFE_STEPS = 400
+SHRINK_SECONDS = 20
+
+
+def live(seed: str, numbers: Sequence[int], folder: Path) -> Counter[str]:
+    """One life. Returns how often each answer was seen."""
+    machine = Machine(seed, folder)
+    try:
+        machine.run(numbers)
+        return machine.answered
+    finally:
+        machine.close()
+
+
+def live_often(seed: str, steps: int, folder: Path) -> tuple[int, Counter[str]]:
+    """Lives until so many steps are done. A difference is reported with the shortest life that shows it."""
+    done, answered = 0, Counter[str]()
+    while done < steps:
+        numbers = range(min(LIFE_STEPS, steps - done))
+        life = f"{seed}/{done}"
+        try:
+            answered += live(life, numbers, folder)
+        except Difference as difference:
+            short = shortened(life, list(numbers), folder, difference)
+            raise Difference(f"in the life {life}: {short}") from None
+        done += len(numbers)
+    return done, answered
+
+
+def shortened(seed: str, numbers: list[int], folder: Path, found: Difference) -> Difference:
+    """Leave out ever smaller stretches of a failing life for as long as it still fails, or the time is up."""
+    deadline = time.monotonic() + SHRINK_SECONDS
+    size = len(numbers) // 2
+    while size >= 1 and time.monotonic() < deadline:
+        start = 0
+        while start < len(numbers) and time.monotonic() < deadline:
+            fewer = numbers[:start] + numbers[start + size :]
+            try:
+                live(seed, fewer, folder)
+                start += size
+            except Difference as difference:
+                numbers, found = fewer, difference
+        size //= 2
+    return found

@@ -1,0 +1,257 @@
+"""The machine makes one random choice after another, applies it to both sides, and stops at the first difference.
+
+Each step draws from a generator of its own, seeded by the life's seed and the step's number. So a life can be replayed with
+steps left out and the rest unchanged, which is how a failing one is made short.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import holdfast
+from holdfast.blocking import Session as BlockingSession
+from holdfast.testing.clock import ManualClock
+from tests.state_machine.sides import (
+    HANDLES,
+    Outcome,
+    Side,
+    first_difference,
+    memory_side,
+    outcome_of,
+    rows_of,
+    sqlite_side,
+)
+
+T = TypeVar("T")
+
+REMEMBERED = 12
+DUMP_EVERY = 50
+TRACE_EVERY = 7
+LINE = 1_000
+START_MS = 1_000_000
+SESSIONS = ("s1", "s2", "s3")
+FORKS = ("f1", "f2")
+OWNERS = ("w1", "w2", "w3")
+
+
+class Difference(AssertionError):
+    """The two sides disagree, or one of them broke."""
+
+
+class Handle:
+    """A session handle of each side."""
+
+    def __init__(self, sides: tuple[BlockingSession, BlockingSession]) -> None:
+        self.sides = sides
+
+    @property
+    def session_id(self) -> str | None:
+        return self.sides[0].session_id
+
+    def __repr__(self) -> str:
+        return f"<handle {self.session_id}>"
+
+
+Rule = Callable[["Machine"], Any]
+RULES: list[tuple[int, Rule]] = []
+PRELUDE: list[Rule] = []
+"""What every life begins with, so that it is not spent on things that do not exist."""
+
+
+def rule(weight: int, *, first: int = 0) -> Callable[[Rule], Rule]:
+    """Register something that can happen, how often it does, and how often a life begins with it."""
+
+    def register(function: Rule) -> Rule:
+        RULES.append((weight, function))
+        PRELUDE.extend([function] * first)
+        return function
+
+    return register
+
+
+class Memory:
+    """What the machine remembers of answers, so that later steps collide with earlier ones; the oldest is forgotten."""
+
+    def __init__(self) -> None:
+        self.handles: deque[Handle] = deque(maxlen=8)
+        self.claims: deque[holdfast.WorkClaim] = deque(maxlen=REMEMBERED)
+        self.leases: deque[holdfast.Lease] = deque(maxlen=REMEMBERED)
+        self.commits: deque[tuple[Handle, holdfast.Commit]] = deque(maxlen=REMEMBERED)
+        self.manifests: deque[holdfast.CheckpointManifest] = deque(maxlen=REMEMBERED)
+        self.frame_refs: deque[str] = deque(maxlen=REMEMBERED)
+        self.batches: deque[tuple[str, str]] = deque(maxlen=REMEMBERED)
+        self.drafts: deque[holdfast.WorkDraft] = deque(maxlen=REMEMBERED)
+        self.attachments: deque[tuple[Handle, str]] = deque(maxlen=REMEMBERED)
+        self.cursors: deque[str] = deque(maxlen=REMEMBERED)
+        self.deliveries: deque[holdfast.TriggerDelivery] = deque(maxlen=REMEMBERED)
+        self.occurrences: deque[str] = deque(maxlen=REMEMBERED)
+        self.subscriptions: deque[str] = deque(maxlen=REMEMBERED)
+        self.nodes: dict[str, deque[str]] = {}
+        self.revisions: dict[str, int] = {}
+
+    def nodes_of(self, session_id: str | None) -> deque[str]:
+        return self.nodes.setdefault(session_id or "", deque(maxlen=REMEMBERED))
+
+
+class Machine:
+    """One life of two databases."""
+
+    def __init__(self, seed: str, folder: Path) -> None:
+        self.seed = seed
+        self.clock = ManualClock(START_MS)
+        self.sides: tuple[Side, Side] = (
+            memory_side(self.clock),
+            sqlite_side(self.clock, Path(tempfile.mkdtemp(dir=folder)) / "life.db"),
+        )
+        self.rng = random.Random(seed)
+        # No two lives are alike: what never happens in one happens all the time in another.
+        self.weights = [weight * self.rng.choice((0, 1, 1, 1, 5)) for weight, _ in RULES]
+        self.known = Memory()
+        self.number = 0
+        self.calls = 0
+        self.log: list[tuple[int, str, tuple[Any, ...], dict[str, Any], Outcome | None]] = []
+        self.answered: Counter[str] = Counter()
+
+    # Choices.
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    def pick(self, options: Sequence[T] | deque[T]) -> T:
+        return options[self.rng.randrange(len(options))]
+
+    def some(self, options: Sequence[T], *, most: int) -> list[T]:
+        return self.rng.sample(list(options), self.rng.randint(0, min(most, len(options))))
+
+    def maybe(self, probability: float, options: Sequence[T] | deque[T]) -> T | None:
+        return self.pick(options) if options and self.chance(probability) else None
+
+    def session_id(self) -> str:
+        return self.pick(SESSIONS) if self.chance(0.8) else self.pick(FORKS)
+
+    def fresh(self, prefix: str) -> str:
+        """A name that no other step makes."""
+        return f"{prefix}{self.number}.{self.rng.randrange(1000)}"
+
+    def handle(self) -> Handle:
+        """A handle that is around, however old, or a new one."""
+        if self.known.handles and self.chance(0.85):
+            return self.pick(self.known.handles)
+        name, store = self.session_id(), self.rng.randrange(HANDLES)
+        first, second = (side.stores[store].sessions.handle(name) for side in self.sides)
+        made = Handle((first, second))
+        self.known.handles.append(made)
+        return made
+
+    # Calls.
+
+    def call(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a store's facet on both sides; the answer, or None if it was refused."""
+        store = self.rng.randrange(HANDLES)
+        facet, method = path.split(".")
+        return self.both(
+            path, [getattr(getattr(side.stores[store], facet), method) for side in self.sides], args, kwargs
+        )
+
+    def on(self, handle: Handle, path: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a session handle on both sides."""
+
+        def method(session: Any) -> Any:
+            for name in path.split("."):
+                session = getattr(session, name)
+            return session
+
+        name = f"{handle!r}.{path}"
+        return self.both(name, [method(session) for session in handle.sides], args, kwargs)
+
+    def both(self, name: str, methods: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        entry = len(self.log)
+        self.log.append((self.number, name, args, kwargs, None))
+        self.calls += 1
+        before = self.rows() if self.calls % TRACE_EVERY == 0 else None
+        try:
+            first, second = (outcome_of(lambda method=method: method(*args, **kwargs)) for method in methods)
+        except Exception as error:
+            raise Difference(self.story(f"not an answer: {error!r}")) from error
+        self.log[entry] = (self.number, name, args, kwargs, first)
+        if not first.equals(second):
+            raise Difference(self.story(f"memory: {first.shown!r}\nsqlite: {second.shown!r}"))
+        if first.error is not None and before is not None and self.rows() != before:
+            raise Difference(self.story("a refused call left a trace"))
+        answer = "value" if first.error is None else type(first.error).__name__
+        self.answered[f"{name.rpartition('>.')[2]}: {answer}"] += 1
+        if isinstance(first.value, BlockingSession):
+            made = Handle((first.value, second.value))
+            self.known.handles.append(made)
+            return made
+        return first.value
+
+    def pages(self, path: str, *args: Any, on: Handle | None = None, **kwargs: Any) -> None:
+        """Walk a listing to its end in small pages; sometimes from a cursor of another time or another listing."""
+        limit = self.rng.choice([1, 2, 3, 50])
+        after = self.maybe(0.1, self.known.cursors)
+        for _ in range(8):
+            keywords = {**kwargs, "limit": limit, "after": after}
+            page = self.call(path, *args, **keywords) if on is None else self.on(on, path, *args, **keywords)
+            if page is None or page.next is None:
+                return
+            after = page.next
+            if self.chance(0.2):
+                self.known.cursors.append(after)
+
+    # Steps.
+
+    def step(self, number: int) -> None:
+        self.number = number
+        self.rng = random.Random(f"{self.seed}/{number}")
+        if number < len(PRELUDE):
+            PRELUDE[number](self)
+            return
+        [(_, chosen)] = self.rng.choices(RULES, self.weights)
+        chosen(self)
+
+    def run(self, numbers: Iterable[int]) -> int:
+        """Live through these steps. Returns how many there were."""
+        done = 0
+        for number in numbers:
+            self.step(number)
+            done += 1
+            if done % DUMP_EVERY == 0:
+                self.compare_rows()
+        self.compare_rows()
+        self.check_health()
+        return done
+
+    def rows(self) -> list[Any]:
+        return [rows_of(side) for side in self.sides]
+
+    def compare_rows(self) -> None:
+        """Both databases hold the same, whichever handle looks."""
+        first, second = (rows_of(side, self.rng.randrange(HANDLES)) for side in self.sides)
+        difference = first_difference(first, second)
+        if difference is not None:
+            raise Difference(self.story(f"stored rows differ (memory first, sqlite second): {difference}"))
+
+    def check_health(self) -> None:
+        """Nothing is damaged on either side."""
+        for side in self.sides:
+            report = side.stores[0].maintenance.verify()
+            if not report.ok:
+                raise Difference(self.story(f"{side.name} is damaged: {report.findings}"))
+
+    def story(self, problem: str) -> str:
+        lines = [f"{problem}", f"seed {self.seed}, step {self.number}; what happened:"]
+        for number, name, args, kwargs, outcome in self.log[-40:]:
+            given = ", ".join([*(repr(one) for one in args), *(f"{key}={value!r}" for key, value in kwargs.items())])
+            shown = "?" if outcome is None else repr(outcome.shown)
+            lines.append(f"  {number}: {name}({given[:LINE]}) -> {shown[:LINE]}")
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        for side in self.sides:
+            side.close()

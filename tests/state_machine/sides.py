@@ -1,0 +1,144 @@
+"""A side is one database with two handles on it; both sides must give equal answers and hold equal rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import holdfast
+from holdfast.backends.memory import MemoryBackend
+from holdfast.backends.sqlite import SqliteBackend
+from holdfast.blocking import BlockingStore
+from holdfast.blocking import Session as BlockingSession
+from holdfast.ports import Backend
+from holdfast.store import Context, Store
+from holdfast.testing.clock import ManualClock
+from holdfast.waiting import BlockingWaiting
+
+HANDLES = 2
+LIMITS = holdfast.Limits(commit_nodes=6, document_depth=8, page=50, fork_depth=3)
+"""Small bounds, so that a short life runs into them."""
+
+Dump = dict[str, list[tuple[Any, ...]]]
+
+
+def counting_mint() -> Callable[[], str]:
+    """Names in a fixed order: two sides that mint equally often mint the same ones."""
+    minted = 0
+
+    def mint() -> str:
+        nonlocal minted
+        minted += 1
+        return f"{minted:032x}"
+
+    return mint
+
+
+class Side:
+    """One database, and two stores that look at it."""
+
+    def __init__(self, name: str, backends: list[Backend]) -> None:
+        self.name = name
+        self.backends = backends
+        mint = counting_mint()
+        self.stores = [BlockingStore(Store(Context(one, LIMITS, None, mint)), one) for one in backends]
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
+
+
+def memory_side(clock: ManualClock) -> Side:
+    backend = MemoryBackend(clock, BlockingWaiting())
+    return Side("memory", [backend] * HANDLES)
+
+
+def sqlite_side(clock: ManualClock, path: Path) -> Side:
+    options = holdfast.SqliteOptions(synchronous="off")
+    return Side("sqlite", [SqliteBackend.open(path, options, clock, BlockingWaiting()) for _ in range(HANDLES)])
+
+
+# What a call came to.
+
+
+class Outcome:
+    """A value, or a refusal with its type and facts, in a form that can be compared between sides."""
+
+    __slots__ = ("error", "shown", "value")
+
+    def __init__(self, value: Any, error: holdfast.HoldfastError | None) -> None:
+        self.value = value
+        self.error = error
+        self.shown: Any = comparable(value) if error is None else (type(error), str(error), vars(error))
+
+    def equals(self, other: Outcome) -> bool:
+        # Equality alone takes 1 for 1.0 and for True; the text does not, and it shows the order of keys, too.
+        return bool(self.shown == other.shown) and repr(self.shown) == repr(other.shown)
+
+
+def outcome_of(call: Callable[[], Any]) -> Outcome:
+    """Run a call. Only errors of ours are answers, and damage is none: everything else ends the run."""
+    try:
+        return Outcome(call(), None)
+    except holdfast.Corrupt:
+        raise
+    except holdfast.HoldfastError as error:
+        return Outcome(None, error)
+
+
+def comparable(value: Any) -> Any:
+    if isinstance(value, BlockingSession):
+        return ("a handle on", value.session_id)
+    if isinstance(value, holdfast.Stats):
+        # Memory has no disk.
+        return msgspec.structs.replace(value, bytes_on_disk=None)
+    return value
+
+
+# What a database holds.
+
+MEMORY_ONLY_COLUMNS = {
+    # A node's row in memory has a place for the parent's id, filled when it is read; it is never stored.
+    "nodes": lambda row: row[:-1],
+}
+SQLITE_ONLY_COLUMNS = {
+    # In memory these are part of the table's key and not of the row; SQLite needs them as columns.
+    "usage": lambda row: row[1:],
+    "blobs": lambda row: (row[1], row[2], *row[-2:]),
+    "attachment_objects": lambda row: row[2:],
+}
+SHARED_SETTINGS = {"fence_floor"}
+"""The other settings are memory's sequences, for which SQLite has AUTOINCREMENT, and what SQLite knows of its file."""
+
+
+def rows_of(side: Side, handle: int = 0) -> Dump:
+    """Every row, in columns that both sides have, in an order that both sides have."""
+    drop = MEMORY_ONLY_COLUMNS if side.name == "memory" else SQLITE_ONLY_COLUMNS
+    dump = side.backends[handle].dump()
+    rows = {name: [drop[name](row) for row in found] if name in drop else found for name, found in dump.items()}
+    rows["settings"] = shared_settings(side, dump)
+    return {name: sorted(found, key=repr) for name, found in rows.items()}
+
+
+def shared_settings(side: Side, dump: Dump) -> list[tuple[Any, ...]]:
+    if side.name == "memory":
+        backend = side.backends[0]
+        assert isinstance(backend, MemoryBackend)
+        settings = backend._tables.settings
+        return [(name, settings.get(name)) for name in sorted(SHARED_SETTINGS) if settings.get(name)]
+    return [row for row in dump["settings"] if row[0] in SHARED_SETTINGS and row[1]]
+
+
+def first_difference(left: Dump, right: Dump) -> str | None:
+    """The first table that differs, and the rows that only one side has."""
+    if left.keys() != right.keys():
+        return f"tables {sorted(left.keys() ^ right.keys())} are only on one side"
+    for name in left:
+        if left[name] != right[name]:
+            only_left = [row for row in left[name] if row not in right[name]]
+            only_right = [row for row in right[name] if row not in left[name]]
+            return f"table {name}:\n  only on the first: {only_left}\n  only on the second: {only_right}"
+    return None

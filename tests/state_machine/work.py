@@ -1,0 +1,110 @@
+"""What can happen to work, leases and time: handed out, lost, given back, settled, and seen to be so."""
+
+from __future__ import annotations
+
+import holdfast
+from tests.state_machine import values
+from tests.state_machine.machine import Machine, rule
+
+BOUNDARIES = ("idle", "idle", "active_turn_checkpoint")
+TTLS = (0, 1, 500, 5_000, 900_000)
+
+
+@rule(7)
+def advance(m: Machine) -> None:
+    by = m.pick((1, 100, 499, 500, 1_000, 10_000, -250))
+    m.log.append((m.number, f"clock advances by {by}", (), {}, None))
+    m.clock.advance(by)
+
+
+@rule(12)
+def enqueue(m: Machine) -> None:
+    batch = m.call("queue.enqueue", values.draft(m, session_id=m.session_id()))
+    if batch is not None:
+        m.known.batches.append((batch.session_id, batch.batch_id))
+
+
+@rule(12)
+def claim(m: Machine) -> None:
+    session_id = m.session_id()
+    held = values.lease(m, holdfast.OnSession(session_id)) if m.chance(0.15) else None
+    claimed = m.call(
+        "queue.claim",
+        session_id,
+        owner_id=values.owner(m) if held is None or m.chance(0.2) else held.owner_id,
+        boundary=m.pick(BOUNDARIES),
+        ttl_ms=m.pick(TTLS),
+        max_batches=m.pick((0, 1, 2, 50)),
+        exclusive=m.chance(0.15),
+        lease=held,
+    )
+    if claimed is not None:
+        m.known.claims.append(claimed)
+
+
+@rule(5)
+def claim_exactly(m: Machine) -> None:
+    session_id = m.session_id()
+    ids = [batch_id for owner, batch_id in m.known.batches if owner == session_id]
+    if m.chance(0.7):
+        page = m.call("queue.list_pending", session_id, limit=3)
+        ids = [] if page is None else [batch.batch_id for batch in page]
+    wanted = ids[: m.rng.randint(0, 2)] if m.chance(0.8) else m.some([*ids, "work:nobody"], most=2)
+    claimed = m.call(
+        "queue.claim_exactly", session_id, wanted, owner_id=values.owner(m), ttl_ms=m.pick(TTLS), boundary=m.pick(BOUNDARIES)
+    )
+    if claimed is not None:
+        m.known.claims.append(claimed)
+
+
+@rule(5)
+def renew_or_abandon(m: Machine) -> None:
+    proof = values.proof(m, m.session_id())
+    if proof is None:
+        return
+    if m.chance(0.5) and isinstance(proof, holdfast.WorkClaim):
+        renewed = m.call("queue.renew", proof, ttl_ms=m.pick(TTLS))
+        if renewed is not None:
+            m.known.claims.append(renewed)
+    else:
+        m.call("queue.abandon", proof)
+
+
+@rule(3)
+def cancel(m: Machine) -> None:
+    session_id, batch_id = m.maybe(0.95, m.known.batches) or ("s1", "work:nobody")
+    m.call("queue.cancel", session_id if m.chance(0.9) else m.session_id(), batch_id)
+
+
+@rule(5)
+def look(m: Machine) -> None:
+    session_id = m.session_id()
+    kind = m.rng.random()
+    if kind < 0.3:
+        m.pages("queue.list", session_id)
+    elif kind < 0.6:
+        m.pages("queue.list_pending", session_id)
+    elif kind < 0.8 and m.known.batches:
+        m.call("queue.get", *m.pick(m.known.batches))
+    else:
+        m.call("queue.wait", session_id, timeout_ms=0, boundary=m.pick(BOUNDARIES))
+
+
+@rule(6)
+def take_lease(m: Machine) -> None:
+    lease = m.call("leases.claim", values.resource(m), owner_id=values.owner(m), ttl_ms=m.pick(TTLS))
+    if lease is not None:
+        m.known.leases.append(lease)
+
+
+@rule(4)
+def use_lease(m: Machine) -> None:
+    lease = values.lease(m)
+    if lease is None or m.chance(0.3):
+        m.call("leases.holder", values.resource(m))
+    elif m.chance(0.5):
+        renewed = m.call("leases.renew", lease, ttl_ms=m.pick(TTLS))
+        if renewed is not None:
+            m.known.leases.append(renewed)
+    else:
+        m.call("leases.release", lease)

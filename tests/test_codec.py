@@ -1,0 +1,412 @@
+"""What the codec accepts comes back as it was sent; what it cannot give back it refuses, and damage is always told."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hashlib
+import json
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import codec
+from holdfast.errors import Corrupt, InvalidRequest
+
+STEADY = settings(derandomize=True, deadline=None)
+DEPTH = 64
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**80), 2**80)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+DOCUMENTS = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+NOT_JSON = st.sampled_from(
+    [math.nan, math.inf, -math.inf, (), (1,), b"", b"x", set(), frozenset({1}), object(), 1j, 10**5000, "\ud800"]
+)
+
+
+def nested(levels: int, inner: Any = 1) -> Any:
+    """A value of exactly so many levels, objects and arrays in turn."""
+    value = inner
+    for level in range(levels):
+        value = [value] if level % 2 else {"k": value}
+    return value
+
+
+def alike(left: Any, right: Any) -> bool:
+    """Equal, and of the same types all the way down: True is not 1, and 1 is not 1.0."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(alike(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(alike, left, right))
+    return repr(left) == repr(right)
+
+
+# Documents.
+
+
+@STEADY
+@given(DOCUMENTS)
+def test_a_document_comes_back_as_it_was_sent(value: Any) -> None:
+    data = codec.checked_document(value, depth=DEPTH)
+    assert isinstance(data, bytes)
+    assert alike(codec.decode_document(data, table="t", key="k"), value)
+    assert alike(json.loads(data), value)
+    assert codec.encode_document(value) == data
+
+
+@STEADY
+@given(DOCUMENTS, NOT_JSON, st.sampled_from(["list", "value", "deep"]))
+def test_one_bad_part_anywhere_spoils_a_document(good: Any, bad: Any, place: str) -> None:
+    value = {"list": [good, bad], "value": {"a": good, "b": bad}, "deep": [{"a": [bad]}, good]}[place]
+    assert isinstance(codec.checked_document(value, depth=DEPTH), str)
+    assert isinstance(codec.checked_document(bad, depth=DEPTH), str)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [1, 1.5, b"a", ("a",), "\ud800", True, None],
+    ids=["int", "float", "bytes", "tuple", "surrogate", "bool", "none"],
+)
+def test_a_key_that_is_not_text_is_refused(key: Any) -> None:
+    assert isinstance(codec.checked_document({key: 1}, depth=DEPTH), str)
+    assert isinstance(codec.checked_document([{"a": {key: 1}}], depth=DEPTH), str)
+
+
+def test_keys_that_would_become_one_are_refused() -> None:
+    assert isinstance(codec.checked_document({1: "a", "1": "a"}, depth=DEPTH), str)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        ({"b": 1, "a": 2}, b'{"b":1,"a":2}'),
+        ("a\0b", b'"a\\u0000b"'),
+        ("é😀", '"é😀"'.encode()),
+        (2**63 - 1, b"9223372036854775807"),
+        (2**64, b"18446744073709551616"),
+        (-(2**63) - 1, b"-9223372036854775809"),
+        (True, b"true"),
+        (1.0, b"1.0"),
+        (-0.0, b"-0.0"),
+        ([], b"[]"),
+        ({}, b"{}"),
+        (None, b"null"),
+    ],
+    ids=str,
+)
+def test_a_document_is_stored_as_plain_json_in_its_own_order(value: Any, data: bytes) -> None:
+    assert codec.checked_document(value, depth=DEPTH) == data
+    assert alike(codec.decode_document(data, table="t", key="k"), value)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ([math.nan], "NaN"),
+        ((1, 2), "tuple"),
+        ("\udfff", "lone surrogate"),
+        ({"\ud800": 1}, "lone surrogate"),
+        (object(), "is not a JSON value"),
+        (nested(DEPTH + 1), "nested deeper than 64 levels"),
+        (nested(50_000), "nested deeper than 64 levels"),
+    ],
+    ids=["nan", "tuple", "surrogate", "surrogate key", "object", "too deep", "far too deep"],
+)
+def test_a_refusal_says_what_is_wrong(value: Any, problem: str) -> None:
+    found = codec.checked_document(value, depth=DEPTH)
+    assert isinstance(found, str)
+    assert problem in found
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 64, 200])
+def test_the_deepest_document_is_exactly_at_the_limit(depth: int) -> None:
+    assert isinstance(codec.checked_document(nested(depth), depth=depth), bytes)
+    assert isinstance(codec.checked_document(nested(depth + 1), depth=depth), str)
+    assert isinstance(codec.checked_document(nested(depth - 1, inner=[]), depth=depth), bytes)
+    assert isinstance(codec.checked_document(nested(depth, inner={}), depth=depth), str)
+
+
+def test_width_and_brackets_in_text_are_not_depth() -> None:
+    assert isinstance(codec.checked_document([[] for _ in range(500)], depth=2), bytes)
+    assert isinstance(codec.checked_document({str(i): {"a": 1} for i in range(500)}, depth=2), bytes)
+    assert isinstance(codec.checked_document("[{" * 500, depth=2), bytes)
+
+
+def test_a_limit_of_no_levels_leaves_the_scalars() -> None:
+    assert codec.checked_document("[{[{", depth=0) == b'"[{[{"'
+    assert isinstance(codec.checked_document([], depth=0), str)
+
+
+def test_a_document_that_contains_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert isinstance(codec.checked_document(loop, depth=DEPTH), str)
+
+
+@pytest.mark.parametrize("raw", [b"{", b"1", b"", b"[1,", b'"\xff"'], ids=["open", "number", "empty", "cut", "bytes"])
+def test_ready_made_json_is_no_document(raw: bytes) -> None:
+    assert isinstance(codec.checked_document(msgspec.Raw(raw), depth=DEPTH), str)
+    assert isinstance(codec.checked_document({"a": msgspec.Raw(raw)}, depth=DEPTH), str)
+
+
+def test_an_enum_of_text_is_the_text() -> None:
+    class Colour(str, enum.Enum):  # noqa: UP042 (the older spelling is the one to be tested)
+        RED = "red"
+
+    assert codec.checked_document({"c": Colour.RED}, depth=DEPTH) == b'{"c":"red"}'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b'"\xff"',
+        b"[1,]",
+        b"nope",
+        b"1e999",
+        b"[" * 100_000,
+        b"1" * 5_000,
+        b'{"a":1}x',
+        b'"\\ud800"',
+    ],
+    ids=["empty", "open", "byte", "bytes", "comma", "word", "huge", "deep", "long", "rest", "surrogate"],
+)
+def test_a_stored_document_that_is_not_json_is_damage(data: bytes) -> None:
+    with pytest.raises(Corrupt) as info:
+        codec.decode_document(data, table="nodes", key=7)
+    assert (info.value.table, info.value.key) == ("nodes", "7")
+
+
+# Records.
+
+
+class Pair(msgspec.Struct, frozen=True):
+    left: str
+    right: int = 0
+
+
+def test_a_record_carries_its_format_in_the_first_byte() -> None:
+    assert codec.encode_record(Pair("a", 1)) == b'\x01{"left":"a","right":1}'
+    assert codec.decode_record(Pair, b'\x01{"left":"a","right":1}', table="t", key="k") == Pair("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "record format none is not 1"),
+        (b"\x02{}", "record format 2 is not 1"),
+        (b'{"left":"a"}', "record format 123 is not 1"),
+        (b"\x01", "does not decode"),
+        (b"\x01{}", "does not decode"),
+        (b'\x01{"left":1}', "does not decode"),
+        (b'\x01{"left":"\xff"}', "does not decode"),
+        (b"\x01" + b"[" * 100_000, "does not decode"),
+    ],
+    ids=["empty", "newer", "no format", "nothing", "field missing", "wrong type", "not text", "deep"],
+)
+def test_a_record_that_is_not_what_was_stored_is_damage(data: bytes, reason: str) -> None:
+    with pytest.raises(Corrupt, match=reason) as info:
+        codec.decode_record(Pair, data, table="sessions", key=5)
+    assert (info.value.table, info.value.key) == ("sessions", "5")
+
+
+# Names of content.
+
+
+@STEADY
+@given(st.binary(max_size=64))
+def test_a_digest_is_sha256_in_lowercase_hex(data: bytes) -> None:
+    expected = hashlib.sha256(data).hexdigest()
+    assert codec.digest(data) == expected
+    assert codec.content_ref("json", data) == f"json-sha256:{expected}"
+    assert codec.split_ref(f"json-sha256:{expected}") == ("json", expected)
+    assert codec.split_ref(codec.content_ref("bytes", data)) == ("bytes", expected)
+
+
+@STEADY
+@given(DOCUMENTS, DOCUMENTS)
+def test_a_stable_hash_depends_on_the_content_and_not_on_the_order_of_keys(left: Any, right: Any) -> None:
+    same = json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+    assert (codec.stable_hash(left) == codec.stable_hash(right)) is same
+    assert codec.stable_hash({"a": left, "b": right}) == codec.stable_hash({"b": right, "a": left})
+
+
+def test_a_stable_hash_is_that_of_compact_sorted_json() -> None:
+    expected = hashlib.sha256(b'{"a":[1,2.5,"\xc3\xa9"],"b":null}').hexdigest()
+    assert codec.stable_hash({"b": None, "a": [1, 2.5, "é"]}) == expected
+
+
+HASH = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        "",
+        HASH,
+        f"json:{HASH}",
+        f"text-sha256:{HASH}",
+        f"-sha256:{HASH}",
+        f"json-sha256:{HASH[:-1]}",
+        f"json-sha256:{HASH}0",
+        f"json-sha256:{HASH.upper()}",
+        f"json-sha256:{HASH[:-1]}g",
+        f"json-sha256:{HASH[:-1]}\n",
+        f" json-sha256:{HASH}",
+    ],
+)
+def test_a_ref_that_nobody_minted_is_none(ref: str) -> None:
+    assert codec.split_ref(ref) is None
+
+
+# Contents.
+
+
+@STEADY
+@given(st.binary(max_size=600) | st.builds(bytes.__mul__, st.binary(max_size=8), st.integers(0, 400)))
+def test_packed_content_comes_back_and_is_never_larger(data: bytes) -> None:
+    encoding, body = codec.pack(data)
+    assert len(body) <= len(data)
+    assert (encoding == "raw") is (body == data)
+    hash = hashlib.sha256(data).hexdigest()
+    assert codec.unpack(encoding, body, size=len(data), hash=hash, table="t", key="k") == data
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding"),
+    [(b"a" * 255, "raw"), (b"a" * 256, "zstd"), (hashlib.shake_128(b"noise").digest(1_000), "raw"), (b"", "raw")],
+    ids=["small", "large", "incompressible", "empty"],
+)
+def test_content_is_compressed_where_that_saves_space(data: bytes, encoding: str) -> None:
+    assert codec.pack(data)[0] == encoding
+
+
+PLAIN = b"holdfast " * 100
+PACKED = codec.pack(PLAIN)[1]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "size", "hash_of", "reason"),
+    [
+        ("raw", PLAIN, 901, PLAIN, "does not match its hash"),
+        ("raw", PLAIN, 900, b"other", "does not match its hash"),
+        ("raw", PLAIN[:-1] + b"?", 900, PLAIN, "does not match its hash"),
+        ("zstd", PACKED, 901, PLAIN, "size does not match"),
+        ("zstd", PACKED, 900, b"other", "does not match its hash"),
+        ("zstd", PACKED[:-4], 900, PLAIN, "does not decompress"),
+        ("zstd", PACKED + b"rest", 900, PLAIN, "does not decompress"),
+        ("zstd", b"", 0, b"", "does not decompress"),
+        ("zstd", PLAIN, 900, PLAIN, "does not decompress"),
+        ("gzip", PLAIN, 900, PLAIN, "unknown encoding 'gzip'"),
+        ("", PLAIN, 900, PLAIN, "unknown encoding ''"),
+    ],
+)
+def test_content_that_is_not_what_was_stored_is_damage(
+    encoding: str, body: bytes, size: int, hash_of: bytes, reason: str
+) -> None:
+    hash = hashlib.sha256(hash_of).hexdigest()
+    with pytest.raises(Corrupt, match=reason) as info:
+        codec.unpack(encoding, body, size=size, hash=hash, table="blobs", key="k")
+    assert (info.value.table, info.value.key) == ("blobs", "k")
+
+
+def test_a_frame_that_promises_too_much_is_refused_before_it_is_opened() -> None:
+    bomb = codec.zstd.compress(bytes(1 << 24))
+    with pytest.raises(Corrupt, match="size does not match"):
+        codec.unpack("zstd", bomb, size=10, hash=hashlib.sha256(b"").hexdigest(), table="blobs", key="k")
+
+
+@STEADY
+@given(st.data())
+def test_a_flipped_bit_in_stored_content_is_always_noticed(data: st.DataObject) -> None:
+    body = bytearray(PACKED)
+    bit = data.draw(st.integers(0, len(body) * 8 - 1))
+    body[bit // 8] ^= 1 << bit % 8
+    hash = hashlib.sha256(PLAIN).hexdigest()
+    try:
+        found = codec.unpack("zstd", bytes(body), size=900, hash=hash, table="blobs", key="k")
+    except Corrupt:
+        return
+    assert found == PLAIN  # a bit that the format does not use
+
+
+# Cursors.
+
+
+PLACES = st.lists(st.integers(0, 2**63 - 1) | st.text(), max_size=4)
+
+
+@STEADY
+@given(st.text(), PLACES)
+def test_a_cursor_gives_its_place_back_to_its_own_listing(listing: str, place: list[int | str]) -> None:
+    kinds = [type(part) for part in place]
+    cursor = codec.encode_cursor(listing, place)
+    assert cursor.isascii()
+    assert "=" not in cursor
+    assert codec.decode_cursor(listing, cursor, kinds) == tuple(place)
+    with pytest.raises(InvalidRequest):
+        codec.decode_cursor(listing + "s", cursor, kinds)
+    with pytest.raises(InvalidRequest):
+        codec.decode_cursor(listing, cursor, [*kinds, int])
+
+
+def raw_cursor(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "x",
+        "é",
+        "\ud800",
+        5,
+        None,
+        b"WyJhIiwxXQ",
+        raw_cursor(b"not json"),
+        raw_cursor(b'"work"'),
+        raw_cursor(b"{}"),
+        raw_cursor(b"[]"),
+        raw_cursor(b'["work"]'),
+        raw_cursor(b'["work",1,2]'),
+        raw_cursor(b'["queue",1]'),
+        raw_cursor(b'["work","1"]'),
+        raw_cursor(b'["work",1.0]'),
+        raw_cursor(b'["work",true]'),
+        raw_cursor(b'["work",null]'),
+        raw_cursor(b'["work",-1]'),
+        raw_cursor(b'["work",9223372036854775808]'),
+        raw_cursor(b'["work","\\ud800"]'),
+        raw_cursor(b'["work",\xff]'),
+        raw_cursor(b"[" * 100_000),
+    ],
+)
+def test_a_cursor_that_this_listing_did_not_make_is_refused(cursor: object) -> None:
+    with pytest.raises(InvalidRequest) as info:
+        codec.decode_cursor("work", cursor, [int])
+    assert info.value.field == "after"
+
+
+@STEADY
+@given(st.text(st.characters(exclude_categories=())))
+def test_text_that_is_no_cursor_is_refused_and_nothing_else_happens(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        codec.decode_cursor("work", text, [int])

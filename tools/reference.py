@@ -1,0 +1,363 @@
+"""The reference is written from the docstrings of the public names, and says nothing that they do not.
+
+Usage: python tools/reference.py          write docs/reference/*.md
+       python tools/reference.py --check  change nothing, exit code 1 if a page is not current
+
+Needs nothing but the standard library and an importable `holdfast`.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast import store as facets
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
+REWRITE = "<!-- Written by tools/reference.py from the docstrings: change those, then run it. -->"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One page: a facet or two, and the modules whose public names belong with them."""
+
+    file: str
+    title: str
+    facets: tuple[tuple[str, type], ...]
+    modules: tuple[str, ...]
+
+
+TOPICS = (
+    Topic(
+        "opening.md",
+        "Opening a store",
+        (("store", holdfast.Store),),
+        ("opening", "store", "blocking", "folder", "records.options", "records.limits"),
+    ),
+    Topic(
+        "sessions.md",
+        "Sessions and commits",
+        (("store.sessions", facets.Sessions), ("session", facets.Session)),
+        ("store.session", "records.sessions", "records.commits", "records.graph", "records.checkpoints"),
+    ),
+    Topic("queue.md", "The work queue", (("store.queue", facets.Queue),), ("records.work",)),
+    Topic("leases.md", "Leases", (("store.leases", facets.Leases),), ("records.leases",)),
+    Topic(
+        "processes.md",
+        "Processes and events",
+        (("store.processes", facets.Processes), ("store.events", facets.Events)),
+        ("records.processes", "records.events"),
+    ),
+    Topic("grants.md", "Grants", (("store.grants", facets.Grants),), ("records.grants",)),
+    Topic("triggers.md", "Triggers", (("store.triggers", facets.Triggers),), ("records.triggers", "rules.triggers")),
+    Topic(
+        "attachments.md",
+        "Attachments",
+        (("session.attachments", facets.SessionAttachments), ("store.attachments", facets.Attachments)),
+        ("records.attachments",),
+    ),
+    Topic("artifacts.md", "Artifacts", (("store.artifacts", facets.Artifacts),), ("records.artifacts",)),
+    Topic("maintenance.md", "Maintenance", (("store.maintenance", facets.Maintenance),), ("records.maintenance",)),
+    Topic("values.md", "Values that everything shares", (), ("records.common",)),
+    Topic("errors.md", "Errors", (), ("errors",)),
+)
+
+INDEX_HEAD = """\
+# Reference
+
+Every public name, with what a caller may rely on. Words that have a meaning of their own here are in the
+[glossary](../glossary.md).
+
+On the async store, put `await` in front of a method. The blocking store has the same methods without it, and the
+examples are written for that one: `store` is a fresh, empty store from `holdfast.open_blocking`.
+`events.follow` is an async iterator, or a plain one. `sessions.handle`, `sessions.unbound` and `triggers.source_key`
+read nothing and are never awaited.
+
+Times are whole milliseconds since the epoch. Durations are whole milliseconds too. A listing gives a `Page` of 50 items
+by default, and its `next` goes into `after=` for the next page.
+"""
+
+
+# ---------------------------------------------------------------------------- pages
+
+
+def pages() -> dict[str, str]:
+    """Every page by file name, as it should stand in the folder."""
+    written = {topic.file: page(topic) for topic in TOPICS}
+    return {"index.md": index(), **written}
+
+
+def page(topic: Topic) -> str:
+    parts = [f"# {topic.title}", REWRITE]
+    if topic.modules == ("errors",):
+        parts.append(tree_of_errors())
+    for name, facet in topic.facets:
+        parts.extend(facet_section(name, facet))
+    on_this_page = [name for name in holdfast.__all__ if topic_of(name) is topic]
+    shown = {facet.__name__ for _, facet in topic.facets}
+    rest = [name for name in on_this_page if name not in shown]
+    if rest and topic.facets:
+        parts.append("## Names")
+    for name in rest:
+        parts.extend(name_section(name, "###" if topic.facets else "##"))
+    aliases = [line for module in topic.modules for line in aliases_of(f"holdfast.{module}")]
+    if aliases:
+        parts.extend(["## Words used in types", fenced("text", "\n".join(aliases))])
+    return "\n\n".join(parts) + "\n"
+
+
+def index() -> str:
+    parts = [INDEX_HEAD.rstrip(), REWRITE, "## Pages"]
+    lines = [f"- [{topic.title}]({topic.file}){_facet_names(topic)}" for topic in TOPICS]
+    parts.append("\n".join(lines))
+    parts.append("## Names")
+    rows = ["| name | |", "|---|---|"]
+    for name in sorted(holdfast.__all__, key=str.lower):
+        link = f"[`{name}`]({topic_of(name).file}#{anchor(name)})"
+        rows.append(f"| {link} | {summary(documentation(name))} |")
+    parts.append("\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _facet_names(topic: Topic) -> str:
+    return ": " + ", ".join(f"`{name}`" for name, _ in topic.facets) if topic.facets else ""
+
+
+def topic_of(name: str) -> Topic:
+    """The page of a public name: decided by the module that defines it."""
+    module = module_of(name).removeprefix("holdfast.")
+    for topic in TOPICS:
+        if module in topic.modules:
+            return topic
+    raise LookupError(f"no page for {name}: add holdfast.{module} to a topic in {Path(__file__).name}")
+
+
+def module_of(name: str) -> str:
+    module = str(getattr(getattr(holdfast, name), "__module__", ""))
+    # A type alias has no module of ours; the one that is public stands with the shared values.
+    return module if module.startswith("holdfast") else "holdfast.records.common"
+
+
+def anchor(name: str) -> str:
+    """The place of a name on its page; the two classes that are facets stand under the facet's name."""
+    return {"Store": "store", "Session": "session"}.get(name, name.lower())
+
+
+# ---------------------------------------------------------------------------- sections
+
+
+def facet_section(name: str, facet: type) -> Iterator[str]:
+    yield f"## `{name}`"
+    yield from prose(inspect.getdoc(facet) or "")
+    for method, value in vars(facet).items():
+        if method.startswith("_"):
+            continue
+        if isinstance(value, property):
+            yield f"### `{name}.{method}`"
+            yield from prose(inspect.getdoc(value) or "")
+        elif inspect.isfunction(value):
+            yield f"### `{name}.{method}`"
+            yield fenced("text", signature(f"{name}.{method}", value))
+            yield from prose(inspect.getdoc(value) or "")
+
+
+def name_section(name: str, heading: str) -> Iterator[str]:
+    value = getattr(holdfast, name)
+    yield f"{heading} {name}"
+    yield from prose(documentation(name))
+    if inspect.isfunction(value):
+        yield fenced("text", signature(f"holdfast.{name}", value))
+    elif inspect.isclass(value) and issubclass(value, holdfast.HoldfastError):
+        yield from error_facts(value)
+    elif inspect.isclass(value) and struct_fields(value):
+        yield fields(value)
+        yield from members(value)
+
+
+def documentation(name: str) -> str:
+    below_it = documented_constants(module_of(name)).get(name)
+    return below_it or inspect.getdoc(getattr(holdfast, name)) or ""
+
+
+def error_facts(error: type[holdfast.HoldfastError]) -> Iterator[str]:
+    parent = error.__bases__[0].__name__
+    facts = [] if parent == "Exception" else [f"A kind of `{parent}`."]
+    carried = _parameters(vars(error)["__init__"]) if "__init__" in vars(error) else []
+    if carried:
+        facts.append("Carries " + ", ".join(f"`{name}`" for name in carried) + ".")
+    facts.append("Retrying the same call may help." if error.retryable else "Retrying the same call does not help.")
+    yield " ".join(facts)
+
+
+def _parameters(function: Callable[..., object]) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name not in {"self", "message"}]
+
+
+def struct_fields(record: type) -> tuple[str, ...]:
+    names: tuple[str, ...] = getattr(record, "__struct_fields__", ())
+    return names
+
+
+def fields(record: type) -> str:
+    """The fields of a record as a table: name, type as it is written, default."""
+    rows = ["| field | type | default |", "|---|---|---|"]
+    declared: dict[str, Any] = {}
+    for base in reversed(record.__mro__):
+        declared.update(inspect.get_annotations(base))
+    parameters = inspect.signature(record).parameters
+    for name in struct_fields(record):
+        given = parameters[name].default
+        default = "" if given is inspect.Parameter.empty else f"`{shown_value(given)}`"
+        kind = str(declared[name]).replace("|", "\\|")
+        rows.append(f"| `{name}` | `{kind}` | {default} |")
+    return "\n".join(rows)
+
+
+def members(record: type) -> Iterator[str]:
+    """What a record can say about itself beyond its fields."""
+    lines: list[str] = []
+    for name, value in vars(record).items():
+        if name.startswith("_"):
+            continue
+        function: Any = getattr(value, "__func__", value)  # a class method wraps a function
+        if isinstance(value, property):
+            lines.append(f"- `{name}`: {summary(inspect.getdoc(value) or '')}")
+        elif inspect.isfunction(function):
+            lines.append(f"- `{signature(name, function, oneline=True)}`: {summary(inspect.getdoc(function) or '')}")
+    if lines:
+        yield "\n".join(lines)
+
+
+def tree_of_errors() -> str:
+    """The docstring of the module: what it says, and its tree as it is drawn."""
+    text = inspect.getdoc(inspect.getmodule(holdfast.HoldfastError)) or ""
+    head, tree, tail = text.split("\n\n", 2)
+    return f"{head}\n\n{fenced('text', inspect.cleandoc(tree))}\n\n{tail}"
+
+
+# ---------------------------------------------------------------------------- text
+
+
+def prose(text: str) -> Iterator[str]:
+    """A docstring as Markdown: paragraphs stay, an example becomes a block."""
+    for paragraph in filter(None, text.split("\n\n")):
+        yield fenced("pycon", paragraph) if paragraph.startswith(">>>") else paragraph
+
+
+def summary(text: str) -> str:
+    """The first paragraph on one line, fit for a table."""
+    return " ".join(text.split("\n\n", maxsplit=1)[0].split()).replace("|", "\\|")
+
+
+def fenced(language: str, text: str) -> str:
+    return f"```{language}\n{text}\n```"
+
+
+def signature(name: str, function: Callable[..., object], *, oneline: bool = False) -> str:
+    """How a function is called and what it gives, one parameter a line if that is long."""
+    described = inspect.signature(function)
+    parts: list[str] = []
+    keyword_only = False
+    for parameter in described.parameters.values():
+        if parameter.name in {"self", "cls"}:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            keyword_only = True
+            parts.append("*")
+        parts.append(_parameter(parameter))
+    gives = f" -> {described.return_annotation}"
+    short = f"{name}({', '.join(parts)}){gives}"
+    if oneline or len(short) <= 110:
+        return short
+    return f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){gives}"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    text = f"{stars}{parameter.name}: {parameter.annotation}"
+    return text if parameter.default is parameter.empty else f"{text} = {shown_value(parameter.default)}"
+
+
+def shown_value(value: object) -> str:
+    """A default as a person would write it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "2**63 - 1" if value == 2**63 - 1 else f"{value:_}"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if repr(value) == "<factory>":
+        return "{}"  # the only mutable default that a record has
+    if struct_fields(type(value)) and value == type(value)():
+        return f"{type(value).__name__}()"
+    return repr(value)
+
+
+def aliases_of(module: str) -> list[str]:
+    """The type aliases that a module defines, as they are written; those with a section of their own are left out."""
+    return [
+        f"{node.target.id} = {ast.unparse(node.value)}"
+        for node in _module(module).body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.value is not None
+        and ast.unparse(node.annotation) == "TypeAlias"
+        and node.target.id not in holdfast.__all__
+    ]
+
+
+def documented_constants(module: str) -> dict[str, str]:
+    """The text that stands below each assignment of a module."""
+    found: dict[str, str] = {}
+    body = _module(module).body
+    for node, below in pairwise(body):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(below, ast.Expr):
+            text = below.value
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                found[node.target.id] = text.value
+    return found
+
+
+def _module(name: str) -> ast.Module:
+    file = inspect.getsourcefile(sys.modules[name])
+    assert file is not None
+    return ast.parse(Path(file).read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------------------- the folder
+
+
+def outdated(folder: Path = FOLDER) -> list[str]:
+    """The files that differ from what they should be: missing, changed, or left over."""
+    wanted = pages()
+    there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+    return sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
+
+
+def write(folder: Path = FOLDER) -> list[str]:
+    """Bring the folder up to date. Returns what changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    changed = outdated(folder)
+    wanted = pages()
+    for name in changed:
+        if name in wanted:
+            (folder / name).write_text(wanted[name], encoding="utf-8", newline="\n")
+        else:
+            (folder / name).unlink()
+    return changed
+
+
+def main(arguments: Sequence[str]) -> int:
+    if list(arguments) == ["--check"]:
+        stale = outdated()
+        print("\n".join(f"not current: docs/reference/{name}" for name in stale) or "the reference is current")
+        return 1 if stale else 0
+    print("\n".join(f"wrote docs/reference/{name}" for name in write()) or "the reference is current")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
