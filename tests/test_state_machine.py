@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import sys
@@ -12,20 +13,107 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from tests.state_machine.lives import Difference, live_often
+from tests.state_machine.planted import PLANTED, plant, plant_a_trace
 
 STEPS = int(os.environ.get("HOLDFAST_STEPS", "20000"))
 SEED = os.environ.get("HOLDFAST_SEED") or f"{random.SystemRandom().getrandbits(48):x}"
 PARTS = 4
+PLANTED_STEPS = 10_000
+"""More than enough: the machine finds most planted bugs within 1,000."""
+
+FACETS = ("sessions", "queue", "attachments", "processes", "events", "grants", "leases", "triggers", "artifacts")
+REFUSALS = {
+    "AlreadyTerminal",
+    "ClaimLost",
+    "HeadConflict",
+    "InvalidRequest",
+    "LeaseHeld",
+    "LeaseLost",
+    "NodeConflict",
+    "NotGranted",
+    "OccurrenceConflict",
+    "RegistrationConflict",
+    "ReplayConflict",
+    "SessionBindingConflict",
+    "SessionDeleted",
+    "SessionExists",
+    "SourceKeyConflict",
+    "SubscriptionConflict",
+    "TurnConflict",
+    "UnknownDelivery",
+    "UnknownOccurrence",
+    "UnknownProcess",
+    "UnknownRef",
+    "UnknownSession",
+    "UnknownWake",
+    "WaitTimeout",
+}
+
+
+def methods_of(facet: object, prefix: str) -> set[str]:
+    """The methods that wait for a database; the others have nothing to differ in."""
+    waiting = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return {
+        f"{prefix}{name}"
+        for name, method in inspect.getmembers(type(facet), lambda found: any(test(found) for test in waiting))
+        if not name.startswith("_")
+    }
+
+
+def every_method() -> set[str]:
+    store = holdfast.open_blocking("memory:")._store
+    session = store.sessions.unbound()
+    found = methods_of(session, "") | methods_of(session.attachments, "attachments.")
+    for name in (*FACETS, "maintenance"):
+        found |= methods_of(getattr(store, name), f"{name}.")
+    return found
 
 
 @pytest.mark.timeout(120 + STEPS // 50)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_both_backends_live_the_same_life(part: int, tmp_path: Path) -> None:
-    sys.stdout.write(f"HOLDFAST_SEED={SEED} HOLDFAST_STEPS={STEPS}\n")
+    replay = f"HOLDFAST_SEED={SEED} HOLDFAST_STEPS={STEPS}"
+    sys.stdout.write(f"{replay}\n")
     try:
         done, answered = live_often(f"{SEED}-{part}", STEPS // PARTS, tmp_path)
     except Difference as difference:
-        pytest.fail(f"HOLDFAST_SEED={SEED} HOLDFAST_STEPS={STEPS} replays this:\n{difference}", pytrace=False)
+        pytest.fail(f"{replay} replays this:\n{difference}", pytrace=False)
     assert done == STEPS // PARTS
-    sys.stdout.write("\n".join(sorted(answered)))
+    # A machine whose every call is refused would find nothing.
+    accepted = sum(count for answer, count in answered.items() if answer.endswith(": value"))
+    assert accepted > done // 3, answered
+
+
+def test_the_machine_reaches_every_method_and_most_refusals(tmp_path: Path) -> None:
+    _, answered = live_often("a fixed seed: what is reached is known", 4_000, tmp_path)
+    methods = {answer.partition(": ")[0] for answer in answered if answer.endswith(": value")}
+    refusals = {answer.partition(": ")[2] for answer in answered}
+    assert every_method() - methods == set()
+    assert REFUSALS - refusals == set()
+
+
+@pytest.mark.parametrize("name", PLANTED, ids=[wrong.__name__ for wrong in PLANTED.values()])
+def test_the_machine_notices_a_planted_bug(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plant(monkeypatch, name)
+    with pytest.raises(Difference):
+        live_often("planted", PLANTED_STEPS, tmp_path, shorten=False)
+
+
+def test_the_machine_notices_that_a_refused_call_left_a_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plant_a_trace(monkeypatch)
+    with pytest.raises(Difference):
+        live_often("planted", PLANTED_STEPS, tmp_path, shorten=False)
+
+
+def test_a_difference_is_reported_with_the_few_steps_that_show_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(monkeypatch, "_add_usage")
+    with pytest.raises(Difference) as info:
+        live_often("planted", PLANTED_STEPS, tmp_path)
+    story = str(info.value).partition("what happened:\n")[2].splitlines()
+    # Two turns that count tokens, and what their being accepted rests on, out of a life of 400 steps.
+    assert 2 <= len(story) <= 20, info.value
+    assert sum("usage=[Usage(" in line for line in story) >= 2

@@ -182,6 +182,7 @@ class Queue(Facet):
     get = without_await(asynchronous.Queue.get)
     list = without_await(asynchronous.Queue.list)
     list_pending = without_await(asynchronous.Queue.list_pending)
+    sessions = without_await(asynchronous.Queue.sessions)
     wait = without_await(asynchronous.Queue.wait)
 
 

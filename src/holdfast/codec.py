@@ -36,8 +36,16 @@ COMPRESS_FROM_BYTES = 256
 Encoding = Literal["raw", "zstd"]
 ContentFormat = Literal["json", "bytes"]
 
-_encode = msgspec.json.Encoder().encode
-_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+def _plain(value: object) -> str:
+    """Text of a subclass as plain text; msgspec encodes nothing that it does not know by itself."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+_encode_sorted = msgspec.json.Encoder(enc_hook=_plain, order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -105,6 +113,11 @@ def _deeper_than(value: Document, depth: int) -> bool:
 
 
 # Records.
+
+
+def document_of(value: object) -> Document:
+    """One of our own values as a document."""
+    return msgspec.to_builtins(value, enc_hook=_plain)
 
 
 def encode_record(value: object) -> bytes:

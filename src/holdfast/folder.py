@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from pathlib import Path
 
-from holdfast.errors import Unavailable
+from holdfast.errors import InvalidRequest, Unavailable
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9-]+")
 
 
 class Folder:
@@ -17,12 +20,16 @@ class Folder:
         self._root = Path(root)
 
     def _path(self, space: str, name: str) -> Path:
+        if not PLAIN_NAME.fullmatch(space) or not PLAIN_NAME.fullmatch(name):
+            raise InvalidRequest("name", "an attachment's file is named by letters, digits and - only")
         return self._root / space / name[:2] / name
 
     def put(self, space: str, name: str, data: bytes) -> None:
         """Store durably: temporary file, fsync, rename, fsync of the directories."""
         path = self._path(space, name)
         if path.exists():
+            # Whoever wrote it may not have synced the directory yet, and we are about to say that it is there.
+            self._sync(path.parent)
             return
         aside = path.with_name(f"{name}.{secrets.token_hex(8)}.tmp")
         try:
@@ -47,6 +54,12 @@ class Folder:
         for made in missing:
             if made.parent.exists():
                 _sync_directory(made.parent)
+
+    def _sync(self, directory: Path) -> None:
+        try:
+            _sync_directory(directory)
+        except OSError as error:
+            raise Unavailable(f"the folder {self._root} could not be synced: free or mount it, then retry") from error
 
     def get(self, space: str, name: str) -> bytes | None:
         """The bytes, None if there are none."""

@@ -26,7 +26,7 @@ def live(seed: str, numbers: Sequence[int], folder: Path) -> Counter[str]:
         machine.close()
 
 
-def live_often(seed: str, steps: int, folder: Path) -> tuple[int, Counter[str]]:
+def live_often(seed: str, steps: int, folder: Path, *, shorten: bool = True) -> tuple[int, Counter[str]]:
     """Lives until so many steps are done. A difference is reported with the shortest life that shows it."""
     done, answered = 0, Counter[str]()
     while done < steps:
@@ -35,7 +35,7 @@ def live_often(seed: str, steps: int, folder: Path) -> tuple[int, Counter[str]]:
         try:
             answered += live(life, numbers, folder)
         except Difference as difference:
-            short = shortened(life, list(numbers), folder, difference)
+            short = shortened(life, list(numbers), folder, difference) if shorten else difference
             raise Difference(f"in the life {life}: {short}") from None
         done += len(numbers)
     return done, answered

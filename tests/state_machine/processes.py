@@ -18,11 +18,11 @@ OUTCOMES = (
 
 
 def process_id(m: Machine) -> str:
-    return m.pick(PROCESSES[:3]) if m.chance(0.7) else m.pick((*PROCESSES, "nobody"))
+    return m.pick(PROCESSES[:3]) if m.chance(0.85) else m.pick((*PROCESSES, "nobody"))
 
 
 def payload(m: Machine) -> Any:
-    return m.pick(values.GOOD_DOCUMENTS[-4:-1]) if m.chance(0.6) else values.document(m)
+    return m.pick(values.GOOD_DOCUMENTS[-3:-1]) if m.chance(0.8) else values.document(m)
 
 
 @rule(6, first=3)
@@ -64,7 +64,7 @@ def change_process(m: Machine) -> None:
     if kind < 0.3:
         m.call("processes.set_external_ref", name, holdfast.ExternalRef("ci", m.pick(("1", "2")), values.document(m)))
     elif kind < 0.6:
-        wait = holdfast.SignalWait(m.pick(("go", "ä")), ordinal=m.rng.randint(0, 2), since_ms=m.maybe(0.3, (5,)))
+        wait = holdfast.SignalWait(m.pick(("go", "ä")), ordinal=m.pick((1, 1, 2, 0)), since_ms=m.maybe(0.3, (5,)))
         m.call("processes.set_wait", name, wait)
     else:
         m.call("processes.clear_wait", name)
@@ -113,7 +113,9 @@ def follow(m: Machine, name: str, after: int) -> None:
 
 @rule(3)
 def ack_wake(m: Machine) -> None:
-    m.call("events.ack_wake", process_id(m), m.rng.randint(0, 8))
+    name = process_id(m)
+    pending = m.call("events.wakes", name) if m.chance(0.7) else None
+    m.call("events.ack_wake", name, m.pick(pending.items).sequence if pending else m.rng.randint(0, 8))
 
 
 @rule(6)

@@ -8,7 +8,7 @@ import msgspec
 
 import holdfast
 from tests.state_machine import values
-from tests.state_machine.machine import FORKS, SESSIONS, Machine, rule
+from tests.state_machine.machine import FORKS, SESSIONS, Handle, Machine, rule
 
 
 @rule(4, first=3)
@@ -16,7 +16,7 @@ def create(m: Machine) -> None:
     relation = m.maybe(0.2, (holdfast.Child("s1"), holdfast.Child("s2", {"why": 1})))
     m.call(
         "sessions.create",
-        m.session_id(),
+        m.pick(SESSIONS) if m.chance(0.95) else m.pick(FORKS),
         name=m.maybe(0.5, ("first", "", "ä")),
         owner=m.maybe(0.5, ("ada", "bob")),
         model=m.maybe(0.2, ("big",)),
@@ -50,21 +50,25 @@ def commit(m: Machine) -> None:
     receipt = m.on(handle, "commit", wanted)
     if receipt is None:
         # A stale guess is corrected sometimes; otherwise nothing would ever be accepted again.
-        if m.chance(0.5) and handle.session_id is not None:
-            refresh(m, handle)
+        if m.chance(0.5) and handle.session_id is not None and refresh(m, handle) is None and handle in m.known.handles:
+            m.known.handles.remove(handle)
         return
     m.known.revisions[receipt.session_id] = max(receipt.revision, m.known.revisions.get(receipt.session_id, 0))
     m.known.manifests.append(receipt.manifest)
     m.known.batches.extend((receipt.session_id, batch_id) for batch_id in receipt.enqueued)
     delta: Any = wanted.graph
-    given = delta.graph.nodes if isinstance(delta, holdfast.ReplaceGraph) else getattr(delta, "nodes", ())
+    given = getattr(delta, "nodes", ())
+    if isinstance(delta, holdfast.ReplaceGraph):
+        given = delta.graph.nodes
+        m.known.nodes_of(receipt.session_id).clear()
     m.known.nodes_of(receipt.session_id).extend(node.id for node in given)
 
 
-def refresh(m: Machine, handle: Any) -> None:
+def refresh(m: Machine, handle: Handle) -> Any:
     view = m.on(handle, "load", holdfast.ActivePath(last=1))
     if view is not None:
         m.known.revisions[view.session_id] = view.revision
+    return view
 
 
 @rule(12)
@@ -103,7 +107,7 @@ def history(m: Machine) -> None:
 @rule(4)
 def add_nodes(m: Machine) -> None:
     handle = m.handle()
-    made = values.nodes(m, handle.session_id)
+    made = values.nodes(m, m.known.nodes_of(handle.session_id))
     if m.on(handle, "add_nodes", made) is not None:
         m.known.nodes_of(handle.session_id).extend(node.id for node in made)
 
@@ -145,6 +149,8 @@ def fork(m: Machine) -> None:
     elif m.chance(0.6):
         at = m.maybe(0.95, m.known.nodes_of(source)) or "nobody"
     into = m.pick(FORKS) if m.chance(0.8) else m.pick(SESSIONS)
+    if m.chance(0.5):
+        m.call("sessions.delete", into)
     if m.call("sessions.fork", source, into=into, at=at, owner=m.maybe(0.3, ("ada",))) is not None:
         m.known.revisions[into] = 1
         m.known.nodes_of(into).extend(m.known.nodes_of(source))

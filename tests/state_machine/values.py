@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -72,8 +74,7 @@ def document(m: Machine) -> Any:
     return m.pick(GOOD_DOCUMENTS if m.chance(0.97) else DOCUMENTS)
 
 
-def node(m: Machine, session_id: str | None, parents: list[str]) -> holdfast.Node:
-    known = m.known.nodes_of(session_id)
+def node(m: Machine, known: Sequence[str] | deque[str], parents: list[str]) -> holdfast.Node:
     if m.chance(0.15):
         node_id = m.maybe(0.7, known) or m.pick(NAMES)
     else:
@@ -92,10 +93,11 @@ def node(m: Machine, session_id: str | None, parents: list[str]) -> holdfast.Nod
     )
 
 
-def nodes(m: Machine, session_id: str | None, *, most: int = 4) -> list[holdfast.Node]:
+def nodes(m: Machine, known: Sequence[str] | deque[str]) -> list[holdfast.Node]:
+    """A few nodes, mostly on top of each other or of those that are known."""
     made: list[holdfast.Node] = []
-    for _ in range(m.rng.randint(1, most if m.chance(0.97) else 8)):
-        made.append(node(m, session_id, [one.id for one in made]))
+    for _ in range(m.rng.randint(1, 4 if m.chance(0.97) else 8)):
+        made.append(node(m, known, [one.id for one in made]))
     return made
 
 
@@ -190,26 +192,31 @@ def lease(m: Machine, resource: holdfast.OnSession | holdfast.OnProcess | None =
 
 
 def resource(m: Machine) -> holdfast.OnSession | holdfast.OnProcess:
-    return holdfast.OnSession(m.session_id()) if m.chance(0.5) else holdfast.OnProcess(m.pick(PROCESSES))
+    return holdfast.OnSession(m.session_id()) if m.chance(0.5) else holdfast.OnProcess(m.pick(PROCESSES[:4]))
 
 
-def graph_delta(m: Machine, session_id: str | None) -> Any:
+def graph_delta(m: Machine, handle: Handle, session_id: str) -> Any:
     known = m.known.nodes_of(session_id)
     kind = m.rng.random()
     if kind < 0.25:
         return holdfast.Unchanged() if m.chance(0.6) else holdfast.Unchanged(leaf=m.maybe(0.8, known))
-    made = nodes(m, session_id)
     if kind < 0.88:
+        made = nodes(m, known)
         if m.chance(0.15):
             return holdfast.Append(made)
         return holdfast.Append(made, leaf=made[-1].id if m.chance(0.85) else m.maybe(0.8, known))
+    kept: list[holdfast.Node] = []
+    if m.chance(0.5) and handle.session_id is not None:
+        view = m.on(handle, "load", holdfast.FullGraph())
+        kept = [] if view is None else list(view.graph.nodes)[: m.rng.randint(1, 5)]
+    made = [*kept, *nodes(m, [one.id for one in kept])]
     return holdfast.ReplaceGraph(holdfast.Graph(made, leaf=made[-1].id if m.chance(0.9) else None))
 
 
 def commit(m: Machine, handle: Handle) -> holdfast.Commit:
     session_id = handle.session_id or m.session_id()
     revision = m.known.revisions.get(session_id, 0)
-    expected = m.pick((None, None, revision, revision, revision, max(0, revision - 1), revision + 1, 0))
+    expected = m.pick((None, None, None, revision, revision, revision, revision, m.rng.randint(0, revision + 1)))
     claim = proof(m, session_id) if m.chance(0.3) else None
     target = m.session_id()
     return holdfast.Commit(
@@ -217,7 +224,7 @@ def commit(m: Machine, handle: Handle) -> holdfast.Commit:
         turn_id=m.pick(("t1", "t2", m.fresh("t"))) if m.chance(0.4) else None,
         fingerprint=m.maybe(0.05, ("fp1", "fp2")),
         expected_revision=expected,
-        graph=graph_delta(m, session_id),
+        graph=graph_delta(m, handle, session_id),
         checkpoint=checkpoint(m) if m.chance(0.4) else None,
         config=document(m) if m.chance(0.15) else None,
         frames=frames(m) if m.chance(0.2) else None,
@@ -236,7 +243,7 @@ PROCESSES = ("p1", "p2", "p3", *NAMES[:6])
 
 
 def registration(m: Machine) -> holdfast.ProcessRegistration:
-    process_id = m.pick(PROCESSES[:3]) if m.chance(0.7) else m.pick(PROCESSES)
+    process_id = m.pick(PROCESSES[:3]) if m.chance(0.6) else m.pick(PROCESSES)
     if m.number < len(PRELUDE):
         process_id = PROCESSES[m.number % 3]
     # Mostly the same definition for the same id, so that registering again is a replay.

@@ -7,7 +7,7 @@ from tests.state_machine import values
 from tests.state_machine.machine import Machine, rule
 
 BOUNDARIES = ("idle", "idle", "active_turn_checkpoint")
-TTLS = (0, 1, 500, 5_000, 900_000)
+TTLS = (0, 1, 500, 5_000, 5_000, 900_000)
 
 
 @rule(7)
@@ -84,7 +84,9 @@ def look(m: Machine) -> None:
         m.pages("queue.list", session_id)
     elif kind < 0.6:
         m.pages("queue.list_pending", session_id)
-    elif kind < 0.8 and m.known.batches:
+    elif kind < 0.7:
+        m.pages("queue.sessions")
+    elif kind < 0.85 and m.known.batches:
         m.call("queue.get", *m.pick(m.known.batches))
     else:
         m.call("queue.wait", session_id, timeout_ms=0, boundary=m.pick(BOUNDARIES))
@@ -92,7 +94,7 @@ def look(m: Machine) -> None:
 
 @rule(6)
 def take_lease(m: Machine) -> None:
-    lease = m.call("leases.claim", values.resource(m), owner_id=values.owner(m), ttl_ms=m.pick(TTLS))
+    lease = m.call("leases.claim", values.resource(m), owner_id=values.owner(m), ttl_ms=m.pick(TTLS[1:]))
     if lease is not None:
         m.known.leases.append(lease)
 

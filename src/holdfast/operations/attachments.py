@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from holdfast import codec
 from holdfast.errors import UnknownRef
 from holdfast.operations import sessions
@@ -14,14 +12,6 @@ from holdfast.records.attachments import Attachment, AttachmentEntry, Attachment
 from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, SessionRow
 from holdfast.rules import attachments as rules
-
-
-class Unreferenced(msgspec.Struct, frozen=True):
-    """Bytes that nobody refers to any more, and how many the database held of them (None: they are elsewhere)."""
-
-    family: int
-    attachment_id: str
-    stored_bytes: int | None
 
 
 async def record_intent(
@@ -68,14 +58,14 @@ async def get(tx: Transaction, address: sessions.Address, attachment_id: str) ->
 
 
 async def forget(
-    tx: Transaction, address: sessions.Address, attachment_id: str
-) -> tuple[SessionRow | None, bool, tuple[Unreferenced, ...]]:
+    tx: Transaction, address: sessions.Address, attachment_id: str, *, outside: bool
+) -> tuple[SessionRow | None, bool]:
     """Drop the session's reference, and the bytes with it if it was the last one."""
     session = await sessions.find(tx, address)
     if session is None or not await tx.forget_attachment(session.session_key, attachment_id):
-        return session, False, ()
-    dropped = await drop_if_unreferenced(tx, session.family, attachment_id)
-    return session, True, () if dropped is None else (dropped,)
+        return session, False
+    await drop_if_unreferenced(tx, session.family, attachment_id, outside=outside)
+    return session, True
 
 
 async def list_page(
@@ -115,41 +105,45 @@ async def uncommitted_page(
     return session, Page(tuple(rules.entry_of(ids[row.session_key], row) for row in shown), cursor)
 
 
-async def sweep(tx: Transaction, *, older_than_ms: int, limit: int) -> tuple[int, tuple[Unreferenced, ...]]:
-    """Forget abandoned intents, and drop the bytes that nobody refers to any more: (intents, bytes dropped)."""
+async def sweep(tx: Transaction, *, older_than_ms: int, limit: int, outside: bool) -> tuple[int, int, int]:
+    """Forget abandoned intents, and drop the bytes that nobody refers to any more: (intents, objects, bytes)."""
     rows = await tx.list_uncommitted(None, older_than_ms=older_than_ms, after=None, limit=limit)
-    dropped: list[Unreferenced] = []
+    objects = freed = 0
     for row in rows:
         await tx.forget_attachment(row.session_key, row.attachment_id)
-        unreferenced = await drop_if_unreferenced(tx, row.family, row.attachment_id)
-        if unreferenced is not None:
-            dropped.append(unreferenced)
-    return len(rows), tuple(dropped)
+        size = await drop_if_unreferenced(tx, row.family, row.attachment_id, outside=outside)
+        objects += size is not None
+        freed += size or 0
+    return len(rows), objects, freed
 
 
-async def drop_if_unreferenced(tx: Transaction, family: int, attachment_id: str) -> Unreferenced | None:
-    """Drop bytes that no session of the family refers to from the database; those outside go after the commit."""
+async def drop_if_unreferenced(tx: Transaction, family: int, attachment_id: str, *, outside: bool) -> int | None:
+    """Drop bytes that no session of the family refers to from the database. Returns their size, None for none.
+
+    Bytes outside are only noted: deleting them now would lose them if this transaction failed after all.
+    """
     if await tx.attachment_is_referenced(family, attachment_id):
         return None
-    return Unreferenced(family, attachment_id, await tx.drop_object(family, attachment_id))
+    if outside and rules.is_content_id(attachment_id):
+        await tx.doom_object(family, attachment_id)
+    return await tx.drop_object(family, attachment_id)
 
 
-async def drop_outside(
-    tx: Transaction, objects: AttachmentBytes, unreferenced: Sequence[Unreferenced]
-) -> tuple[int, int]:
-    """Delete bytes outside the database that a committed transaction left without a reference: (objects, bytes).
+async def delete_doomed(tx: Transaction, objects: AttachmentBytes, limit: int) -> tuple[int, int, int]:
+    """Delete noted bytes outside the database: (notes, objects, bytes).
 
-    It is a transaction of its own that writes nothing: whether somebody refers to them again is asked anew, and no
-    intent can be recorded meanwhile. Whoever stores the same content later writes it again, because bytes follow
-    their intent.
+    Whether somebody refers to them again is asked anew, and no intent can be recorded meanwhile. Whoever stores the
+    same content later writes it again, because bytes follow their intent. If it fails halfway, the notes stay.
     """
+    doomed = await tx.list_doomed(limit)
     deleted = freed = 0
-    for one in unreferenced:
-        if not await tx.attachment_is_referenced(one.family, one.attachment_id):
-            size = objects.delete(space_of(one.family), one.attachment_id)
+    for family, attachment_id in doomed:
+        if not await tx.attachment_is_referenced(family, attachment_id):
+            size = objects.delete(space_of(family), attachment_id)
             deleted += size is not None
             freed += size or 0
-    return deleted, freed
+        await tx.forget_doomed(family, attachment_id)
+    return len(doomed), deleted, freed
 
 
 def space_of(family: int) -> str:

@@ -14,24 +14,23 @@ EVERYTHING = 2**62
 PAGE = 500
 
 
-async def delete(
-    tx: Transaction, session_id: str
-) -> tuple[SessionDeletionReport, tuple[attachments.Unreferenced, ...]]:
+async def delete(tx: Transaction, session_id: str, *, outside: bool) -> SessionDeletionReport:
     """Erase a session: head, history, nodes, queue, usage, manifest, grants, subscriptions and unshared blobs."""
     row = await tx.find_session(session_id)
     if row is None or row.deleted_at_ms is not None:
-        return SessionDeletionReport(session_id, deleted=False), ()
+        return SessionDeletionReport(session_id, deleted=False)
     forgotten = await processes.forget_session(tx, session_id)
     subscriptions = await triggers.forget_session(tx, session_id)
     names = await _attachment_ids(tx, row.session_key)
     revisions, usage, work, manifest = await tx.drop_session_content(row.session_key)
-    dropped = [await attachments.drop_if_unreferenced(tx, row.family, name) for name in names]
+    for name in names:
+        await attachments.drop_if_unreferenced(tx, row.family, name, outside=outside)
     await tx.drop_lease("session", str(row.session_key))
     await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms))
     nodes = await drop_unreachable_nodes(tx, row.family, EVERYTHING)
     blobs, _ = await tx.drop_unreferenced_blobs(row.family, limit=EVERYTHING, dry_run=False)
     tx.notify(queue_topic(session_id))
-    report = SessionDeletionReport(
+    return SessionDeletionReport(
         session_id=session_id,
         deleted=True,
         revisions=revisions,
@@ -46,7 +45,6 @@ async def delete(
         orphaned_process_ids=forgotten.orphaned_process_ids,
         preserved_process_ids=forgotten.preserved_process_ids,
     )
-    return report, tuple(one for one in dropped if one is not None)
 
 
 async def _attachment_ids(tx: Transaction, session_key: int) -> list[str]:

@@ -101,6 +101,11 @@ async def list_page(tx: Transaction, filter: EventFilter) -> Page[ProcessEvent]:
     return Page(tuple(rules.event_of(row) for row in shown), cursor)
 
 
+async def follow_page(tx: Transaction, filter: EventFilter) -> tuple[Page[ProcessEvent], bool]:
+    """One page of a process's log, and whether the process has ended."""
+    return await list_page(tx, filter), (await _require(tx, filter.process_id)).status != "running"
+
+
 async def recent(tx: Transaction, process_id: str, limit: int) -> tuple[ProcessEvent, ...]:
     """The last events, oldest first."""
     await _require(tx, process_id)

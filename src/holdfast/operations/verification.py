@@ -176,7 +176,7 @@ async def _verify_attachments(
         rows = await tx.list_attachments(session.session_key, after=after, limit=PAGE)
         for row in rows:
             tally.checked("attachments")
-            if row.committed_at_ms is None or row.uri != attachment_rules.own_uri(row.attachment_id):
+            if row.committed_at_ms is None or not attachment_rules.is_kept_here(row):
                 continue
             stored = await tx.get_object(row.family, row.attachment_id)
             if stored is not None:

@@ -174,3 +174,11 @@ async def find(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | N
     session = await sessions.find(tx, (session_id, None))
     found = [] if session is None else await tx.find_batches(session.session_key, [batch_id])
     return rules.batch_of(session_id, found[0], now_ms=tx.now_ms) if found else None
+
+
+async def sessions_page(tx: Transaction, *, after: int, limit: int) -> Page[str]:
+    """One page of the sessions that have work that is ready and in nobody's hands."""
+    found = await tx.sessions_with_work(tx.now_ms, after=after, limit=limit + 1)
+    shown = found[:limit]
+    cursor = codec.encode_cursor("sessions with work", (shown[-1][0],)) if len(found) > limit else None
+    return Page(tuple(session_id for _, session_id in shown), cursor)

@@ -166,6 +166,10 @@ class WorkTables(Protocol):
         """Unsettled, available (`available_at_ms <= now_ms`), under no live claim (`expires > now`), by sequence."""
         ...
 
+    async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
+        """Sessions with a ready batch (see `ready_batches`), (key, id) by key, greater than `after`."""
+        ...
+
     async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
         """Whether another owner holds a live claim in the session, and whether one of those is exclusive."""
         ...
@@ -268,6 +272,18 @@ class AttachmentTables(Protocol):
 
     async def drop_object(self, family: int, attachment_id: str) -> int | None:
         """Delete stored bytes. Returns their size as stored, None if there were none."""
+        ...
+
+    async def doom_object(self, family: int, attachment_id: str) -> None:
+        """Note that bytes outside the database are to be deleted; a note that is there stays."""
+        ...
+
+    async def list_doomed(self, limit: int) -> list[tuple[int, str]]:
+        """Noted bytes, (family, attachment id), in that order."""
+        ...
+
+    async def forget_doomed(self, family: int, attachment_id: str) -> int:
+        """Drop a note. Returns the count."""
         ...
 
 

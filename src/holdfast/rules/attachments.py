@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from holdfast import codec
@@ -10,6 +12,8 @@ from holdfast.records.attachments import Attachment, AttachmentEntry, Attachment
 from holdfast.records.limits import Limits
 from holdfast.rows import AttachmentRow, BlobRow
 from holdfast.rules import checks
+
+CONTENT_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class AttachmentIntent(msgspec.Struct, frozen=True):
@@ -27,6 +31,16 @@ class AttachmentIntent(msgspec.Struct, frozen=True):
 def own_uri(attachment_id: str) -> str:
     """The address of bytes that this store keeps."""
     return f"sha256:{attachment_id}"
+
+
+def is_content_id(attachment_id: str) -> bool:
+    """Whether an id is the hash of its bytes, as every id of bytes that this store keeps: only those become names."""
+    return CONTENT_ID.fullmatch(attachment_id) is not None
+
+
+def is_kept_here(row: AttachmentRow) -> bool:
+    """Whether the bytes of a reference are ours to keep."""
+    return row.uri == own_uri(row.attachment_id) and is_content_id(row.attachment_id)
 
 
 def check_put(
@@ -109,7 +123,7 @@ def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
 
     They may be missing while nobody committed them, or if the caller keeps them elsewhere; otherwise that is damage.
     """
-    if data is None and (row.committed_at_ms is None or row.uri != own_uri(row.attachment_id)):
+    if data is None and (row.committed_at_ms is None or not is_kept_here(row)):
         raise UnknownRef("attachment_id", row.attachment_id)
     if data is None:
         raise Corrupt("attachment_objects", row.attachment_id, "the bytes are missing")

@@ -32,6 +32,7 @@ from holdfast.rules import checks, schemas
 
 SELECTORS = (Payload, Pointer, Const, Template, Present)
 STATES: tuple[TerminalState, ...] = ("completed", "failed", "cancelled")
+OWN_KEYS = "holdfast:"
 FIELD = re.compile(r"\{([^{}]*)\}")
 LONGEST_TEXT = 16 * MIB
 CANCEL_REQUESTED = "process.cancel_requested"
@@ -261,10 +262,12 @@ def plan(intent: EventIntent, process: Process, *, now_ms: int) -> EventPlan:
 
 
 def _outcome(rule: TerminalRule | None, payload: Document) -> ProcessOutcome | None:
-    """How the process ends by this event: the selected value if it is an outcome of that kind, else wrapped as one."""
+    """How the process ends by this event: the selected value if it is an outcome of that kind, or else wrapped as one."""
     if rule is None:
         return None
-    value = payload if rule.outcome is None else select("payload", rule.outcome, payload)
+    if rule.outcome is None:
+        return Completed(payload)
+    value = select("payload", rule.outcome, payload)
     given = _as_outcome(value)
     if given is not None and state_of(given) == rule.state:
         return given
@@ -332,7 +335,7 @@ def wake_draft(wake: Wake) -> WorkDraft:
         session_id=wake.target.session_id,
         source_key=wake.wake_id,
         slot="exclusive",
-        payloads=[{"type": "process_wake", "wake": msgspec.to_builtins(wake)}],
+        payloads=[{"type": "process_wake", "wake": codec.document_of(wake)}],
     )
 
 
@@ -365,7 +368,7 @@ def completion_event(process_id: str, outcome: ProcessOutcome, limits: Limits) -
     """The event that completes a process: a repeated completion replays it, another outcome conflicts with it."""
     checked = _check_outcome(outcome, limits)
     name = TERMINAL_TYPES[state_of(checked)]
-    payload = {"await_output": msgspec.to_builtins(checked)}
+    payload = {"await_output": codec.document_of(checked)}
     return check_event(
         process_id, name, payload, replay_key=terminal_key(name), wake_target=None, limits=limits, wrapped=2
     )
@@ -373,7 +376,20 @@ def completion_event(process_id: str, outcome: ProcessOutcome, limits: Limits) -
 
 def terminal_key(event_type: str) -> str:
     """The replay key of a process's completion."""
-    return f"terminal:{event_type}"
+    return f"{OWN_KEYS}terminal:{event_type}"
+
+
+def cancel_key(payload: Document) -> str:
+    """The replay key of a request to cancel: the same reason again is the same request."""
+    return f"{OWN_KEYS}cancel_requested:{codec.stable_hash(payload)}"
+
+
+def check_replay_key(value: object, limits: Limits) -> str | None:
+    """A caller's replay key, which cannot be one of ours."""
+    key = checks.optional_identifier("replay_key", value, limits)
+    if key is not None and key.startswith(OWN_KEYS):
+        raise InvalidRequest("replay_key", f"must not start with {OWN_KEYS!r}, which the store keeps for itself")
+    return key
 
 
 def _check_outcome(value: object, limits: Limits) -> ProcessOutcome:

@@ -261,12 +261,18 @@ def with_external_ref(row: ProcessRow, ref: ExternalRef, *, now_ms: int) -> Proc
     return msgspec.structs.replace(row, external_ref=codec.encode_record(ref), updated_at_ms=now_ms)
 
 
+def signal_type(field: str, name: object, limits: Limits) -> str:
+    """The event type of a well-named signal."""
+    checked = checks.identifier(field, name, limits)
+    if not SIGNAL_NAME.fullmatch(checked):
+        raise InvalidRequest(field, "a signal name consists of letters, digits, - and _")
+    return SignalWait(checked, 1).event_type
+
+
 def check_wait(value: object, limits: Limits) -> SignalWait:
     """A wait for a well-named signal."""
     wait = checks.instance("wait", value, SignalWait)
-    name = checks.identifier("wait.name", wait.name, limits)
-    if not SIGNAL_NAME.fullmatch(name):
-        raise InvalidRequest("wait.name", "a signal name consists of letters, digits, - and _")
+    signal_type("wait.name", wait.name, limits)
     checks.whole("wait.ordinal", wait.ordinal, least=1)
     checks.optional_whole("wait.since_ms", wait.since_ms)
     return wait

@@ -70,7 +70,7 @@ class SessionAttachments:
             lambda tx: operations.find(tx, address, checked, with_bytes=True)
         )
         self._binding.learn(session)
-        if data is None:
+        if data is None and rules.is_kept_here(row):
             space = operations.space_of(session.family)
             data = await context.backend.offload(lambda: objects.get(space, checked))
         return rules.attachment_of(row, data)
@@ -169,11 +169,12 @@ class SessionAttachments:
         """
         context, address = self._context, self._binding.address()
         checked = context.identifier("attachment_id", attachment_id)
-        session, forgotten, unreferenced = await context.backend.write(
-            lambda tx: operations.forget(tx, address, checked)
+        outside = context.objects is not None
+        session, forgotten = await context.backend.write(
+            lambda tx: operations.forget(tx, address, checked, outside=outside)
         )
         self._binding.learn(session)
-        await context.drop_outside(unreferenced)
+        await context.try_delete_doomed()
         return forgotten
 
 
@@ -211,13 +212,12 @@ class Attachments:
         """
         context = self._context
         age = checks.whole("older_than_ms", older_than_ms)
+        outside = context.objects is not None
         intents = objects = freed = 0
         while True:
-            step, unreferenced = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH))
-            inside = [one.stored_bytes for one in unreferenced if one.stored_bytes is not None]
-            outside = await context.drop_outside(unreferenced)
-            intents += step
-            objects += len(inside) + outside[0]
-            freed += sum(inside) + outside[1]
-            if step < SWEEP_BATCH:
-                return SweepReport(intents, objects, freed)
+            step = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH, outside=outside))
+            intents, objects, freed = intents + step[0], objects + step[1], freed + step[2]
+            if step[0] < SWEEP_BATCH:
+                break
+        deleted, bytes_outside = await context.delete_doomed()
+        return SweepReport(intents, objects + deleted, freed + bytes_outside)

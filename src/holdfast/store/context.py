@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import WaitTimeout
-from holdfast.operations.attachments import Unreferenced, drop_outside
+from holdfast.errors import Unavailable, WaitTimeout
+from holdfast.operations.attachments import delete_doomed
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.common import Token
 from holdfast.records.limits import Limits
 from holdfast.rules import checks
 
 T = TypeVar("T")
+
+DOOMED_BATCH = 100
 
 
 def random_name() -> str:
@@ -48,12 +52,23 @@ class Context(msgspec.Struct, frozen=True):
         """A checked time to live."""
         return checks.whole("ttl_ms", value, least=least, most=self.limits.ttl_ms)
 
-    async def drop_outside(self, unreferenced: Sequence[Unreferenced]) -> tuple[int, int]:
-        """Delete attachment bytes outside the database that nobody refers to any more: (objects, bytes)."""
+    async def delete_doomed(self) -> tuple[int, int]:
+        """Delete attachment bytes outside the database that were noted for it: (objects, bytes)."""
         objects = self.objects
-        if objects is None or not unreferenced:
-            return 0, 0
-        return await self.backend.write(lambda tx: drop_outside(tx, objects, unreferenced))
+        total = (0, 0)
+        while objects is not None:
+            notes, deleted, freed = await self.backend.write(
+                partial(delete_doomed, objects=objects, limit=DOOMED_BATCH)
+            )
+            total = (total[0] + deleted, total[1] + freed)
+            if notes < DOOMED_BATCH:
+                break
+        return total
+
+    async def try_delete_doomed(self) -> None:
+        """The same after an operation that is done: what cannot be deleted now stays noted, and a sweep deletes it."""
+        with contextlib.suppress(Unavailable):
+            await self.delete_doomed()
 
     async def wait_until(
         self, topic: str, look: Callable[[], Awaitable[tuple[T | None, int | None]]], timeout_ms: object, what: str

@@ -186,6 +186,12 @@ class Events:
         >>> store.events.append("build-7", "progress", {"percent": 50}).event.sequence
         1
         """
+        key = event_rules.check_replay_key(replay_key, self._context.limits)
+        return await self._append(process_id, type, payload, replay_key=key, wake_target=wake_target)
+
+    async def _append(
+        self, process_id: object, type: object, payload: Document, *, replay_key: str | None, wake_target: object = None
+    ) -> AppendReceipt:
         checked = self._context.identifier("process_id", process_id)
         intent = event_rules.check_event(
             checked, type, payload, replay_key=replay_key, wake_target=wake_target, limits=self._context.limits
@@ -205,8 +211,8 @@ class Events:
         >>> store.events.signal("build-7", "approve", {"by": "ada"}).event.type
         'signal.approve'
         """
-        wait = rules.check_wait(SignalWait(name, 1), self._context.limits)
-        return await self.append(process_id, wait.event_type, payload, replay_key=replay_key)
+        event_type = rules.signal_type("name", name, self._context.limits)
+        return await self.append(process_id, event_type, payload, replay_key=replay_key)
 
     async def request_cancel(self, process_id: str, *, reason: str | None = None) -> AppendReceipt:
         """Ask a process to stop. The same reason again is the same request.
@@ -216,13 +222,13 @@ class Events:
         'process.cancel_requested'
         """
         payload = {"reason": checks.optional_text("reason", reason, self._context.limits)}
-        key = f"cancel_requested:{codec.stable_hash(payload)}"
-        return await self.append(process_id, event_rules.CANCEL_REQUESTED, payload, replay_key=key)
+        key = event_rules.cancel_key(payload)
+        return await self._append(process_id, event_rules.CANCEL_REQUESTED, payload, replay_key=key)
 
     async def after(
-        self, process_id: str, sequence: int = 0, *, type: str | None = None, limit: int = checks.DEFAULT_PAGE
+        self, process_id: str, sequence: int | str = 0, *, type: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[ProcessEvent]:
-        """One page of the events after a sequence number, in order; the last one's sequence is where to go on.
+        """One page of the events after a sequence number, or after the cursor of an earlier page, in order.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> len(store.events.after("build-7", 0))
@@ -238,7 +244,7 @@ class Events:
         return EventFilter(
             process_id=checks.identifier("process_id", process_id, limits),
             limit=checks.page_size(limit, limits),
-            after=checks.whole("sequence", sequence),
+            after=_sequence(sequence),
             type=checks.optional_identifier("type", type, limits),
             pending_wakes=wakes,
         )
@@ -303,12 +309,14 @@ class Events:
         filter = self._filter(process_id, after, self._context.limits.page)
         patience = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
         while True:
-            page = await self._context.backend.read(partial(event_operations.list_page, filter=filter))
+            page, ended = await self._context.backend.read(partial(event_operations.follow_page, filter=filter))
             for event in page.items:
                 yield event
                 if event.terminal_state is not None:
                     return
                 filter = self._filter(process_id, event.sequence, self._context.limits.page)
+            if not page.items and ended:
+                return
             if not page.items:
                 try:
                     await self._next(filter, FOLLOW_STRETCH_MS if patience is None else patience, "an event")
@@ -316,8 +324,10 @@ class Events:
                     if patience is not None:
                         return
 
-    async def wakes(self, process_id: str, *, after: int = 0, limit: int = checks.DEFAULT_PAGE) -> Page[ProcessEvent]:
-        """One page of the events after a sequence number that wake a session and were not acknowledged.
+    async def wakes(
+        self, process_id: str, *, after: int | str = 0, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[ProcessEvent]:
+        """One page of the events after a sequence number or cursor that wake a session and were not acknowledged.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> len(store.events.wakes("build-7"))
@@ -342,3 +352,10 @@ class Events:
 
 FOLLOW_STRETCH_MS = 60_000
 """A follower without a timeout waits in stretches, so that even a lost wake only delays it."""
+
+
+def _sequence(value: object) -> int:
+    """Where a reading of a log goes on: a sequence number, or the cursor of an earlier page."""
+    if isinstance(value, str):
+        return int(codec.decode_cursor("events", value, [int])[0])
+    return checks.whole("sequence", value)

@@ -156,6 +156,18 @@ class Queue:
         """
         return await self._page(session_id, after, limit, pending=False)
 
+    async def sessions(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[str]:
+        """One page of the ids of sessions that have work that is ready and in nobody's hands.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> list(store.queue.sessions())
+        ['chat-42']
+        """
+        place = checks.cursor("sessions with work", after, [int])
+        size = checks.page_size(limit, self._context.limits)
+        start = 0 if place is None else place[0]
+        return await self._context.backend.read(lambda tx: operations.sessions_page(tx, after=start, limit=size))
+
     async def list_pending(
         self, session_id: str, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[WorkBatch]:

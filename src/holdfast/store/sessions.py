@@ -152,6 +152,7 @@ class Sessions:
         (True, False)
         """
         checked = self._context.identifier("session_id", session_id)
-        report, unreferenced = await self._context.backend.write(lambda tx: deletion.delete(tx, checked))
-        await self._context.drop_outside(unreferenced)
+        outside = self._context.objects is not None
+        report = await self._context.backend.write(lambda tx: deletion.delete(tx, checked, outside=outside))
+        await self._context.try_delete_doomed()
         return report

@@ -40,6 +40,14 @@ class MemoryWork:
         ]
         return ready[:limit]
 
+    async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
+        found = [
+            (session.session_key, session.session_id)
+            for session in self.tables.sessions.scan(lambda row: row.session_key > after)
+            if await self.ready_batches(session.session_key, now_ms, 1)
+        ]
+        return found[:limit]
+
     async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
         others = [row for row in self._unsettled(session_key) if _live(row, now_ms) and row.claim_owner != owner_id]
         return bool(others), any(row.claim_exclusive for row in others)
@@ -195,6 +203,15 @@ class MemoryWork:
         row = self.tables.attachment_objects.get((family, attachment_id))
         self.tables.attachment_objects.drop((family, attachment_id))
         return None if row is None else len(row.body)
+
+    async def doom_object(self, family: int, attachment_id: str) -> None:
+        self.tables.doomed_objects.put((family, attachment_id), (family, attachment_id))
+
+    async def list_doomed(self, limit: int) -> list[tuple[int, str]]:
+        return list(self.tables.doomed_objects.scan())[:limit]
+
+    async def forget_doomed(self, family: int, attachment_id: str) -> int:
+        return self.tables.doomed_objects.drop((family, attachment_id))
 
 
 UNCLAIMED: dict[str, object] = {

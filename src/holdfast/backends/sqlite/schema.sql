@@ -176,6 +176,12 @@ CREATE TABLE attachment_objects (
     PRIMARY KEY (family, attachment_id)
 ) STRICT;
 
+CREATE TABLE doomed_objects (
+    family INTEGER NOT NULL,
+    attachment_id TEXT NOT NULL,
+    PRIMARY KEY (family, attachment_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE processes (
     process_id TEXT NOT NULL PRIMARY KEY,
     registration_hash TEXT NOT NULL,

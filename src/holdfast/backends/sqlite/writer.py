@@ -21,7 +21,7 @@ import apsw
 from holdfast.backends.sqlite.link import Link, until_free
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.translation import translated
-from holdfast.errors import Corrupt, HoldfastError, StoreClosed, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Outcome, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
 from holdfast.waiting import Signals, run_to_end
@@ -150,6 +150,7 @@ class Writer:
     def _run_group(self, first: Job) -> None:
         members: list[Member] = []
         job: Job | None = first
+        committing = False
         try:
             while job is not None:
                 if job.future.set_running_or_notify_cancel():
@@ -162,10 +163,13 @@ class Writer:
                         break
                 job = self._another_job() if len(members) < self._options.group_size else None
             if self._link.connection.in_transaction:
+                committing = True
                 self._link.control("commit")
         except BaseException as error:
-            # Whatever happened, the thread lives on and nobody is left waiting.
-            self._abandon(members, error)
+            # Whatever happened, the thread lives on and nobody is left waiting. A disk that fails in the middle of a
+            # COMMIT may have kept it: a crash right now could bring it back.
+            unknown = committing and isinstance(error, apsw.IOError)
+            self._abandon(members, error, "unknown" if unknown else "not_applied")
         finally:
             self._link.in_group = False
         # Only now: even a refusal may rest on what an earlier member wrote.
@@ -221,23 +225,24 @@ class Writer:
             link.control("undo_member")
             link.control("release_member")
 
-    def _abandon(self, members: list[Member], cause: BaseException) -> None:
-        """Nothing of the group is stored: make sure of it, and leave everybody an error of his own."""
+    def _abandon(self, members: list[Member], cause: BaseException, outcome: Outcome) -> None:
+        """The group is not stored: make sure of it as far as possible, and leave everybody an error of his own."""
         if self._link.connection.in_transaction:
             try:
                 self._link.control("rollback")
             except apsw.Error as error:
                 cause = error
         for member in members:
-            member.error = self._not_applied(cause)
+            member.error = self._failure(cause, outcome)
             member.topics = []
 
-    def _not_applied(self, cause: BaseException) -> HoldfastError:
+    def _failure(self, cause: BaseException, outcome: Outcome) -> HoldfastError:
         known = translated(cause, self._link.path) if isinstance(cause, apsw.Error) else cause
         if isinstance(known, Corrupt):
             error: HoldfastError = Corrupt(known.table, known.key, known.reason)
         else:
             reason = known.message if isinstance(known, HoldfastError) else repr(known)
-            error = Unavailable(f"nothing was stored: {reason}")
+            happened = "nothing was stored" if outcome == "not_applied" else "it is not known whether it was stored"
+            error = Unavailable(f"{happened}: {reason}", outcome=outcome)
         error.__cause__ = cause
         return error

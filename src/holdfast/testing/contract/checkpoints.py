@@ -306,3 +306,10 @@ class CheckpointContract(Contract):
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert (info.value.field, info.value.limit) == ("checkpoint.turn_state", 100)
         assert session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=value[1:]))).revision == 1
+
+    def test_documents_may_nest_as_deep_as_the_limit_and_no_deeper(self, bench: Bench) -> None:
+        session = bench.open(limits=holdfast.Limits(document_depth=3)).sessions.handle("chat")
+        with refused(bench, holdfast.InvalidRequest):
+            session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=[{"k": [[]]}])))
+        session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=[{"k": []}])))
+        assert loaded(session).checkpoint == holdfast.Checkpoint(turn_state=[{"k": []}])

@@ -9,7 +9,7 @@ import holdfast
 from holdfast.blocking import BlockingStore, Session
 from holdfast.records.graph import ReadScope
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
+from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background, refused
 
 TREE = (
     holdfast.Node("root", payload={"text": "r"}),
@@ -145,7 +145,46 @@ class GraphContract(Contract):
         assert chat.load_node("b") is None
         assert store.sessions.create("other").load_node("a") is None
 
+    def test_a_view_is_one_snapshot_while_turns_are_committed(self, bench: Bench) -> None:
+        writer, reader = (bench.open().sessions.handle("chat") for _ in range(2))
+
+        def commit_turns() -> None:
+            for turn in range(1, 41):
+                writer.commit(
+                    holdfast.Commit(
+                        graph=chain(f"n{turn}", under=f"n{turn - 1}" if turn > 1 else None),
+                        checkpoint=holdfast.Checkpoint(turn_state=turn),
+                        usage=[holdfast.Usage("turn", "m", input_tokens=1)],
+                    )
+                )
+
+        writing = in_background(commit_turns)
+        while not writing.done():
+            view = reader.load()
+            if view is not None:
+                spent = view.ledger[0].input_tokens
+                seen = (view.checkpoint, spent, len(view.graph.nodes), view.node_count, view.graph.leaf)
+                revision = view.revision
+                expected = (holdfast.Checkpoint(turn_state=revision), revision, revision, revision, f"n{revision}")
+                assert seen == expected
+        writing.result(PATIENCE_S)
+        assert loaded(reader).revision == 40
+
     # Paging.
+
+    def test_history_is_paged_both_ways(self, chat: Session, clock: ManualClock) -> None:
+        start = clock.now_ms()
+        for turn in range(1, 6):
+            clock.advance(10)
+            chat.commit(holdfast.Commit(turn_id=f"t-{turn}"))
+        first = chat.history(limit=3)
+        second = chat.history(limit=3, after=first.next)
+        assert [(entry.revision, entry.turn_id) for entry in second] == [(4, "t-4"), (5, "t-5")]
+        assert [entry.committed_at_ms - start for entry in first] == [10, 20, 30]
+        newest = chat.history(limit=3, newest_first=True)
+        older = chat.history(limit=3, newest_first=True, after=newest.next)
+        assert [[entry.revision for entry in page] for page in (newest, older)] == [[5, 4, 3], [2, 1]]
+        assert (second.next, older.next) == (None, None)
 
     def test_nodes_are_paged_in_the_order_of_their_insertion(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(name) for name in "dacb"])))
@@ -288,9 +327,7 @@ class GraphContract(Contract):
         assert chat.add_nodes(nodes) == holdfast.NodesReceipt("chat", added=0, replayed=2)
         assert [node.id for node in chat.nodes()] == ["a", "b"]
 
-    def test_writers_that_add_the_same_nodes_at_once_add_them_once(
-        self, store: BlockingStore, bench: Bench
-    ) -> None:
+    def test_writers_that_add_the_same_nodes_at_once_add_them_once(self, store: BlockingStore, bench: Bench) -> None:
         nodes = [holdfast.Node(f"n{index}", payload=index) for index in range(20)]
         handles = [bench.open().sessions.handle("chat") for _ in range(3)]
         receipts = at_once(*(lambda handle=handle: handle.add_nodes(nodes) for handle in handles))

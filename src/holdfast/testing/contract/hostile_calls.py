@@ -10,7 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast.records.processes import ProcessInput
-from holdfast.testing.contract.hostile_world import LARGEST, Call, Target, World, parts
+from holdfast.testing.contract.hostile_world import LARGEST, Call, World, parts
 
 
 def node(id: str = "n2", **fields: Any) -> holdfast.Node:
@@ -22,7 +22,7 @@ NODE = "id:id parent:id? kind:id payload:document frame_id:id? caused_by:documen
 LEASE = "resource:record owner_id:id token:token fence:whole claimed_at_ms:whole expires_at_ms:whole"
 DRAFT = "payloads:sequence payloads[0]:document source_key:id? delivery:word slot:word merge_key:word merge_key.name:id available_at_ms:whole"  # noqa: E501
 CLAIM = ":record session_id:id claim_id:id token:token fence:whole batches:sequence batches[0]:record"
-SCOPE = "session_id:id frame_id:id?"
+SCOPE = "session_id:id frame_id:frame?"
 SCOPED = parts("scope", ":record", SCOPE)
 TYPES = " ".join(
     [
@@ -266,8 +266,8 @@ CALLS = [
         lambda w: {"attachment_ids": [w.attachment.id]},
         "attachment_ids:sequence attachment_ids[0]:id",
     ),
-    Call("session.attachments.list_uncommitted", always(older_than_ms=1, limit=1), f"older_than_ms:whole {PAGE}"),
-    Call("attachments.list_uncommitted", always(older_than_ms=1, limit=1), f"older_than_ms:whole {PAGE}"),
+    Call("session.attachments.list_uncommitted", always(intent_until_ms=1, limit=1), f"intent_until_ms:whole {PAGE}"),
+    Call("attachments.list_uncommitted", always(intent_until_ms=1, limit=1), f"intent_until_ms:whole {PAGE}"),
     Call("attachments.sweep", always(older_than_ms=1), "older_than_ms:whole"),
     Call("queue.enqueue", always(draft=draft(session_id="chat")), parts("draft", ":record session_id:id", DRAFT)),
     Call(
@@ -300,12 +300,15 @@ CALLS = [
         "queue.cancel", lambda w: {"session_id": "chat", "batch_id": w.batch.batch_id}, "session_id:id batch_id:id"
     ),
     Call("queue.get", lambda w: {"session_id": "chat", "batch_id": w.batch.batch_id}, "session_id:id batch_id:id"),
+    Call("queue.sessions", always(limit=1), PAGE),
     Call("queue.list", always(session_id="chat", limit=1), f"session_id:id {PAGE}"),
     Call("queue.list_pending", always(session_id="chat", limit=1), f"session_id:id {PAGE}"),
     Call(
         "queue.wait",
-        lambda w: {"session_id": w.batch.session_id, "timeout_ms": 0, "boundary": "idle"},
-        "session_id:id timeout_ms:timeout boundary:word",
+        lambda w: {
+            "session_id": w.batch.session_id, "timeout_ms": 0, "boundary": "idle", "owner_id": "w1", "exclusive": False,
+        },
+        "session_id:id timeout_ms:timeout boundary:word owner_id:id? exclusive:flag",
     ),
     Call(
         "processes.register", lambda _: registration(holdfast.External({})), REGISTRATION, drops="registration."
@@ -372,7 +375,7 @@ CALLS = [
             "wake_target": holdfast.Scope("chat", "f"),
         },
         "process_id:id type:id payload:document replay_key:id? wake_target:record? wake_target.session_id:id "
-        "wake_target.frame_id:id?",
+        "wake_target.frame_id:frame?",
     ),
     Call(
         "events.signal",
@@ -458,7 +461,7 @@ CALLS = [
         "triggers.cancel",
         always(handle="trigger:1", registrant=holdfast.BySession(holdfast.Scope("chat", "f"))),
         "handle:id registrant:record registrant.scope:record registrant.scope.session_id:id "
-        "registrant.scope.frame_id:id?",
+        "registrant.scope.frame_id:frame?",
     ),
     Call("triggers.forget_session", always(session_id="chat"), "session_id:id"),
     Call("triggers.source_key", always(source_type="cron", source={}), "source_type:id source:document"),
@@ -494,14 +497,3 @@ CALLS = [
         "max_rows:whole1?",
     ),
 ]  # fmt: skip
-
-
-def targets() -> list[Target]:
-    """Every part of every call."""
-    found: list[Target] = []
-    for call in CALLS:
-        for part in call.parts.split():
-            named, _, kind = part.partition(":")
-            path, _, field = named.partition("=")
-            found.append(Target(call, path, field or path.removeprefix(call.drops), kind))
-    return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -45,6 +46,7 @@ def wholes(least: int = 0, most: int = LARGEST) -> tuple[object, ...]:
 
 WRONG: dict[str, tuple[object, ...]] = {
     "id": (*NOT_TEXT, "", " ", "\t\n", "a\0b", "\ud800", "i" * 513, "i" * 10_240, "é" * 257),
+    "frame": (*NOT_TEXT, " ", "a\0b", "\ud800", "i" * 513),
     "text": (*NOT_TEXT, "a\0b", "\ud800", "t" * 65_537),
     "message": (*NOT_TEXT, "\ud800"),
     "whole": wholes(),
@@ -162,6 +164,11 @@ class Call(NamedTuple):
     drops: str = ""
     variant: str = ""
 
+    def prepare(self, world: World) -> Mapping[str, Any]:
+        """The arguments, after everything that the call needs was made."""
+        attrgetter(self.method)(world)
+        return self.arguments(world)
+
     def invoke(self, world: World, arguments: Mapping[str, Any]) -> object:
         """Run it; an iterator is run to its end."""
         result = attrgetter(self.method)(world)(**arguments)
@@ -193,7 +200,7 @@ def replaced(value: Any, path: list[str], part: object) -> Any:
         return part
     name, *rest = path
     if isinstance(value, Mapping):
-        return {**value, name: replaced(value[name], rest, part)}
+        return {**value, name: replaced(value.get(name), rest, part)}
     if isinstance(value, list | tuple):
         items: list[Any] = [*value]
         items[int(name)] = replaced(items[int(name)], rest, part)
@@ -211,3 +218,89 @@ def parts(path: str, *kinds: str) -> str:
     """The parts of a record at a path, as `name:kind`; the record itself is `:kind`."""
     names = [name for line in kinds for name in line.split()]
     return " ".join(f"{path}{name}" if name.startswith((":", "[")) else f"{path}.{name}" for name in names)
+
+
+def targets(calls: Sequence[Call]) -> list[Target]:
+    """Every part of every call."""
+    found: list[Target] = []
+    for call in calls:
+        for part in call.parts.split():
+            named, _, kind = part.partition(":")
+            path, _, field = named.partition("=")
+            found.append(Target(call, path, field or path.removeprefix(call.drops), kind))
+    return found
+
+
+ODD_IDS = [
+    "a", "a/b", "/a/b", "a//b", "../a", ".", "..", "a'b", 'a"b', "a`b", "a;b", "a--b", "'; DROP TABLE sessions; --",
+    "a%b", "a_b", "%", "_", "*", "a\\b", "\\", "a\nb", "a\tb", "a b", "a ", " a", "A", "é", "e\u0301", "\u00c5",
+    "\u212b", "ß", "SS", "a\u2028", "\ufeffa", "\u202ea", "\u200b", "\U0001f600", "\U0010ffff", "\x01", "\x7f", "null",
+    "None", "0", "00", "1e3", "true", "[]", "{}", "a:b", "a::b", "session:a", "work:a", "claim:1:1", "group:a",
+    "i" * 512, "é" * 256,
+]  # fmt: skip
+"""Ids that are legal; no two of them are the same."""
+
+ODD_DOCUMENTS: list[Any] = [
+    "\0", "a\0b", {"\0": "\0"}, "", {}, [], {"": ""}, None, True, False, [None], 0, -1, 2**63 - 1, -(2**63), 2**63,
+    2**64 - 1, 0.1, -0.0, 1e308, 5e-324, 1.0, "\u2028", "\U0010ffff", "\ufeff", "é", "e\u0301", "\x01\x1f\x7f",
+    {"b": 1, "a": 2}, {"type": "success"}, "1", "null", "</script>", deep(64), deep(64, dict),
+    {"node_id": 1, "parent": 2, "lease_token": 3, "expected_revision": 4},
+]  # fmt: skip
+"""Documents that are legal, and must come back as they were sent."""
+
+
+class Breach(NamedTuple):
+    """A call that breaks a limit which was set lower than usual."""
+
+    limits: dict[str, int]
+    method: str
+    arguments: Mapping[str, Any]
+    field: str
+
+    def __str__(self) -> str:
+        return f"{next(iter(self.limits))} of {self.method}({self.field})"
+
+
+STATE = holdfast.Checkpoint(turn_state=b"1234")
+BREACHES = [
+    Breach({"id_bytes": 3}, "sessions.open", {"session_id": "éé"}, "session_id"),
+    Breach({"text_bytes": 3}, "sessions.create", {"session_id": "s", "name": "éé"}, "name"),
+    Breach(
+        {"document_bytes": 9},
+        "session.add_nodes",
+        {"nodes": [holdfast.Node("n", payload="12345678")]},
+        "nodes[0].payload",
+    ),
+    Breach(
+        {"component_bytes": 3}, "session.commit", {"commit": holdfast.Commit(checkpoint=STATE)}, "checkpoint.turn_state"
+    ),
+    Breach(
+        {"commit_bytes": 9}, "session.commit", {"commit": holdfast.Commit(config="1234", checkpoint=STATE)}, "commit"
+    ),
+    Breach({"commit_nodes": 1}, "session.add_nodes", {"nodes": [holdfast.Node("n"), holdfast.Node("m")]}, "nodes"),
+    Breach({"commit_nodes": 1}, "session.tombstone", {"node_ids": ["n", "m"]}, "node_ids"),
+    Breach({"commit_items": 1}, "session.commit", {"commit": holdfast.Commit(attachments=["n", "m"])}, "attachments"),
+    Breach(
+        {"commit_items": 1},
+        "session.commit",
+        {"commit": holdfast.Commit(usage=[holdfast.Usage("s", "m")] * 2)},
+        "usage",
+    ),
+    Breach(
+        {"batch_items": 1},
+        "queue.enqueue",
+        {"draft": holdfast.WorkDraft(session_id="s", payloads=[1, 2])},
+        "draft.payloads",
+    ),
+    Breach({"attachment_bytes": 3}, "session.attachments.put", {"data": b"1234"}, "data"),
+    Breach({"artifact_bytes": 3}, "artifacts.put_content", {"kind": "k", "data": b"1234"}, "data"),
+    Breach(
+        {"artifact_bytes": 31},
+        "artifacts.put",
+        {"kind": "k", "ref": "r", "data": memoryview(array.array("Q", [1, 2, 3, 4]))},
+        "data",
+    ),
+    Breach({"page": 2}, "sessions.list", {"limit": 3}, "limit"),
+    Breach({"ttl_ms": 2}, "queue.claim", {"session_id": "s", "owner_id": "w", "ttl_ms": 3}, "ttl_ms"),
+]
+"""Each call is fine again when its limit is three higher."""

@@ -112,3 +112,22 @@ DELETE FROM attachment_objects
 WHERE family = ?1
     AND attachment_id = ?2
 RETURNING length(body)
+
+-- name: doom_object
+INSERT INTO doomed_objects (
+    family, attachment_id
+)
+VALUES (?1, ?2)
+ON CONFLICT DO NOTHING
+
+-- name: list_doomed
+SELECT
+    family, attachment_id
+FROM doomed_objects
+ORDER BY family, attachment_id
+LIMIT ?1
+
+-- name: forget_doomed
+DELETE FROM doomed_objects
+WHERE family = ?1
+    AND attachment_id = ?2

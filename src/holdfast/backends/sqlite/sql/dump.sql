@@ -66,6 +66,12 @@ SELECT
 FROM attachment_objects
 ORDER BY family, attachment_id
 
+-- name: dump_doomed_objects
+SELECT
+    family, attachment_id
+FROM doomed_objects
+ORDER BY family, attachment_id
+
 -- name: dump_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,

@@ -39,6 +39,18 @@ WHERE session_key = :session_key
 ORDER BY enqueue_seq
 LIMIT :limit
 
+-- name: sessions_with_work
+SELECT DISTINCT
+    sessions.session_key, sessions.session_id
+FROM work INDEXED BY work_unsettled
+JOIN sessions ON sessions.session_key = work.session_key
+WHERE work.settled_state IS NULL
+    AND work.session_key > :after
+    AND work.available_at_ms <= :now_ms
+    AND (work.claim_expires_at_ms IS NULL OR work.claim_expires_at_ms <= :now_ms)
+ORDER BY work.session_key
+LIMIT :limit
+
 -- name: other_claims
 SELECT
     count(*) > 0,

@@ -67,6 +67,19 @@ class Attachments(Base):
         """Stored bytes."""
         return self._one(r.BlobRow, "get_object", (family, attachment_id))
 
-    async def drop_object(self, family: int, attachment_id: str) -> int:
-        """Delete stored bytes. Returns their size as stored, 0 if there were none."""
-        return sum(size for (size,) in self._values("drop_object", (family, attachment_id)))
+    async def drop_object(self, family: int, attachment_id: str) -> int | None:
+        """Delete stored bytes."""
+        sizes = [size for (size,) in self._values("drop_object", (family, attachment_id))]
+        return sizes[0] if sizes else None
+
+    async def doom_object(self, family: int, attachment_id: str) -> None:
+        """Note bytes outside the database that are to be deleted."""
+        self._run("doom_object", (family, attachment_id))
+
+    async def list_doomed(self, limit: int) -> list[tuple[int, str]]:
+        """Bytes outside that are to be deleted."""
+        return [(family, attachment_id) for family, attachment_id in self._values("list_doomed", (limit,))]
+
+    async def forget_doomed(self, family: int, attachment_id: str) -> int:
+        """Drop the note."""
+        return self._run("forget_doomed", (family, attachment_id))

@@ -32,6 +32,11 @@ class Work(Base):
         bindings = {"session_key": session_key, "now_ms": now_ms, "limit": limit}
         return self._all(r.BatchRow, "ready_batches", bindings)
 
+    async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
+        """Sessions with a ready batch, by key."""
+        bindings = {"now_ms": now_ms, "after": after, "limit": limit}
+        return [(key, session_id) for key, session_id in self._values("sessions_with_work", bindings)]
+
     async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
         """Whether another owner holds a live claim in the session, and whether one of those is exclusive."""
         [(held, exclusive)] = self._values("other_claims", (session_key, owner_id, now_ms))

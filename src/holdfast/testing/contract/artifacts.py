@@ -1,0 +1,140 @@
+"""Artifacts: what was put under a kind and a ref is what comes back, and a ref that names its content must match it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
+
+ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+class ArtifactContract(Contract):
+    """`store.artifacts`."""
+
+    def test_an_artifact_comes_back_through_any_handle(self, store: BlockingStore, bench: Bench) -> None:
+        assert store.artifacts.put("module", "main", b"code\x00\xff") == "main"
+        assert bench.open().artifacts.get("module", "main") == holdfast.Artifact(
+            "module", "main", b"code\x00\xff", 1_700_000_000_000
+        )
+
+    def test_an_artifact_that_was_never_put_is_none(self, store: BlockingStore) -> None:
+        store.artifacts.put("module", "main", b"code")
+        assert store.artifacts.get("module", "Main") is None
+        assert store.artifacts.get("Module", "main") is None
+
+    def test_kinds_are_namespaces(self, store: BlockingStore) -> None:
+        store.artifacts.put("module", "main", b"code")
+        store.artifacts.put("environment", "main", b"{}")
+        assert store.artifacts.delete("module", "main") is True
+        assert store.artifacts.get("module", "main") is None
+        kept = store.artifacts.get("environment", "main")
+        assert kept is not None
+        assert kept.data == b"{}"
+
+    def test_a_kind_and_a_ref_that_run_together_alike_stay_apart(self, store: BlockingStore) -> None:
+        store.artifacts.put("a", "b/c", b"1")
+        store.artifacts.put("a/b", "c", b"2")
+        found = [store.artifacts.get("a", "b/c"), store.artifacts.get("a/b", "c")]
+        assert [artifact.data for artifact in found if artifact is not None] == [b"1", b"2"]
+
+    def test_a_later_put_replaces_the_earlier_one(self, store: BlockingStore, clock: ManualClock) -> None:
+        store.artifacts.put("module", "main", b"old" * 1_000)
+        clock.advance(5)
+        store.artifacts.put("module", "main", b"new")
+        assert store.artifacts.get("module", "main") == holdfast.Artifact("module", "main", b"new", 1_700_000_000_005)
+        assert store.maintenance.stats().artifacts == 1
+
+    def test_content_gets_the_ref_that_its_hash_gives_it(self, store: BlockingStore) -> None:
+        ref = store.artifacts.put_content("module", b"abc")
+        assert ref == f"module:sha256:{ABC}"
+        assert store.artifacts.put_content("module", b"abc") == ref
+        assert store.artifacts.put("module", ref, b"abc") == ref
+        assert store.maintenance.stats().artifacts == 1
+        other = store.artifacts.put_content("environment", b"abc")
+        assert other == f"environment:sha256:{ABC}"
+        found = store.artifacts.get("environment", other)
+        assert found is not None
+        assert found.data == b"abc"
+
+    @pytest.mark.parametrize("ref", [f"module:sha256:{ABC}", f"module:sha256:{ABC.upper()}", "module:sha256:"])
+    def test_a_content_ref_with_other_bytes_is_refused(self, store: BlockingStore, bench: Bench, ref: str) -> None:
+        store.artifacts.put_content("module", b"abc")
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.artifacts.put("module", ref, b"abd")
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "ref"
+
+    def test_deleting_says_whether_there_was_anything(self, store: BlockingStore) -> None:
+        store.artifacts.put("module", "main", b"code")
+        assert store.artifacts.delete("module", "main") is True
+        assert store.artifacts.delete("module", "main") is False
+        assert store.artifacts.get("module", "main") is None
+
+    @pytest.mark.parametrize("size", [0, 1, 255, 256, 100_000])
+    def test_bytes_of_any_size_come_back_unchanged(self, store: BlockingStore, size: int) -> None:
+        data = bytes(index * 7 % 251 for index in range(size))
+        found = store.artifacts.get("module", store.artifacts.put_content("module", data))
+        assert found is not None
+        assert found.data == data
+
+    @pytest.mark.parametrize(
+        ("kind", "ref", "data", "field"),
+        [
+            (" ", "main", b"x", "kind"),
+            ("module", "", b"x", "ref"),
+            ("module", "a\0b", b"x", "ref"),
+            ("module", "main", "text", "data"),
+            ("module", "main", b"four", "data"),
+        ],
+        ids=["blank-kind", "empty-ref", "nul-in-ref", "text", "over-the-limit"],
+    )
+    def test_a_wrong_artifact_is_refused_and_its_field_named(
+        self, bench: Bench, kind: str, ref: str, data: Any, field: str
+    ) -> None:
+        small = bench.open(limits=holdfast.Limits(artifact_bytes=3))
+        small.artifacts.put("module", "main", b"abc")
+        with refused(bench, holdfast.InvalidRequest) as info:
+            small.artifacts.put(kind, ref, data)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == field
+
+    def test_of_many_puts_at_once_one_is_there_whole(self, bench: Bench) -> None:
+        handles = [bench.open() for _ in range(4)]
+        outcomes = at_once(
+            *(
+                lambda handle=handle, index=index: handle.artifacts.put("module", "main", bytes([index]) * 1_000)
+                for index, handle in enumerate(handles)
+            )
+        )
+        assert outcomes == ["main"] * 4
+        found = handles[0].artifacts.get("module", "main")
+        assert found is not None
+        assert found.data in [bytes([index]) * 1_000 for index in range(4)]
+
+    def test_housekeeping_never_touches_artifacts(self, store: BlockingStore, clock: ManualClock) -> None:
+        store.artifacts.put("module", "main", b"code" * 1_000)
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(config={"module": "main"}))
+        session.commit(holdfast.Commit(config={"module": "other"}))
+        clock.advance(1_000)
+        store.maintenance.prune(
+            holdfast.RetentionPolicy(
+                keep_revisions=1,
+                settled_work_older_than_ms=0,
+                terminal_processes_older_than_ms=0,
+                occurrences_older_than_ms=0,
+            )
+        )
+        store.maintenance.collect_garbage()
+        store.sessions.delete("chat")
+        found = store.artifacts.get("module", "main")
+        assert found is not None
+        assert found.data == b"code" * 1_000
+        report = store.maintenance.verify()
+        assert (report.checked_artifacts, report.findings) == (1, ())

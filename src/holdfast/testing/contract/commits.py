@@ -1,0 +1,509 @@
+"""Commits: a turn is accepted as a whole or leaves no trace, and once however often it is sent."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast.blocking import BlockingStore, Session
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, refused
+from holdfast.testing.contract.graph import chain, every_id, ids, loaded
+
+
+def saying(node: str, **payload: object) -> holdfast.Append:
+    """One node with a payload whose keys are named like fields of ours."""
+    return holdfast.Append([holdfast.Node(node, payload={"id": "m1", "timestamp": 1, "node_id": "x"} | payload)], node)
+
+
+TURN = holdfast.Commit(
+    turn_id="t-1",
+    graph=saying("n1"),
+    config={"model": "m", "top": 1},
+    checkpoint=holdfast.Checkpoint(turn_state={"turn": 1, "of": 2}, execution_state=b"stack"),
+    frames=[holdfast.AgentFrame("f1", created_at_ms=3, assignment={"a": 1, "b": 2})],
+    current_frame_id="f1",
+    usage=[holdfast.Usage("turn", "m", input_tokens=11, output_tokens=3)],
+    attachments=["photo"],
+    enqueues=[holdfast.WorkDraft(payloads=[{"next": 1, "of": 2}], source_key="follow-up")],
+)
+"""A turn with something in every field that makes up its content."""
+
+SAME = {
+    "revision": replace(TURN, expected_revision=9),
+    "node-id": replace(TURN, graph=saying("other")),
+    "node-time": replace(TURN, graph=holdfast.Append([replace(n, created_at_ms=5) for n in saying("n1").nodes], "n1")),
+    "node-parent": replace(TURN, graph=holdfast.Append([replace(n, parent="p") for n in saying("n1").nodes])),
+    "order-in-payload": replace(
+        TURN,
+        graph=holdfast.Append([holdfast.Node("n1", payload={"node_id": "x", "timestamp": 1, "id": "m1"})], leaf="n1"),
+    ),
+    "order-in-config": replace(TURN, config={"top": 1, "model": "m"}),
+    "order-in-checkpoint": replace(
+        TURN, checkpoint=holdfast.Checkpoint({"of": 2, "turn": 1}, execution_state=b"stack")
+    ),
+    "order-in-frame": replace(TURN, frames=[holdfast.AgentFrame("f1", created_at_ms=3, assignment={"b": 2, "a": 1})]),
+    "order-in-work": replace(
+        TURN, enqueues=[holdfast.WorkDraft(payloads=[{"of": 2, "next": 1}], source_key="follow-up")]
+    ),
+    "split-usage": replace(TURN, usage=[holdfast.Usage("turn", "m", 11), holdfast.Usage("turn", "m", 0, 3)]),
+    "attachment-twice": replace(TURN, attachments=["photo", "photo"]),
+}
+"""The same turn in other words."""
+
+OTHER = {
+    "no-payload": replace(TURN, graph=chain("n1")),
+    "payload-id": replace(TURN, graph=saying("n1", id="m2")),
+    "payload-timestamp": replace(TURN, graph=saying("n1", timestamp=2)),
+    "payload-node-id": replace(TURN, graph=saying("n1", node_id="y")),
+    "node-kind": replace(TURN, graph=holdfast.Append([replace(n, kind="note") for n in saying("n1").nodes], "n1")),
+    "replacing": replace(TURN, graph=holdfast.ReplaceGraph(holdfast.Graph(saying("n1").nodes, "n1"))),
+    "config": replace(TURN, config={"model": "other", "top": 1}),
+    "component": replace(TURN, checkpoint=holdfast.Checkpoint({"turn": 2, "of": 2}, execution_state=b"stack")),
+    "no-component": replace(TURN, checkpoint=holdfast.Checkpoint({"turn": 1, "of": 2})),
+    "no-checkpoint": replace(TURN, checkpoint=None),
+    "frames": replace(TURN, frames=[holdfast.AgentFrame("f1", reason="other", created_at_ms=3)]),
+    "current-frame": replace(TURN, current_frame_id=None),
+    "usage": replace(TURN, usage=[holdfast.Usage("turn", "m", input_tokens=12, output_tokens=3)]),
+    "no-attachments": replace(TURN, attachments=[]),
+    "no-work": replace(TURN, enqueues=[]),
+    "work": replace(TURN, enqueues=[holdfast.WorkDraft(payloads=[{"next": 2}], source_key="follow-up")]),
+    "fingerprint": replace(TURN, fingerprint="mine"),
+}
+"""Other turns under the same id."""
+
+
+def claim_of(store: BlockingStore, *, owner_id: str = "w", ttl_ms: int = 1_000) -> holdfast.WorkClaim:
+    """The claim on what the session has ready."""
+    claim = store.queue.claim("chat", owner_id=owner_id, ttl_ms=ttl_ms)
+    assert claim is not None
+    return claim
+
+
+def commit_turns(url: str, worker: int, turns: int) -> list[int]:
+    """Run in a process of its own: commit turns on whatever is current; the revisions that they got."""
+    with holdfast.open_blocking(url) as store:
+        session = store.sessions.handle("chat")
+        return [session.commit(holdfast.Commit(turn_id=f"{worker}-{turn}")).revision for turn in range(turns)]
+
+
+class CommitContract(Contract):
+    """`session.commit`."""
+
+    @pytest.fixture
+    def chat(self, store: BlockingStore) -> Session:
+        return store.sessions.create("chat")
+
+    # Receipts and history.
+
+    def test_a_turn_is_read_back_as_one(self, store: BlockingStore, chat: Session, clock: ManualClock) -> None:
+        receipt = chat.commit(TURN)
+        assert (receipt.session_id, receipt.revision, receipt.replayed) == ("chat", 1, False)
+        assert receipt.enqueued == tuple(batch.batch_id for batch in store.queue.list("chat"))
+        view = loaded(chat)
+        assert (view.revision, ids(view), view.config, view.current_frame_id) == (
+            1,
+            ["n1"],
+            {"model": "m", "top": 1},
+            "f1",
+        )
+        assert (view.checkpoint_ref, view.manifest) == (receipt.checkpoint_ref, receipt.manifest)
+        assert [(frame.frame_id, frame.reason) for frame in view.frames] == [("f1", "initial")]
+        assert view.ledger == (holdfast.Usage("turn", "m", input_tokens=11, output_tokens=3),)
+        assert chat.history().items == (
+            holdfast.Revision(1, "t-1", "n1", receipt.checkpoint_ref, view.ledger, clock.now_ms()),
+        )
+
+    def test_the_first_commit_makes_the_session(self, store: BlockingStore, bench: Bench) -> None:
+        assert store.sessions.handle("fresh").commit(holdfast.Commit(expected_revision=0)).revision == 1
+        assert loaded(bench.open().sessions.handle("fresh")).revision == 1
+
+    def test_what_a_turn_leaves_out_stays_as_it_was(self, chat: Session) -> None:
+        chat.commit(TURN)
+        chat.commit(holdfast.Commit(config={"model": "other"}))
+        view = loaded(chat)
+        assert (view.revision, view.config, ids(view), view.current_frame_id) == (2, {"model": "other"}, ["n1"], "f1")
+        assert [frame.frame_id for frame in view.frames] == ["f1"]
+        chat.commit(holdfast.Commit(frames=[]))
+        assert (loaded(chat).frames, loaded(chat).config) == ((), {"model": "other"})
+
+    def test_a_commit_writes_the_same_number_of_rows_early_and_late(self, chat: Session, bench: Bench) -> None:
+        written: list[int] = []
+        for turn in range(60):
+            before = {(table, repr(row)) for table, rows in bench.dump().items() for row in rows}
+            chat.commit(
+                holdfast.Commit(
+                    graph=chain(f"n{turn}", f"m{turn}", under=f"m{turn - 1}" if turn else None),
+                    checkpoint=holdfast.Checkpoint(turn_state={"turn": turn}),
+                    usage=[holdfast.Usage("turn", "m", input_tokens=1)],
+                )
+            )
+            after = {(table, repr(row)) for table, rows in bench.dump().items() for row in rows}
+            written.append(len(after - before))
+        assert written[1] == written[-1]
+        assert loaded(chat).node_count == 120
+
+    # The same turn again.
+
+    def test_the_same_turn_again_gives_the_same_receipt_and_nothing_else(
+        self, store: BlockingStore, bench: Bench, chat: Session, clock: ManualClock
+    ) -> None:
+        first = chat.commit(TURN)
+        chat.commit(holdfast.Commit(turn_id="t-2", graph=chain("n2", under="n1")))
+        clock.advance(60_000)
+        before = bench.dump()
+        for session in (chat, bench.open().sessions.handle("chat")):
+            assert session.commit(TURN) == replace(first, replayed=True)
+        assert bench.dump() == before
+        assert loaded(chat).ledger == (holdfast.Usage("turn", "m", input_tokens=11, output_tokens=3),)
+
+    def test_a_replay_asks_for_neither_revision_nor_claim_nor_lease(
+        self, store: BlockingStore, chat: Session, bench: Bench, clock: ManualClock
+    ) -> None:
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        turn = holdfast.Commit(turn_id="t-1", expected_revision=0, completes=[claim_of(store)], lease=lease)
+        first = chat.commit(turn)
+        clock.advance(5_000)
+        before = bench.dump()
+        assert chat.commit(turn) == replace(first, replayed=True)
+        assert chat.commit(replace(turn, expected_revision=7, lease=None)) == replace(first, replayed=True)
+        assert bench.dump() == before
+
+    @pytest.mark.parametrize("same", SAME.values(), ids=SAME.keys())
+    def test_what_does_not_make_up_a_turn_may_differ_in_a_retry(self, chat: Session, same: holdfast.Commit) -> None:
+        first = chat.commit(TURN)
+        assert chat.commit(same) == replace(first, replayed=True)
+
+    @pytest.mark.parametrize("changed", OTHER.values(), ids=OTHER.keys())
+    def test_other_content_under_a_used_turn_id_is_refused(
+        self, chat: Session, bench: Bench, changed: holdfast.Commit
+    ) -> None:
+        chat.commit(TURN)
+        with refused(bench, holdfast.TurnConflict) as info:
+            chat.commit(changed)
+        assert isinstance(info.value, holdfast.TurnConflict)
+        assert (info.value.session_id, info.value.turn_id) == ("chat", "t-1")
+
+    def test_the_callers_own_fingerprint_decides_what_is_the_same_turn(self, chat: Session, bench: Bench) -> None:
+        chat.commit(holdfast.Commit(turn_id="t-1", fingerprint="v1", config={"n": 1}))
+        assert chat.commit(holdfast.Commit(turn_id="t-1", fingerprint="v1", config={"n": 2})).replayed is True
+        assert loaded(chat).config == {"n": 1}
+        with refused(bench, holdfast.TurnConflict):
+            chat.commit(holdfast.Commit(turn_id="t-1", fingerprint="v2", config={"n": 1}))
+
+    def test_without_a_turn_id_every_commit_is_a_turn_of_its_own(self, chat: Session) -> None:
+        turn = holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=1)])
+        assert [chat.commit(turn).revision for _ in range(3)] == [1, 2, 3]
+        assert loaded(chat).ledger == (holdfast.Usage("turn", "m", input_tokens=3),)
+
+    def test_a_turn_id_belongs_to_its_session(self, store: BlockingStore, chat: Session) -> None:
+        chat.commit(holdfast.Commit(turn_id="t-1", config=1))
+        receipt = store.sessions.create("other").commit(holdfast.Commit(turn_id="t-1", config=2))
+        assert (receipt.session_id, receipt.revision, receipt.replayed) == ("other", 1, False)
+
+    def test_one_turn_sent_by_several_at_once_is_committed_once(self, bench: Bench) -> None:
+        handles = [bench.open().sessions.handle("chat") for _ in range(4)]
+        receipts = at_once(*(partial(handle.commit, TURN) for handle in handles))
+        assert sorted(
+            (one.revision, one.replayed) if isinstance(one, holdfast.CommitReceipt) else (0, False) for one in receipts
+        ) == [(1, False), (1, True), (1, True), (1, True)]
+        assert loaded(handles[0]).ledger == (holdfast.Usage("turn", "m", input_tokens=11, output_tokens=3),)
+
+    # Revisions.
+
+    @pytest.mark.parametrize("expected", [0, 1, 3, 2**63 - 1])
+    def test_a_stale_or_future_revision_is_refused_with_the_true_one(
+        self, chat: Session, bench: Bench, expected: int
+    ) -> None:
+        chat.commit(holdfast.Commit())
+        chat.commit(holdfast.Commit())
+        with refused(bench, holdfast.HeadConflict) as info:
+            chat.commit(replace(TURN, expected_revision=expected))
+        assert isinstance(info.value, holdfast.HeadConflict)
+        assert (info.value.session_id, info.value.expected, info.value.actual) == ("chat", expected, 2)
+
+    def test_of_writers_that_expect_the_same_revision_one_wins(self, bench: Bench) -> None:
+        handles = [bench.open().sessions.handle("chat") for _ in range(4)]
+        for revision in range(5):
+            turn = holdfast.Commit(expected_revision=revision)
+            outcomes = at_once(*(partial(handle.commit, turn) for handle in handles))
+            assert sum(isinstance(one, holdfast.CommitReceipt) for one in outcomes) == 1
+            lost = [one for one in outcomes if isinstance(one, holdfast.HeadConflict)]
+            assert [(one.expected, one.actual) for one in lost] == [(revision, revision + 1)] * 3
+
+    def test_writers_that_expect_nothing_queue_and_each_gets_its_revision(self, bench: Bench) -> None:
+        handles = [bench.open().sessions.handle("chat") for _ in range(4)]
+
+        def commit_five(handle: Session) -> list[int]:
+            return [handle.commit(holdfast.Commit()).revision for _ in range(5)]
+
+        outcomes = at_once(*(partial(commit_five, handle) for handle in handles))
+        revisions = [revision for one in outcomes if isinstance(one, list) for revision in one]
+        assert sorted(revisions) == list(range(1, 21))
+
+    def test_writers_in_processes_of_their_own_each_get_their_revision(self, bench: Bench) -> None:
+        url = bench.url
+        if url is None:
+            pytest.skip("no second process can open this database")
+        bench.open().sessions.create("chat")
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+            jobs = [pool.submit(commit_turns, url, worker, 10) for worker in range(2)]
+            revisions = [revision for job in jobs for revision in job.result(PATIENCE_S)]
+        assert sorted(revisions) == list(range(1, 21))
+        assert len(bench.open().sessions.handle("chat").history()) == 20
+
+    # Claims and leases.
+
+    def test_a_turn_settles_the_work_that_it_did(self, store: BlockingStore, chat: Session) -> None:
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["one"], source_key="m-1"))
+        later = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["two"]))
+        claim = claim_of(store)
+        chat.commit(holdfast.Commit(turn_id="t-1", completes=[claim]))
+        assert store.queue.list("chat").items == (later,)
+        done = store.queue.get("chat", claim.batches[0].batch_id)
+        assert done is not None
+        assert done.state == "completed"
+        chat.commit(holdfast.Commit(completes=[claim_of(store).completion()]))
+        assert store.queue.list("chat").items == ()
+
+    @pytest.mark.parametrize("first", [True, False], ids=["first-commit", "later-commit"])
+    @pytest.mark.parametrize("how", ["token", "fence", "fewer", "more", "foreign", "expired", "taken-over", "settled"])
+    def test_a_turn_whose_work_is_not_its_own_any_more_is_refused_whole(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock, how: str, first: bool
+    ) -> None:
+        session = store.sessions.handle("chat")
+        if not first:
+            session.commit(holdfast.Commit())
+        for payload in (1, 2):
+            store.queue.enqueue(
+                holdfast.WorkDraft(session_id="chat", payloads=[payload], merge_key=holdfast.Group("g"))
+            )
+        other = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[3]))
+        held = claim_of(store).completion()
+        assert len(held.batch_ids) == 2
+        if how == "expired":
+            clock.advance(1_000)
+        elif how == "taken-over":
+            clock.advance(1_000)
+            claim_of(store, owner_id="v")
+        elif how == "settled":
+            session.commit(holdfast.Commit(completes=[held]))
+        forged = {
+            "token": replace(held, token=holdfast.Token("0" * 32)),
+            "fence": replace(held, fence=held.fence + 1),
+            "fewer": replace(held, batch_ids=held.batch_ids[:1]),
+            "more": replace(held, batch_ids=(*held.batch_ids, other.batch_id)),
+            "foreign": replace(held, batch_ids=(held.batch_ids[0], other.batch_id)),
+        }
+        with refused(bench, holdfast.ClaimLost) as info:
+            session.commit(replace(TURN, completes=[forged.get(how, held)]))
+        assert isinstance(info.value, holdfast.ClaimLost)
+        assert (info.value.session_id, info.value.claim_id) == ("chat", held.claim_id)
+
+    def test_a_claim_of_another_session_is_refused(self, store: BlockingStore, chat: Session, bench: Bench) -> None:
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        claim = claim_of(store)
+        other = store.sessions.create("other")
+        for completion in (claim, replace(claim, session_id="other")):
+            with refused(bench, holdfast.ClaimLost):
+                other.commit(holdfast.Commit(completes=[completion]))
+
+    def test_the_holder_of_the_lease_commits_and_nobody_with_an_old_one(
+        self, store: BlockingStore, chat: Session, bench: Bench, clock: ManualClock
+    ) -> None:
+        old = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        assert chat.commit(holdfast.Commit(lease=old)).revision == 1
+        clock.advance(1_000)
+        with refused(bench, holdfast.LeaseLost):
+            chat.commit(replace(TURN, lease=old))
+        new = store.leases.claim(holdfast.OnSession("chat"), owner_id="v", ttl_ms=1_000)
+        for lease in (old, replace(old, fence=new.fence), replace(new, fence=old.fence)):
+            with refused(bench, holdfast.LeaseLost):
+                chat.commit(replace(TURN, lease=lease))
+        assert chat.commit(holdfast.Commit(lease=new)).revision == 2
+        store.leases.release(new)
+        with refused(bench, holdfast.LeaseLost):
+            chat.commit(holdfast.Commit(lease=new))
+
+    def test_a_lease_on_something_else_is_refused(self, store: BlockingStore, chat: Session, bench: Bench) -> None:
+        store.sessions.create("other")
+        lease = store.leases.claim(holdfast.OnSession("other"), owner_id="w")
+        with refused(bench, holdfast.InvalidRequest):
+            chat.commit(holdfast.Commit(lease=lease))
+
+    def test_the_first_reason_against_a_turn_is_always_the_same_one(
+        self, store: BlockingStore, chat: Session, bench: Bench, clock: ManualClock
+    ) -> None:
+        chat.commit(holdfast.Commit(turn_id="used", graph=chain("n1")))
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
+        claim = claim_of(store, ttl_ms=1_000)
+        clock.advance(1_000)
+        wrong = holdfast.Commit(
+            turn_id="used",
+            expected_revision=9,
+            completes=[claim],
+            lease=lease,
+            graph=holdfast.Append([holdfast.Node("n1", payload="other")]),
+            checkpoint=holdfast.Checkpoint(turn_state=holdfast.Ref("json-sha256:" + "0" * 64)),
+        )
+        steps: list[tuple[type[holdfast.HoldfastError], dict[str, object]]] = [
+            (holdfast.TurnConflict, {"turn_id": "new"}),
+            (holdfast.HeadConflict, {"expected_revision": 1}),
+            (holdfast.ClaimLost, {"completes": []}),
+            (holdfast.LeaseLost, {"lease": None}),
+            (holdfast.NodeConflict, {"graph": chain("n2", under="n1")}),
+            (holdfast.UnknownRef, {"checkpoint": None}),
+        ]
+        for error, mended in steps:
+            with refused(bench, error):
+                chat.commit(wrong)
+            wrong = replace(wrong, **mended)
+        assert chat.commit(wrong).revision == 2
+
+    # Usage.
+
+    def test_the_ledger_counts_by_source_and_model_in_the_order_of_appearance(self, chat: Session) -> None:
+        first = [
+            holdfast.Usage("turn", "m", 10, 1, 0, 5),
+            holdfast.Usage("tool", "m", 1),
+            holdfast.Usage("turn", "m", 1),
+            holdfast.Usage("nothing", "m"),
+        ]
+        second = [holdfast.Usage("turn", "k", cached_input_tokens=7), holdfast.Usage("tool", "m", 0, 2)]
+        chat.commit(holdfast.Commit(usage=first))
+        chat.commit(holdfast.Commit(usage=second))
+        assert loaded(chat).ledger == (
+            holdfast.Usage("turn", "m", 11, 1, 0, 5),
+            holdfast.Usage("tool", "m", 1, 2),
+            holdfast.Usage("turn", "k", cached_input_tokens=7),
+        )
+        assert [usage.total for usage in loaded(chat).ledger] == [17, 3, 0]
+
+    def test_history_keeps_what_each_turn_spent(self, chat: Session) -> None:
+        for tokens in (5, 7):
+            chat.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", tokens)]))
+        chat.commit(holdfast.Commit())
+        assert [entry.usage for entry in chat.history()] == [
+            (holdfast.Usage("turn", "m", 5),),
+            (holdfast.Usage("turn", "m", 7),),
+            (),
+        ]
+
+    def test_a_counter_never_wraps(self, chat: Session, bench: Bench) -> None:
+        chat.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=2**63 - 1)]))
+        with refused(bench, holdfast.InvalidRequest):
+            chat.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=1)]))
+        with refused(bench, holdfast.InvalidRequest):
+            chat.commit(holdfast.Commit(usage=[holdfast.Usage("t", "m", 2**63 - 1), holdfast.Usage("t", "m", 1)]))
+        assert loaded(chat).ledger[0].input_tokens == 9_223_372_036_854_775_807
+
+    # Attachments and follow-up work.
+
+    def test_a_turn_makes_exactly_its_own_attachments_permanent(
+        self, store: BlockingStore, chat: Session, clock: ManualClock
+    ) -> None:
+        other = store.sessions.create("other")
+        for name in ("by-hand", "by-turn", "orphan"):
+            chat.attachments.record_intent(name, uri=f"s3://{name}")
+        other.attachments.record_intent("by-turn", uri="s3://theirs")
+        assert len(chat.attachments.list_uncommitted()) == 3
+        assert chat.attachments.commit_refs(["by-hand", "unknown"]) == 1
+        chat.commit(holdfast.Commit(attachments=["by-turn", "unknown"]))
+        clock.advance(1)
+        chat.commit(holdfast.Commit(attachments=["by-turn"]))
+        assert [entry.attachment_id for entry in chat.attachments.list_uncommitted()] == ["orphan"]
+        assert [entry.attachment_id for entry in other.attachments.list_uncommitted()] == ["by-turn"]
+        assert chat.attachments.forget("orphan") is True
+        assert chat.attachments.list_uncommitted().items == ()
+
+    def test_follow_up_work_is_enqueued_with_the_turn(self, store: BlockingStore, chat: Session, bench: Bench) -> None:
+        drafts = [
+            holdfast.WorkDraft(payloads=[{"text": "mine"}]),
+            holdfast.WorkDraft(session_id="other", payloads=[{"text": "theirs"}], source_key="k"),
+        ]
+        receipt = chat.commit(holdfast.Commit(turn_id="t-1", enqueues=drafts))
+        batches = [*bench.open().queue.list("chat"), *store.queue.list("other")]
+        assert receipt.enqueued == tuple(batch.batch_id for batch in batches)
+        assert [item.payload for batch in batches for item in batch.items] == [{"text": "mine"}, {"text": "theirs"}]
+        again = chat.commit(holdfast.Commit(turn_id="t-2", enqueues=drafts[1:]))
+        assert again.enqueued == receipt.enqueued[1:]
+        assert len(store.queue.list("other")) == 1
+
+    def test_follow_up_work_under_a_used_source_key_refuses_the_turn(
+        self, store: BlockingStore, chat: Session, bench: Bench
+    ) -> None:
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="k"))
+        turn = replace(TURN, enqueues=[holdfast.WorkDraft(payloads=[2], source_key="k")])
+        with refused(bench, holdfast.SourceKeyConflict):
+            chat.commit(turn)
+
+    # Limits.
+
+    @pytest.mark.parametrize("number", [-1, 2**63, True, 1.0, "1"], ids=repr)
+    def test_a_number_outside_of_its_range_is_refused(
+        self, chat: Session, bench: Bench, number: holdfast.Document
+    ) -> None:
+        for commit in (
+            holdfast.Commit(expected_revision=number),
+            holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=number)]),
+            holdfast.Commit(usage=[holdfast.Usage("turn", "m", reasoning_tokens=number)]),
+            holdfast.Commit(graph=holdfast.Append([holdfast.Node("n", created_at_ms=number)])),
+            holdfast.Commit(enqueues=[holdfast.WorkDraft(payloads=[], available_at_ms=number)]),
+        ):
+            with refused(bench, holdfast.InvalidRequest):
+                chat.commit(commit)
+        with refused(bench, holdfast.InvalidRequest):
+            chat.load(at=number)
+        with refused(bench, holdfast.InvalidRequest):
+            chat.load(holdfast.ActivePath(last=number))
+
+    @pytest.mark.parametrize(
+        ("limits", "commit", "limit"),
+        [
+            (holdfast.Limits(commit_nodes=2), holdfast.Commit(graph=chain("a", "b", "c")), 2),
+            (holdfast.Limits(commit_items=1), holdfast.Commit(attachments=["a", "b"]), 1),
+            (holdfast.Limits(commit_items=1), holdfast.Commit(usage=[holdfast.Usage("t", "m")] * 2), 1),
+            (holdfast.Limits(batch_items=1), holdfast.Commit(enqueues=[holdfast.WorkDraft(payloads=[1, 2])]), 1),
+            (holdfast.Limits(document_bytes=9), holdfast.Commit(config="12345678"), 9),
+            (holdfast.Limits(commit_bytes=9), holdfast.Commit(config="1234", checkpoint=holdfast.Checkpoint("56")), 9),
+            (holdfast.Limits(id_bytes=3), holdfast.Commit(turn_id="éé"), 3),
+        ],
+        ids=["nodes", "attachments", "usage", "batch", "document", "commit", "id"],
+    )  # fmt: skip
+    def test_a_turn_beyond_a_limit_is_refused_and_told_the_limit(
+        self, bench: Bench, limits: holdfast.Limits, commit: holdfast.Commit, limit: int
+    ) -> None:
+        store = bench.open(limits=limits)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.sessions.unbound().commit(replace(commit, session_id="abc"))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.limit == limit
+
+    @pytest.mark.parametrize(
+        "commit",
+        [
+            {"graph": None},
+            {"graph": holdfast.Append("n1")},  # type: ignore[arg-type]
+            {"graph": holdfast.Append([{"id": "n1"}])},  # type: ignore[list-item]
+            {"graph": holdfast.Unchanged(leaf=7)},  # type: ignore[arg-type]
+            {"checkpoint": {"turn_state": 1}},
+            {"usage": [("turn", "m", 1)]},
+            {"completes": ["claim"]},
+            {"enqueues": [{"payloads": []}]},
+            {"turn_id": ""},
+            {"config": {"k": float("nan")}},
+        ],
+        ids=["delta", "nodes", "node", "leaf", "checkpoint", "usage", "claim", "draft", "turn-id", "nan"],
+    )
+    def test_a_malformed_turn_is_refused(self, chat: Session, bench: Bench, commit: dict[str, object]) -> None:
+        chat.commit(holdfast.Commit(graph=chain("n1")))
+        with refused(bench, holdfast.InvalidRequest):
+            chat.commit(replace(holdfast.Commit(), **commit))
+        assert every_id(chat) == ["n1"]

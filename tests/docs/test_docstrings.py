@@ -1,0 +1,143 @@
+"""Every example is run: those in docstrings, and those in the pages that a reader starts with."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import holdfast
+import holdfast.store
+from holdfast.testing.clock import ManualClock
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FACETS = [
+    getattr(holdfast.store, name)
+    for name in sorted(set(holdfast.store.__all__) - {"Context", "Store"})
+    if inspect.isclass(getattr(holdfast.store, name))
+]
+OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+def public_methods(facet: type) -> Iterator[tuple[str, Any]]:
+    for name, found in inspect.getmembers(facet, inspect.isfunction):
+        if not name.startswith("_"):
+            yield name, found
+
+
+def examples() -> list[doctest.DocTest]:
+    """Every docstring of the package that has an example."""
+    finder = doctest.DocTestFinder(exclude_empty=True, recurse=True)
+    found: dict[str, doctest.DocTest] = {}
+    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+        if ".postgres" in module.name or module.name.endswith("__main__"):
+            continue
+        for test in finder.find(importlib.import_module(module.name)):
+            if test.examples:
+                found[test.name] = test
+    return list(found.values())
+
+
+EXAMPLES = examples()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_a_docstring_example_does_what_it_says(
+    example: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    with holdfast.open_blocking("memory:", clock=ManualClock()) as store:
+        example.globs = {"holdfast": holdfast, "store": store}
+        result = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=said.append)
+    assert result.attempted > 0
+    assert result.failed == 0, "".join(said)
+
+
+@pytest.mark.parametrize("facet", FACETS, ids=lambda facet: facet.__name__)
+def test_every_public_method_of_a_facet_has_an_example(facet: type) -> None:
+    methods = dict(public_methods(facet))
+    assert methods
+    assert [name for name, method in methods.items() if ">>> " not in (method.__doc__ or "")] == []
+
+
+@pytest.mark.parametrize("name", ["open", "open_blocking"])
+def test_the_front_doors_have_examples(name: str) -> None:
+    assert ">>> " in (getattr(holdfast, name).__doc__ or "")
+
+
+@pytest.mark.parametrize("name", holdfast.__all__)
+def test_everything_public_says_what_it_is(name: str) -> None:
+    public = getattr(holdfast, name)
+    if name == "Document":
+        return
+    # A struct without a docstring of its own would show its parent's, or a generated one.
+    assert (vars(public).get("__doc__") if inspect.isclass(public) else public.__doc__), name
+
+
+# Pages.
+
+FENCE = re.compile(r"^(?P<indent> *)```python\b[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+NO_RUN = "<!-- no-run -->"
+
+
+class Block(NamedTuple):
+    line: int
+    code: str
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The fenced Python blocks, without those whose line before says not to run them."""
+    found: list[Block] = []
+    for match in FENCE.finditer(text):
+        before = text[: match.start()].rstrip("\n").rpartition("\n")[2].strip()
+        if before == NO_RUN:
+            continue
+        indent = len(match["indent"])
+        code = "\n".join(line[indent:] for line in match["code"].splitlines())
+        found.append(Block(text.count("\n", 0, match.start()) + 2, code))
+    return found
+
+
+def run_page(text: str, name: str) -> int:
+    """Run a page from top to bottom in one namespace, as a reader who types it in would. Returns the number of blocks."""
+    namespace: dict[str, Any] = {"__name__": "page"}
+    blocks = blocks_of(text)
+    for block in blocks:
+        source = "\n" * (block.line - 1) + block.code
+        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if code.co_flags & inspect.CO_COROUTINE:
+            asyncio.run(eval(code, namespace))
+        else:
+            exec(code, namespace)
+    return len(blocks)
+
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]) if (ROOT / "README.md").exists() else []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(page.read_text(encoding="utf-8"), str(page))
+
+
+def test_blocks_of_a_page_share_a_namespace_and_skipped_ones_are_skipped() -> None:
+    page = "```python\nx = 1\n```\n\n<!-- no-run -->\n```python\nx = 2\n```\n\n```console\nx = 3\n```\n\n```python\nassert x == 1\n```\n"
+    assert run_page(page, "a page") == 2
+
+
+def test_a_block_that_is_wrong_fails_its_page() -> None:
+    with pytest.raises(AssertionError):
+        run_page("text\n\n```python\nassert 1 == 2\n```\n", "a page")
+    with pytest.raises(NameError):
+        run_page("```python\nawait nothing()\n```\n", "a page")

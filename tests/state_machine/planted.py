@@ -1,0 +1,132 @@
+"""Each bug here is small, likely and wrong; the machine has to notice every one of them.
+
+They are planted in the memory backend, by putting a method over the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.backends.memory.backend import MemoryTransaction
+from holdfast.backends.memory.tables import Table
+
+Method = Callable[..., Any]
+
+
+def forgets_settled_work(self: Any, right: Method) -> Method:
+    async def settle_batches(seqs: Any, state: str, now_ms: int) -> int:
+        settled = await right(self, seqs, state, now_ms)
+        for seq in seqs:
+            self.tables.work.drop(seq)
+        return int(settled)
+
+    return settle_batches
+
+
+def a_claim_lives_a_millisecond_longer(self: Any, right: Method) -> Method:
+    async def ready_batches(session_key: int, now_ms: int, limit: int) -> Any:
+        return await right(self, session_key, now_ms - 1, limit)
+
+    return ready_batches
+
+
+def a_tombstone_does_not_cut_the_path(self: Any, right: Method) -> Method:
+    async def read_path(leaf_key: int, last: int | None) -> Any:
+        path, node = [], self.tables.nodes.get(leaf_key)
+        while node is not None and (last is None or len(path) < last):
+            path.append(self._with_parent(node))
+            node = None if node.parent_key is None else self.tables.nodes.get(node.parent_key)
+        return path
+
+    return read_path
+
+
+def an_event_comes_twice(self: Any, right: Method) -> Method:
+    async def list_events(filter: Any) -> Any:
+        return await right(self, msgspec.structs.replace(filter, after=max(0, filter.after - 1)))
+
+    return list_events
+
+
+def a_page_repeats_its_last_session(self: Any, right: Method) -> Method:
+    async def list_sessions(filter: Any) -> Any:
+        if filter.after is not None:
+            filter = msgspec.structs.replace(filter, after=(*filter.after[:-1], filter.after[-1] - 1))
+        return await right(self, filter)
+
+    return list_sessions
+
+
+def a_cancelled_subscription_still_fires(self: Any, right: Method) -> Method:
+    async def list_subscriptions(filter: Any) -> Any:
+        return await right(self, msgspec.structs.replace(filter, enabled=None))
+
+    return list_subscriptions
+
+
+def another_session_keeps_the_grant(self: Any, right: Method) -> Method:
+    async def drop_session_grants(session_id: str) -> int:
+        keys = self.tables.grants.keys(lambda key: key[0] == session_id and key[1] == "")
+        return sum(self.tables.grants.drop(key) for key in keys)
+
+    return drop_session_grants
+
+
+def usage_is_replaced_not_added(self: Any, right: Method) -> Method:
+    def _add_usage(session_key: int, usage: Any) -> None:
+        self.tables.usage.put((session_key, usage.source, usage.model), usage)
+
+    return _add_usage
+
+
+def a_fence_starts_again_after_a_delete(self: Any, right: Method) -> Method:
+    async def drop_lease(kind: str, resource: str) -> None:
+        self.tables.leases.drop((kind, resource))
+
+    return drop_lease
+
+
+def garbage_collection_takes_one_too_many(self: Any, right: Method) -> Method:
+    async def drop_unreferenced_blobs(family: int, *, limit: int, dry_run: bool) -> Any:
+        answer = await right(self, family, limit=limit, dry_run=dry_run)
+        for key in self.tables.blobs.keys(lambda key: key[0] == family)[:1]:
+            self.tables.blobs.drop(key)
+        return answer
+
+    return drop_unreferenced_blobs
+
+
+def the_text_order_ignores_case(self: Any, right: Method) -> Method:
+    async def list_processes(filter: Any) -> Any:
+        return sorted(await right(self, filter), key=lambda row: row.process_id.lower())
+
+    return list_processes
+
+
+PLANTED: dict[str, Callable[[Any, Method], Method]] = {
+    "settle_batches": forgets_settled_work,
+    "ready_batches": a_claim_lives_a_millisecond_longer,
+    "read_path": a_tombstone_does_not_cut_the_path,
+    "list_events": an_event_comes_twice,
+    "list_sessions": a_page_repeats_its_last_session,
+    "list_subscriptions": a_cancelled_subscription_still_fires,
+    "drop_session_grants": another_session_keeps_the_grant,
+    "_add_usage": usage_is_replaced_not_added,
+    "drop_lease": a_fence_starts_again_after_a_delete,
+    "drop_unreferenced_blobs": garbage_collection_takes_one_too_many,
+    "list_processes": the_text_order_ignores_case,
+}
+
+
+def plant(monkeypatch: Any, name: str) -> None:
+    """Put a wrong method over the right one."""
+    right, wrong = getattr(MemoryTransaction, name), PLANTED[name]
+    monkeypatch.setattr(MemoryTransaction, name, lambda self, *args, **kwargs: wrong(self, right)(*args, **kwargs))
+
+
+def plant_a_trace(monkeypatch: Any) -> None:
+    """A refused call keeps what it had staged."""
+    monkeypatch.setattr(Table, "roll_back", Table.commit)

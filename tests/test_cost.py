@@ -1,0 +1,207 @@
+"""What a call costs follows what it does, never how much is stored."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.sqlite import SqliteBackend
+from holdfast.backends.sqlite.link import Link, statements
+from holdfast.blocking import BlockingStore
+from holdfast.store import Context, Store
+from holdfast.testing.clock import ManualClock
+from holdfast.waiting import BlockingWaiting
+
+
+class Measured:
+    """A SQLite store, the names of the statements that a call runs, and the steps that SQLite takes for it."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        options = holdfast.SqliteOptions(synchronous="off")
+        self.backend = SqliteBackend.open(path, options, ManualClock(), BlockingWaiting())
+        self.store = BlockingStore(Store(Context(self.backend, holdfast.Limits())), self.backend)
+        self._names: list[str] = []
+        self._steps = 0
+        for method in ("all", "run", "run_many"):
+            monkeypatch.setattr(Link, method, self._noting(getattr(Link, method)))
+
+    def _noting(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(link: Link, name: str, *args: Any, **kwargs: Any) -> Any:
+            self._names.append(name)
+            link.connection.set_progress_handler(self._step, 1)
+            try:
+                return inner(link, name, *args, **kwargs)
+            finally:
+                link.connection.set_progress_handler(None)
+
+        return noting
+
+    def _step(self) -> bool:
+        self._steps += 1
+        return False
+
+    def statements(self, call: Callable[[], Any]) -> list[str]:
+        """Which statements the call runs, in order; the backend's own counter agrees."""
+        self._names, before = [], self.backend.statements_run
+        call()
+        assert self.backend.statements_run - before == len(self._names)
+        return list(self._names)
+
+    def steps(self, call: Callable[[], Any]) -> int:
+        """How many instructions of SQLite's virtual machine the call takes."""
+        self._steps = 0
+        call()
+        return self._steps
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measured]:
+    opened = Measured(tmp_path / "cost.db", monkeypatch)
+    yield opened
+    opened.store.close()
+
+
+def turn(number: int) -> holdfast.Commit:
+    """A whole turn: two nodes, a checkpoint, usage, and work that it settles comes on top."""
+    question, answer = f"q{number}", f"a{number}"
+    return holdfast.Commit(
+        turn_id=f"turn-{number}",
+        expected_revision=number - 1,
+        graph=holdfast.Append(
+            [
+                holdfast.Node(question, parent=None if number == 1 else f"a{number - 1}", payload={"n": number}),
+                holdfast.Node(answer, parent=question, payload={"n": number}),
+            ],
+            leaf=answer,
+        ),
+        checkpoint=holdfast.Checkpoint(turn_state={"turn": number}, execution_state=b"%d" % number),
+        usage=[holdfast.Usage("turn", "some-model", input_tokens=3)],
+    )
+
+
+def test_a_commit_costs_the_same_at_turn_10_and_at_turn_1000(measured: Measured) -> None:
+    session = measured.store.sessions.create("chat")
+    statements_at: dict[int, list[str]] = {}
+    steps_at: dict[int, int] = {}
+    for number in range(1, 1_003):
+        commit = turn(number)
+        if number in (10, 1_000):
+            statements_at[number] = measured.statements(lambda commit=commit: session.commit(commit))
+        elif number in (11, 1_001):
+            steps_at[number] = measured.steps(lambda commit=commit: session.commit(commit))
+        else:
+            session.commit(commit)
+    assert statements_at[1_000] == statements_at[10]
+    # Trees grow by a level, so that a search takes a few steps more; nothing is read that the turn does not name.
+    assert steps_at[1_001] <= steps_at[11] * 1.05
+    assert session.history(limit=1, newest_first=True).items[0].revision == 1_002
+
+
+def test_a_replay_costs_the_same_however_long_ago_the_turn_was(measured: Measured) -> None:
+    session = measured.store.sessions.create("chat")
+    for number in range(1, 301):
+        session.commit(turn(number))
+    recent = measured.statements(lambda: session.commit(turn(300)))
+    assert measured.statements(lambda: session.commit(turn(1))) == recent
+    assert measured.steps(lambda: session.commit(turn(1))) <= measured.steps(lambda: session.commit(turn(300))) * 1.05
+
+
+def test_a_commit_writes_many_nodes_in_as_many_statements_as_one(measured: Measured) -> None:
+    session = measured.store.sessions.create("chat")
+
+    def append(first: int, count: int) -> Callable[[], Any]:
+        made = [holdfast.Node(f"n{index}") for index in range(first, first + count)]
+        return lambda: session.commit(holdfast.Commit(graph=holdfast.Append(made, leaf=made[-1].id)))
+
+    append(0, 1)()
+    assert measured.statements(append(1, 1)) == measured.statements(append(2, 500))
+
+
+def test_a_commit_never_counts_rows(measured: Measured) -> None:
+    session = measured.store.sessions.create("chat")
+    session.commit(turn(1))
+    names = measured.statements(lambda: session.commit(turn(2)))
+    assert len(names) >= 5
+    texts = statements()
+    assert [name for name in names if re.search(r"count\s*\(", texts[name], re.IGNORECASE)] == []
+
+
+def test_an_active_path_costs_its_length_and_not_the_size_of_the_graph(measured: Measured) -> None:
+    small, large = measured.store.sessions.create("small"), measured.store.sessions.create("large")
+    path = [holdfast.Node(f"p{index}", parent=f"p{index - 1}" if index else None) for index in range(20)]
+    for session in (small, large):
+        session.commit(holdfast.Commit(graph=holdfast.Append(path, leaf="p19")))
+    for batch in range(10):
+        # Beside the path: other branches from its very root.
+        made = [holdfast.Node(f"x{batch}-{index}", parent="p0", payload="x" * 50) for index in range(500)]
+        large.add_nodes(made)
+    little = measured.steps(lambda: small.load())
+    assert measured.steps(lambda: large.load()) <= little * 1.1
+    assert measured.steps(lambda: small.load(holdfast.FullGraph())) * 20 < measured.steps(
+        lambda: large.load(holdfast.FullGraph())
+    )
+
+
+def test_the_newest_nodes_of_a_path_cost_the_same_on_a_long_one(measured: Measured) -> None:
+    session = measured.store.sessions.create("chat")
+    for number in range(1, 11):
+        session.commit(turn(number))
+    short = measured.steps(lambda: session.load(holdfast.ActivePath(last=5)))
+    for number in range(11, 601):
+        session.commit(turn(number))
+    assert measured.steps(lambda: session.load(holdfast.ActivePath(last=5))) <= short * 1.1
+    assert measured.steps(lambda: session.load()) > short * 10
+
+
+def test_claiming_costs_the_same_behind_a_long_queue_and_a_long_past(measured: Measured) -> None:
+    queue = measured.store.queue
+    session = measured.store.sessions.create("chat")
+    for index in range(3):
+        queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[index]))
+
+    def claim_and_settle() -> None:
+        claim = queue.claim("chat", owner_id="w", max_batches=2)
+        assert claim is not None
+        session.commit(holdfast.Commit(completes=[claim]))
+
+    few = measured.steps(claim_and_settle)
+    for index in range(600):
+        queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[index], source_key=f"k{index}"))
+    for _ in range(200):
+        claim_and_settle()
+    assert measured.steps(claim_and_settle) <= few * 1.3
+
+
+def test_the_counter_can_tell_a_costly_call_from_a_cheap_one(measured: Measured) -> None:
+    session = measured.store.sessions.create("chat")
+    assert measured.statements(lambda: session.load()) != measured.statements(lambda: session.commit(turn(1)))
+    for number in range(2, 50):
+        session.commit(turn(number))
+    assert measured.steps(measured.store.maintenance.verify) > 5 * measured.steps(lambda: session.load_node("a1"))
+
+
+@pytest.mark.parametrize("heavy", ["asyncio", "apsw", "asyncpg", "jsonschema_rs"])
+def test_importing_holdfast_does_not_import(heavy: str) -> None:
+    program = "import sys, holdfast; sys.stdout.write('\\n'.join(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(result.stdout.split("\n"))
+    assert "holdfast.store" in loaded
+    assert heavy not in loaded
+
+
+def test_a_blocking_memory_store_needs_neither_asyncio_nor_a_database_driver() -> None:
+    program = (
+        "import sys, holdfast\n"
+        "with holdfast.open_blocking('memory:') as store:\n"
+        "    store.sessions.create('chat').commit(holdfast.Commit(turn_id='t', checkpoint=holdfast.Checkpoint(turn_state=1)))\n"
+        "sys.stdout.write('\\n'.join(sys.modules))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert set(result.stdout.split("\n")).isdisjoint({"asyncio", "apsw", "asyncpg"})

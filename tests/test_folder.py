@@ -1,0 +1,225 @@
+"""The folder store: a file is there whole or not at all, and whatever the disk says arrives as a typed error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.folder import Folder
+
+NAME = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+OTHER = "cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34"
+
+
+def files(root: Path) -> list[str]:
+    return sorted(path.name for path in root.rglob("*") if path.is_file())
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_bytes_come_back_unchanged(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 1_000
+    Folder(tmp_path / "not" / "there" / "yet").put("family-1", NAME, data)
+    assert Folder(tmp_path / "not" / "there" / "yet").get("family-1", NAME) == data
+
+
+def test_an_empty_file_is_not_no_file(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    assert folder.get("family-1", NAME) is None
+    folder.put("family-1", NAME, b"")
+    assert folder.get("family-1", NAME) == b""
+    assert folder.delete("family-1", NAME) == 0
+    assert folder.get("family-1", NAME) is None
+
+
+def test_bytes_that_are_there_are_not_written_again(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.put("family-1", NAME, b"abc")
+    (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    before = path.stat()
+    folder.put("family-1", NAME, b"abc")
+    after = path.stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    assert files(tmp_path) == [NAME]
+
+
+def test_spaces_do_not_share_names(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.put("family-1", NAME, b"abc")
+    folder.put("family-2", NAME, b"abc")
+    assert folder.delete("family-1", NAME) == 3
+    assert folder.get("family-1", NAME) is None
+    assert folder.get("family-2", NAME) == b"abc"
+    assert folder.get("family-3", NAME) is None
+
+
+def test_deleting_says_what_it_freed_and_nothing_the_second_time(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.put("family-1", NAME, b"abc")
+    assert folder.delete("family-1", NAME) == 3
+    assert folder.delete("family-1", NAME) is None
+    assert files(tmp_path) == []
+    folder.put("family-1", NAME, b"abc")
+    assert folder.get("family-1", NAME) == b"abc"
+
+
+CRASH = """
+import os, pathlib, sys
+from holdfast.folder import Folder
+
+def die(*_):
+    os._exit(9)
+
+if sys.argv[3] == "before the sync":
+    os.fsync = die
+else:
+    pathlib.Path.replace = die
+Folder(sys.argv[1]).put("family-1", sys.argv[2], b"abc" * 1000)
+"""
+
+
+@pytest.mark.parametrize("moment", ["before the sync", "before the rename"])
+def test_a_crash_while_writing_leaves_no_half_file(tmp_path: Path, moment: str) -> None:
+    # The first directory is made and synced before, so that the crash comes at the file's own sync.
+    Folder(tmp_path).put("family-1", NAME[:2] + OTHER[2:], b"neighbour")
+    assert run(CRASH, str(tmp_path), NAME, moment).returncode == 9
+    folder = Folder(tmp_path)
+    assert folder.get("family-1", NAME) is None
+    assert folder.delete("family-1", NAME) is None
+    folder.put("family-1", NAME, b"abc" * 1000)
+    assert folder.get("family-1", NAME) == b"abc" * 1000
+
+
+FULL_DISK = """
+import resource, sys
+import holdfast
+from holdfast.folder import Folder
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    Folder(sys.argv[1]).put("family-1", sys.argv[2], b"x" * 100_000)
+except holdfast.Unavailable as error:
+    assert isinstance(error.__cause__, OSError), error.__cause__
+    assert error.retryable
+    assert str(error.__cause__) not in str(error)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a file size limit of the operating system")
+def test_a_disk_that_takes_no_more_is_unavailable_and_leaves_nothing(tmp_path: Path) -> None:
+    ran = run(FULL_DISK, str(tmp_path), NAME)
+    assert ran.returncode == 7, ran.stderr
+    assert files(tmp_path) == []
+    assert Folder(tmp_path).get("family-1", NAME) is None
+
+
+def test_a_folder_that_is_none_is_unavailable_for_every_call(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.write_text("a file, not a folder")
+    folder = Folder(root)
+    for call in (
+        lambda: folder.put("family-1", NAME, b"abc"),
+        lambda: folder.get("family-1", NAME),
+        lambda: folder.delete("family-1", NAME),
+    ):
+        with pytest.raises(holdfast.Unavailable) as info:
+            call()
+        assert isinstance(info.value.__cause__, OSError)
+    assert root.read_text() == "a file, not a folder"
+
+
+def test_a_directory_in_the_place_of_a_file_is_unavailable(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.put("family-1", NAME, b"abc")
+    (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    path.unlink()
+    path.mkdir()
+    for call in (lambda: folder.get("family-1", NAME), lambda: folder.delete("family-1", NAME)):
+        with pytest.raises(holdfast.Unavailable):
+            call()
+
+
+def test_many_writers_of_the_same_bytes_leave_one_whole_file(tmp_path: Path) -> None:
+    data = b"abc" * 100_000
+    start = threading.Barrier(8)
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            start.wait(30)
+            Folder(tmp_path / "new").put("family-1", NAME, data)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert files(tmp_path) == [NAME]
+    assert Folder(tmp_path / "new").get("family-1", NAME) == data
+
+
+@pytest.mark.parametrize("way", ["absolute", "upwards"])
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, way: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    name = str(victim) if way == "absolute" else "../../../victim"
+    with holdfast.open_blocking("memory:", attachments=tmp_path / "bytes") as store:
+        attachments = store.sessions.create("chat").attachments
+        attachments.put(b"abc")
+        attachments.record_intent(name, uri="s3://bucket/photo")
+        with pytest.raises(holdfast.NotFound):
+            attachments.get(name)
+        attachments.forget(name)
+        attachments.record_intent(name, uri=f"sha256:{name}")
+        attachments.forget(name)
+        attachments.record_intent(name, uri=f"sha256:{name}")
+        store.attachments.sweep(older_than_ms=0)
+    assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("name", ["../../victim", "/victim", "a/b", "..", "", "a\0b"])
+def test_a_name_that_is_no_hash_is_refused_by_the_folder_itself(tmp_path: Path, name: str) -> None:
+    folder = Folder(tmp_path / "bytes")
+    for call in (
+        lambda: folder.put("family-1", name, b"abc"),
+        lambda: folder.get("family-1", name),
+        lambda: folder.delete("family-1", name),
+    ):
+        with pytest.raises(holdfast.InvalidRequest):
+            call()
+    assert files(tmp_path) == []
+
+
+def test_a_store_over_a_folder_survives_its_reopening(tmp_path: Path) -> None:
+    database, folder = tmp_path / "agent.db", tmp_path / "bytes"
+    with holdfast.open_blocking(database, attachments=folder) as store:
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
+    with holdfast.open_blocking(database, attachments=folder) as store:
+        assert store.sessions.handle("chat").attachments.get(NAME).data == b"abc"
+        assert store.maintenance.verify().ok
+
+
+def test_a_store_reads_what_the_database_kept_before_there_was_a_folder(tmp_path: Path) -> None:
+    database = tmp_path / "agent.db"
+    with holdfast.open_blocking(database) as store:
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
+    with holdfast.open_blocking(database, attachments=tmp_path / "bytes") as store:
+        session = store.sessions.handle("chat")
+        assert session.attachments.get(NAME).data == b"abc"
+        assert session.attachments.forget(NAME) is True
+        assert store.maintenance.stats().attachment_bytes == 0
