@@ -70,11 +70,20 @@ def test_a_document_comes_back_as_it_was_sent(value: Any) -> None:
 
 
 @STEADY
+@given(DOCUMENTS)
+def test_the_canonical_form_of_a_document_has_its_keys_in_order(value: Any) -> None:
+    data = codec.checked_document(value, depth=DEPTH, canonical=True)
+    assert isinstance(data, bytes)
+    assert json.dumps(json.loads(data)) == json.dumps(value, sort_keys=True)
+    assert codec.encode_canonical(value) == data
+
+
+@STEADY
 @given(DOCUMENTS, NOT_JSON, st.sampled_from(["list", "value", "deep"]))
 def test_one_bad_part_anywhere_spoils_a_document(good: Any, bad: Any, place: str) -> None:
     value = {"list": [good, bad], "value": {"a": good, "b": bad}, "deep": [{"a": [bad]}, good]}[place]
-    assert isinstance(codec.checked_document(value, depth=DEPTH), str)
-    assert isinstance(codec.checked_document(bad, depth=DEPTH), str)
+    assert isinstance(codec.checked_document(value, depth=DEPTH), codec.Unfit)
+    assert isinstance(codec.checked_document(bad, depth=DEPTH), codec.Unfit)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +92,12 @@ def test_one_bad_part_anywhere_spoils_a_document(good: Any, bad: Any, place: str
     ids=["int", "float", "bytes", "tuple", "surrogate", "bool", "none"],
 )
 def test_a_key_that_is_not_text_is_refused(key: Any) -> None:
-    assert isinstance(codec.checked_document({key: 1}, depth=DEPTH), str)
-    assert isinstance(codec.checked_document([{"a": {key: 1}}], depth=DEPTH), str)
+    assert isinstance(codec.checked_document({key: 1}, depth=DEPTH), codec.Unfit)
+    assert isinstance(codec.checked_document([{"a": {key: 1}}], depth=DEPTH), codec.Unfit)
 
 
 def test_keys_that_would_become_one_are_refused() -> None:
-    assert isinstance(codec.checked_document({1: "a", "1": "a"}, depth=DEPTH), str)
+    assert isinstance(codec.checked_document({1: "a", "1": "a"}, depth=DEPTH), codec.Unfit)
 
 
 @pytest.mark.parametrize(
@@ -115,30 +124,31 @@ def test_a_document_is_stored_as_plain_json_in_its_own_order(value: Any, data: b
 
 
 @pytest.mark.parametrize(
-    ("value", "problem"),
+    ("value", "problem", "limit"),
     [
-        ([math.nan], "NaN"),
-        ((1, 2), "tuple"),
-        ("\udfff", "lone surrogate"),
-        ({"\ud800": 1}, "lone surrogate"),
-        (object(), "is not a JSON value"),
-        (nested(DEPTH + 1), "nested deeper than 64 levels"),
-        (nested(50_000), "nested deeper than 64 levels"),
+        ([math.nan], "NaN", None),
+        ((1, 2), "tuple", None),
+        ("\udfff", "lone surrogate", None),
+        ({"\ud800": 1}, "lone surrogate", None),
+        (object(), "is not a JSON value", None),
+        (nested(DEPTH + 1), "nested deeper than 64 levels", 64),
+        (nested(50_000), "nested deeper than 64 levels", 64),
     ],
     ids=["nan", "tuple", "surrogate", "surrogate key", "object", "too deep", "far too deep"],
 )
-def test_a_refusal_says_what_is_wrong(value: Any, problem: str) -> None:
+def test_a_refusal_says_what_is_wrong_and_which_limit_it_broke(value: Any, problem: str, limit: int | None) -> None:
     found = codec.checked_document(value, depth=DEPTH)
-    assert isinstance(found, str)
-    assert problem in found
+    assert isinstance(found, codec.Unfit)
+    assert problem in found.problem
+    assert found.limit == limit
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 64, 200])
 def test_the_deepest_document_is_exactly_at_the_limit(depth: int) -> None:
     assert isinstance(codec.checked_document(nested(depth), depth=depth), bytes)
-    assert isinstance(codec.checked_document(nested(depth + 1), depth=depth), str)
+    assert isinstance(codec.checked_document(nested(depth + 1), depth=depth), codec.Unfit)
     assert isinstance(codec.checked_document(nested(depth - 1, inner=[]), depth=depth), bytes)
-    assert isinstance(codec.checked_document(nested(depth, inner={}), depth=depth), str)
+    assert isinstance(codec.checked_document(nested(depth, inner={}), depth=depth), codec.Unfit)
 
 
 def test_width_and_brackets_in_text_are_not_depth() -> None:
@@ -149,19 +159,19 @@ def test_width_and_brackets_in_text_are_not_depth() -> None:
 
 def test_a_limit_of_no_levels_leaves_the_scalars() -> None:
     assert codec.checked_document("[{[{", depth=0) == b'"[{[{"'
-    assert isinstance(codec.checked_document([], depth=0), str)
+    assert isinstance(codec.checked_document([], depth=0), codec.Unfit)
 
 
 def test_a_document_that_contains_itself_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    assert isinstance(codec.checked_document(loop, depth=DEPTH), str)
+    assert isinstance(codec.checked_document(loop, depth=DEPTH), codec.Unfit)
 
 
 @pytest.mark.parametrize("raw", [b"{", b"1", b"", b"[1,", b'"\xff"'], ids=["open", "number", "empty", "cut", "bytes"])
 def test_ready_made_json_is_no_document(raw: bytes) -> None:
-    assert isinstance(codec.checked_document(msgspec.Raw(raw), depth=DEPTH), str)
-    assert isinstance(codec.checked_document({"a": msgspec.Raw(raw)}, depth=DEPTH), str)
+    assert isinstance(codec.checked_document(msgspec.Raw(raw), depth=DEPTH), codec.Unfit)
+    assert isinstance(codec.checked_document({"a": msgspec.Raw(raw)}, depth=DEPTH), codec.Unfit)
 
 
 def test_an_enum_of_text_is_the_text() -> None:

@@ -175,7 +175,7 @@ def test_many_writers_of_the_same_bytes_leave_one_whole_file(tmp_path: Path) -> 
 def test_no_name_leads_out_of_the_folder(tmp_path: Path, way: str) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
-    name = str(victim) if way == "absolute" else "../../../victim"
+    name = str(victim) if way == "absolute" else "../victim"
     with holdfast.open_blocking("memory:", attachments=tmp_path / "bytes") as store:
         attachments = store.sessions.create("chat").attachments
         attachments.put(b"abc")

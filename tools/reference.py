@@ -19,7 +19,8 @@ import holdfast
 from holdfast import store as facets
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
-REWRITE = "<!-- Written by tools/reference.py from the docstrings: change those, then run it. -->"
+# Examples are laid out for the docstring that they stand in; a formatter that reads Markdown must not touch them here.
+REWRITE = "<!-- Written by tools/reference.py from the docstrings: change those, then run it. -->\n<!-- fmt: off -->"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -32,6 +33,11 @@ RECORD_FORMAT = 1
 
 COMPRESS_FROM_BYTES = 256
 """Smaller contents are stored as they are: a frame header would eat what compression saves."""
+
+SMALLEST_NUMBER, LARGEST_NUMBER = -(2**63), 2**64 - 1
+"""The whole numbers that a document may hold."""
+
+_MANY_DIGITS = re.compile(rb"[0-9]{19}")
 
 Encoding = Literal["raw", "zstd"]
 ContentFormat = Literal["json", "bytes"]
@@ -70,32 +76,56 @@ def decode_document(data: bytes, *, table: str, key: object) -> Document:
         raise Corrupt(table, str(key), "the stored document is not JSON") from error
 
 
-def checked_document(value: Document, *, depth: int, canonical: bool = False) -> bytes | str:
-    """The value's bytes if it survives its own encoding unchanged, else what is wrong with it, as text.
+class Unfit(msgspec.Struct, frozen=True):
+    """Why a value cannot be a document, and the limit that it broke, if any."""
+
+    problem: str
+    limit: int | None = None
+
+
+def checked_document(value: Document, *, depth: int, canonical: bool = False) -> bytes | Unfit:
+    """The value's bytes if it survives its own encoding unchanged.
 
     A value that JSON cannot hold (NaN, bytes, a tuple, a non-text key, a lone surrogate) does not come back equal.
     The bytes have the caller's key order, or sorted keys if they are to be canonical.
     """
+    too_deep = Unfit(f"is nested deeper than {depth} levels", depth)
     try:
         data = _encode_sorted(value) if canonical else _encode(value)
     except RecursionError:
-        return f"is nested deeper than {depth} levels"
+        return too_deep
     except UnicodeEncodeError:
-        return "contains a lone surrogate, which is not text"
+        return Unfit("contains a lone surrogate, which is not text")
     except (TypeError, ValueError, OverflowError, msgspec.EncodeError) as error:
-        return f"is not a JSON value: {error}"
+        return Unfit(f"is not a JSON value: {error}")
     # Depth cannot exceed the number of brackets, and counting those is cheap: most documents need no walk.
     if data.count(b"[") + data.count(b"{") > depth and _deeper_than(value, depth):
-        return f"is nested deeper than {depth} levels"
+        return too_deep
     try:
         unchanged = bool(_decode(data) == value)
     except RecursionError:
-        return f"is nested deeper than {depth} levels"
+        return too_deep
     except msgspec.DecodeError:
-        return "is not a JSON value"
-    return (
-        data if unchanged else "is not a JSON value: it holds NaN, Infinity, a tuple, bytes or a key that is not text"
-    )
+        return Unfit("is not a JSON value")
+    if not unchanged:
+        return Unfit("is not a JSON value: it holds NaN, Infinity, a tuple, bytes or a key that is not text")
+    # A whole number of more than 64 bits would come back as a float, equal or not.
+    if _MANY_DIGITS.search(data) and _holds_huge_number(value):
+        return Unfit(f"holds a whole number outside {SMALLEST_NUMBER} … {LARGEST_NUMBER}", LARGEST_NUMBER)
+    return data
+
+
+def _holds_huge_number(value: Document) -> bool:
+    unseen: list[Any] = [value]
+    while unseen:
+        item = unseen.pop()
+        if isinstance(item, dict):
+            unseen += cast("dict[str, Any]", item).values()
+        elif isinstance(item, list):
+            unseen += cast("Any", item)
+        elif isinstance(item, int) and not SMALLEST_NUMBER <= item <= LARGEST_NUMBER:
+            return True
+    return False
 
 
 def _deeper_than(value: Document, depth: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.operations import attachments, processes, triggers
 from holdfast.operations.work import queue_topic
 from holdfast.ports import Transaction
@@ -16,11 +18,20 @@ PAGE = 500
 
 async def delete(tx: Transaction, session_id: str, *, outside: bool) -> SessionDeletionReport:
     """Erase a session: head, history, nodes, queue, usage, manifest, grants, subscriptions and unshared blobs."""
+    forgotten = await processes.forget_session(tx, session_id)
+    edges = SessionDeletionReport(
+        session_id,
+        deleted=False,
+        revoked_grants=forgotten.revoked_grants,
+        subscriptions=await triggers.forget_session(tx, session_id),
+        cleared_wake_targets=forgotten.cleared_wake_targets,
+        orphaned_process_ids=forgotten.orphaned_process_ids,
+        preserved_process_ids=forgotten.preserved_process_ids,
+    )
     row = await tx.find_session(session_id)
     if row is None or row.deleted_at_ms is not None:
-        return SessionDeletionReport(session_id, deleted=False)
-    forgotten = await processes.forget_session(tx, session_id)
-    subscriptions = await triggers.forget_session(tx, session_id)
+        # Grants, subscriptions and wake targets need no session to exist, and must not outlive its deletion.
+        return edges
     names = await _attachment_ids(tx, row.session_key)
     revisions, usage, work, manifest = await tx.drop_session_content(row.session_key)
     for name in names:
@@ -30,8 +41,8 @@ async def delete(tx: Transaction, session_id: str, *, outside: bool) -> SessionD
     nodes = await drop_unreachable_nodes(tx, row.family, EVERYTHING)
     blobs, _ = await tx.drop_unreferenced_blobs(row.family, limit=EVERYTHING, dry_run=False)
     tx.notify(queue_topic(session_id))
-    return SessionDeletionReport(
-        session_id=session_id,
+    return msgspec.structs.replace(
+        edges,
         deleted=True,
         revisions=revisions,
         nodes=nodes,
@@ -39,11 +50,6 @@ async def delete(tx: Transaction, session_id: str, *, outside: bool) -> SessionD
         work_batches=work,
         attachments=manifest,
         blobs=blobs,
-        revoked_grants=forgotten.revoked_grants,
-        subscriptions=subscriptions,
-        cleared_wake_targets=forgotten.cleared_wake_targets,
-        orphaned_process_ids=forgotten.orphaned_process_ids,
-        preserved_process_ids=forgotten.preserved_process_ids,
     )
 
 

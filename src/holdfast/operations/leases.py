@@ -67,7 +67,7 @@ async def release(tx: Transaction, lease: Lease) -> bool:
     """Let go of a lease; False if it was not ours any more, in which case nothing changes."""
     place = await place_of(tx, lease.resource)
     row = None if place is None else await tx.find_lease(*place)
-    if row is None or row.fence != lease.fence or not rules.token_matches(lease.token, row.token_hash):
+    if row is None or not rules.holds(row, lease, tx.now_ms):
         return False
     await tx.save_lease(rules.released(row))
     if isinstance(lease.resource, OnSession):

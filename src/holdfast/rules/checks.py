@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast, overload
 
-from holdfast.codec import checked_document, decode_cursor
+from holdfast.codec import Unfit, checked_document, decode_cursor
 from holdfast.errors import InvalidRequest
 from holdfast.records.common import Document, Scope, Token
 from holdfast.records.limits import LARGEST_INTEGER, Limits
@@ -142,8 +142,8 @@ def document(
 ) -> bytes:
     """A JSON value, as the bytes that will be stored. `wrapped` says how many of its levels are not the caller's."""
     checked = checked_document(value, depth=limits.document_depth + wrapped, canonical=canonical)
-    if isinstance(checked, str):
-        raise InvalidRequest(field, checked)
+    if isinstance(checked, Unfit):
+        raise InvalidRequest(field, checked.problem, limit=checked.limit)
     limit = limits.document_bytes if most is None else most
     if len(checked) > limit:
         raise InvalidRequest(field, f"is {len(checked)} bytes long, the limit is {limit}", limit=limit)
@@ -175,7 +175,7 @@ def token(field: str, value: object) -> Token:
 def scope(field: str, value: object, limits: Limits) -> Scope:
     """A session or one of its frames; an empty frame id means none."""
     given = instance(field, value, Scope)
-    frame_id = optional_identifier(f"{field}.frame_id", given.frame_id or None, limits)
+    frame_id = optional_identifier(f"{field}.frame_id", None if given.frame_id == "" else given.frame_id, limits)
     return Scope(identifier(f"{field}.session_id", given.session_id, limits), frame_id)
 
 

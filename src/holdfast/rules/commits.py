@@ -80,9 +80,9 @@ def check_commit(commit: object, session_id: str | None, limits: Limits) -> Comm
     field = "graph.graph.nodes" if isinstance(delta, ReplaceGraph) else "graph.nodes"
     nodes = graph.check_nodes(field, nodes_given, limits)
     if leaf is not UNSET:
-        checks.optional_identifier("graph.leaf", leaf, limits)
+        checks.optional_identifier(_leaf_field(isinstance(delta, ReplaceGraph)), leaf, limits)
     elif isinstance(delta, ReplaceGraph):
-        raise InvalidRequest("graph.graph.leaf", "must be a node id or None")
+        raise InvalidRequest(_leaf_field(replaces=True), "must be a node id or None")
     contents = checkpoints.Contents({}, {})
     manifest = config_ref = frames_ref = None
     frame_state_refs: tuple[str, ...] = ()
@@ -126,6 +126,11 @@ def _delta_parts(delta: Unchanged | Append | ReplaceGraph) -> tuple[Sequence[Nod
         whole = checks.instance("graph.graph", delta.graph, Graph)
         return whole.nodes, whole.leaf
     return (delta.nodes if isinstance(delta, Append) else ()), delta.leaf
+
+
+def _leaf_field(replaces: bool) -> str:
+    """Where the caller wrote the leaf."""
+    return "graph.graph.leaf" if replaces else "graph.leaf"
 
 
 def _check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
@@ -324,7 +329,7 @@ def _judge_graph(
         return epoch, rows, None, None
     keys = {row.node_id: row.node_key for row in (*stored.values(), *rows) if row.mark == LIVE}
     if intent.leaf not in keys:
-        raise InvalidRequest("graph.leaf", f"there is no node {intent.leaf!r}")
+        raise InvalidRequest(_leaf_field(intent.replaces_graph), f"there is no node {intent.leaf!r}")
     return epoch, rows, keys[intent.leaf], intent.leaf
 
 

@@ -262,7 +262,7 @@ def plan(intent: EventIntent, process: Process, *, now_ms: int) -> EventPlan:
 
 
 def _outcome(rule: TerminalRule | None, payload: Document) -> ProcessOutcome | None:
-    """How the process ends by this event: the selected value if it is an outcome of that kind, or else wrapped as one."""
+    """How the process ends by this event: with the selected value, wrapped unless it is an outcome of that kind."""
     if rule is None:
         return None
     if rule.outcome is None:

@@ -42,7 +42,8 @@ def _validator(encoded: bytes) -> Any:
 
     schema = codec.decode_document(encoded, table="schema", key="payload")
     patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKING_STEPS)
-    return jsonschema_rs.validator_for(schema, retriever=_fetch_nothing, pattern_options=patterns)
+    # Errors travel into logs: they name the place and the rule, and never the value.
+    return jsonschema_rs.validator_for(schema, retriever=_fetch_nothing, pattern_options=patterns, mask="the value")
 
 
 def _fetch_nothing(uri: str) -> NoReturn:

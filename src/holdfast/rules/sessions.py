@@ -44,17 +44,17 @@ def new_session(session_id: str, *, after: SessionRow | None, now_ms: int) -> Se
     )
 
 
-def check_meta(value: object, limits: Limits) -> SessionMeta:
-    """Metadata as it may be stored."""
+def check_meta(value: object, limits: Limits, *, within: str = "meta.", id_field: str | None = None) -> SessionMeta:
+    """Metadata as it may be stored. Fields are named as the caller wrote them: `within` a record, or as parameters."""
     meta = checks.instance("meta", value, SessionMeta)
     return SessionMeta(
-        session_id=checks.identifier("meta.session_id", meta.session_id, limits),
-        name=checks.text("meta.name", meta.name, limits),
-        created_at_ms=checks.whole("meta.created_at_ms", meta.created_at_ms),
-        model=checks.optional_text("meta.model", meta.model, limits),
-        owner=checks.optional_identifier("meta.owner", meta.owner, limits),
-        cwd=checks.optional_text("meta.cwd", meta.cwd, limits),
-        relation=check_relation("meta.relation", meta.relation, limits),
+        session_id=checks.identifier(id_field or f"{within}session_id", meta.session_id, limits),
+        name=checks.text(f"{within}name", meta.name, limits),
+        created_at_ms=checks.whole(f"{within}created_at_ms", meta.created_at_ms),
+        model=checks.optional_text(f"{within}model", meta.model, limits),
+        owner=checks.optional_identifier(f"{within}owner", meta.owner, limits),
+        cwd=checks.optional_text(f"{within}cwd", meta.cwd, limits),
+        relation=check_relation(f"{within}relation", meta.relation, limits),
     )
 
 

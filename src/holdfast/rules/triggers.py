@@ -85,7 +85,7 @@ def sequence_of(field: str, value: object, prefix: str, limits: Limits) -> int |
 
 def check_subscription(value: object, limits: Limits) -> SubscriptionIntent:
     """A subscription that can be delivered to, with its source key filled in."""
-    draft = checks.instance("subscription", value, SubscriptionDraft)
+    draft = checks.instance("draft", value, SubscriptionDraft)
     source_type = checks.identifier("source_type", draft.source_type, limits)
     checks.document("source", draft.source, limits)
     source_key = checks.optional_identifier("source_key", draft.source_key, limits)
@@ -99,7 +99,7 @@ def check_subscription(value: object, limits: Limits) -> SubscriptionIntent:
     if draft.input_template and not (isinstance(target, Engine) and isinstance(target.payload, dict | None)):
         raise InvalidRequest("input_template", "needs an engine target whose payload is an object")
     processes.check_event_types("event_types", draft.event_types, limits)
-    identity = draft.target_identity or processes.derive_identity(target)
+    identity = processes.derive_identity(target) if draft.target_identity is None else draft.target_identity
     processes.check_identity("target_identity", identity, limits)
     label = checks.optional_text("target_label", draft.target_label, limits)
     if label is not None and identity.label is not None and label != identity.label:

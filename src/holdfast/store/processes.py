@@ -234,17 +234,24 @@ class Events:
         >>> len(store.events.after("build-7", 0))
         0
         """
-        filter = self._filter(process_id, sequence, limit, type=type)
+        filter = self._filter(process_id, sequence, limit, field="sequence", type=type)
         return await self._context.backend.read(lambda tx: event_operations.list_page(tx, filter))
 
     def _filter(
-        self, process_id: object, sequence: object, limit: object, *, type: object = None, wakes: bool = False
+        self,
+        process_id: object,
+        sequence: object,
+        limit: object,
+        *,
+        field: str = "after",
+        type: object = None,
+        wakes: bool = False,
     ) -> EventFilter:
         limits = self._context.limits
         return EventFilter(
             process_id=checks.identifier("process_id", process_id, limits),
             limit=checks.page_size(limit, limits),
-            after=_sequence(sequence),
+            after=_sequence(field, sequence),
             type=checks.optional_identifier("type", type, limits),
             pending_wakes=wakes,
         )
@@ -354,8 +361,8 @@ FOLLOW_STRETCH_MS = 60_000
 """A follower without a timeout waits in stretches, so that even a lost wake only delays it."""
 
 
-def _sequence(value: object) -> int:
+def _sequence(field: str, value: object) -> int:
     """Where a reading of a log goes on: a sequence number, or the cursor of an earlier page."""
     if isinstance(value, str):
         return int(codec.decode_cursor("events", value, [int])[0])
-    return checks.whole("sequence", value)
+    return checks.whole(field, value)

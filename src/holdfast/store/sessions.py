@@ -37,6 +37,7 @@ class Sessions:
         >>> session.meta().name
         'First steps'
         """
+        self._context.identifier("session_id", session_id)
         meta = rules.check_meta(
             SessionMeta(
                 session_id=session_id,
@@ -48,6 +49,7 @@ class Sessions:
                 relation=relation,
             ),
             self._context.limits,
+            within="",
         )
         row = await self._context.backend.write(lambda tx: operations.create(tx, rules.created(meta, tx.now_ms)))
         return Session(self._context, session_id, row.incarnation)
@@ -137,8 +139,9 @@ class Sessions:
             checks.identifier("at", at, limits)
         else:
             checks.optional_whole("at", at, least=1)
+        checks.identifier("into", into, limits)
         draft = SessionMeta(into, into if name is None else name, 0, owner=owner, relation=Child(origin))
-        meta = rules.check_meta(draft, limits)
+        meta = rules.check_meta(draft, limits, within="", id_field="into")
         row = await self._context.backend.write(
             lambda tx: operations.fork(tx, (origin, None), at, rules.created(meta, tx.now_ms), limits)
         )

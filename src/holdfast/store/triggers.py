@@ -208,8 +208,10 @@ class Triggers:
     async def _move(self, delivery: object, state: str, failure: str | None) -> TriggerDelivery:
         given = checks.instance("delivery", delivery, TriggerDelivery)
         limits = self._context.limits
-        occurrence_id = checks.identifier("delivery.occurrence.occurrence_id", given.occurrence.occurrence_id, limits)
-        name = given.subscription.subscription_id
+        occurrence = checks.instance("delivery.occurrence", given.occurrence, Occurrence)
+        subscription = checks.instance("delivery.subscription", given.subscription, Subscription)
+        occurrence_id = checks.identifier("delivery.occurrence.occurrence_id", occurrence.occurrence_id, limits)
+        name = subscription.subscription_id
         sequence = rules.sequence_of("delivery.subscription.subscription_id", name, "subscription:", limits)
         return await self._context.backend.write(
             lambda tx: operations.move(tx, occurrence_id, sequence, name, state, failure)

@@ -175,6 +175,12 @@ class CommitContract(Contract):
         assert chat.commit(replace(turn, expected_revision=7, lease=None)) == replace(first, replayed=True)
         assert bench.dump() == before
 
+    def test_a_replay_outlives_the_session_that_its_work_went_to(self, store: BlockingStore, chat: Session) -> None:
+        turn = replace(TURN, enqueues=[holdfast.WorkDraft(session_id="other", payloads=[1])])
+        first = chat.commit(turn)
+        store.sessions.delete("other")
+        assert chat.commit(turn) == replace(first, replayed=True)
+
     @pytest.mark.parametrize("same", SAME.values(), ids=SAME.keys())
     def test_what_does_not_make_up_a_turn_may_differ_in_a_retry(self, chat: Session, same: holdfast.Commit) -> None:
         first = chat.commit(TURN)
@@ -197,15 +203,12 @@ class CommitContract(Contract):
         with refused(bench, holdfast.TurnConflict):
             chat.commit(holdfast.Commit(turn_id="t-1", fingerprint="v2", config={"n": 1}))
 
-    def test_without_a_turn_id_every_commit_is_a_turn_of_its_own(self, chat: Session) -> None:
+    def test_without_a_turn_id_or_in_another_session_it_is_another_turn(self, store: BlockingStore) -> None:
         turn = holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=1)])
+        chat, other = store.sessions.create("chat"), store.sessions.create("other")
         assert [chat.commit(turn).revision for _ in range(3)] == [1, 2, 3]
         assert loaded(chat).ledger == (holdfast.Usage("turn", "m", input_tokens=3),)
-
-    def test_a_turn_id_belongs_to_its_session(self, store: BlockingStore, chat: Session) -> None:
-        chat.commit(holdfast.Commit(turn_id="t-1", config=1))
-        receipt = store.sessions.create("other").commit(holdfast.Commit(turn_id="t-1", config=2))
-        assert (receipt.session_id, receipt.revision, receipt.replayed) == ("other", 1, False)
+        assert [session.commit(replace(turn, turn_id="t-1")).revision for session in (chat, other)] == [4, 1]
 
     def test_one_turn_sent_by_several_at_once_is_committed_once(self, bench: Bench) -> None:
         handles = [bench.open().sessions.handle("chat") for _ in range(4)]
@@ -227,6 +230,7 @@ class CommitContract(Contract):
             chat.commit(replace(TURN, expected_revision=expected))
         assert isinstance(info.value, holdfast.HeadConflict)
         assert (info.value.session_id, info.value.expected, info.value.actual) == ("chat", expected, 2)
+        assert (info.value.retryable, info.value.outcome) == (False, "not_applied")
 
     def test_of_writers_that_expect_the_same_revision_one_wins(self, bench: Bench) -> None:
         handles = [bench.open().sessions.handle("chat") for _ in range(4)]
@@ -330,12 +334,9 @@ class CommitContract(Contract):
         store.leases.release(new)
         with refused(bench, holdfast.LeaseLost):
             chat.commit(holdfast.Commit(lease=new))
-
-    def test_a_lease_on_something_else_is_refused(self, store: BlockingStore, chat: Session, bench: Bench) -> None:
-        store.sessions.create("other")
-        lease = store.leases.claim(holdfast.OnSession("other"), owner_id="w")
+        elsewhere = store.leases.claim(holdfast.OnSession("other"), owner_id="v")
         with refused(bench, holdfast.InvalidRequest):
-            chat.commit(holdfast.Commit(lease=lease))
+            chat.commit(holdfast.Commit(lease=elsewhere))
 
     def test_the_first_reason_against_a_turn_is_always_the_same_one(
         self, store: BlockingStore, chat: Session, bench: Bench, clock: ManualClock
@@ -369,7 +370,7 @@ class CommitContract(Contract):
 
     # Usage.
 
-    def test_the_ledger_counts_by_source_and_model_in_the_order_of_appearance(self, chat: Session) -> None:
+    def test_the_ledger_adds_up_by_source_and_model_and_history_keeps_each_turns_part(self, chat: Session) -> None:
         first = [
             holdfast.Usage("turn", "m", 10, 1, 0, 5),
             holdfast.Usage("tool", "m", 1),
@@ -385,15 +386,9 @@ class CommitContract(Contract):
             holdfast.Usage("turn", "k", cached_input_tokens=7),
         )
         assert [usage.total for usage in loaded(chat).ledger] == [17, 3, 0]
-
-    def test_history_keeps_what_each_turn_spent(self, chat: Session) -> None:
-        for tokens in (5, 7):
-            chat.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", tokens)]))
-        chat.commit(holdfast.Commit())
         assert [entry.usage for entry in chat.history()] == [
-            (holdfast.Usage("turn", "m", 5),),
-            (holdfast.Usage("turn", "m", 7),),
-            (),
+            (holdfast.Usage("turn", "m", 11, 1, 0, 5), holdfast.Usage("tool", "m", 1)),
+            tuple(second),
         ]
 
     def test_a_counter_never_wraps(self, chat: Session, bench: Bench) -> None:

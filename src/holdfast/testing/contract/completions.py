@@ -14,6 +14,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 
 BUILD = holdfast.OnProcess("build")
+WRONG: dict[str, Any] = {"class": "bad luck", "message": None, "outcome": "done"}
 OTHER_TOKEN = holdfast.Token("0" * 32)
 
 OUTCOMES: list[tuple[ProcessOutcome, str, dict[str, Any]]] = [
@@ -124,10 +125,10 @@ class CompletionContract(Contract):
             holdfast.Completed(float("inf")),
             holdfast.Completed({"a": (1, 2)}),
             holdfast.Failed("m", code=""),
-            holdfast.Failed("m", failure_class=msgspec.convert("bad luck", Any)),
+            holdfast.Failed("m", failure_class=WRONG["class"]),
             holdfast.Failed("m", raw=b"bytes"),
-            holdfast.Cancelled(msgspec.convert(None, Any)),
-            msgspec.convert("done", Any),
+            holdfast.Cancelled(WRONG["message"]),
+            WRONG["outcome"],
         ],
         ids=["infinity", "a tuple", "blank code", "no such class", "bytes", "no message", "no outcome"],
     )

@@ -174,6 +174,26 @@ class ForkContract(Contract):
             fork.commit(holdfast.Commit(graph=node("b1", "a2", "other")))
         assert fork.add_nodes([holdfast.Node("b1", "a2")]) == holdfast.NodesReceipt("fork", added=0, replayed=1)
 
+    def test_a_fork_does_not_tombstone_what_it_shares(
+        self, store: BlockingStore, bench: Bench, source: Session
+    ) -> None:
+        fork = store.sessions.fork("source", into="fork")
+        fork.commit(holdfast.Commit(graph=chain("k1", under="c1")))
+        with refused(bench, holdfast.InvalidRequest):
+            fork.tombstone(["k1", "b1"])
+        assert fork.tombstone(["k1"]) == 1
+        assert (every_id(fork), every_id(source)) == (
+            ["a1", "a2", "b1", "b2", "c1"],
+            ["a1", "a2", "b1", "b2", "c1"],
+        )
+
+    def test_a_fork_whose_graph_is_replaced_by_a_longer_one_still_shares_it(
+        self, store: BlockingStore, source: Session
+    ) -> None:
+        fork = store.sessions.fork("source", at="a2", into="fork")
+        fork.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(chain("a1", "a2", "k").nodes, "k"))))
+        assert (ids(loaded(fork)), store.maintenance.stats().nodes) == (["a1", "a2", "k"], 6)
+
     def test_turn_ids_and_revisions_of_the_branches_are_their_own(self, store: BlockingStore, source: Session) -> None:
         fork = store.sessions.fork("source", into="fork")
         receipt = fork.commit(holdfast.Commit(turn_id="turn-1", expected_revision=1, graph=chain("k", under="c1")))

@@ -1,4 +1,4 @@
-"""Grants: a handle belongs to exactly one scope, moves with all its companions or not at all, and dies with its session."""
+"""Grants: a handle belongs to exactly one scope, moves with its companions or not at all, and dies with its session."""
 
 from __future__ import annotations
 

@@ -387,6 +387,12 @@ class GraphContract(Contract):
         orphan = holdfast.Graph([holdfast.Node("x", parent="n1")], "x")
         with refused(bench, holdfast.InvalidRequest):
             chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(orphan)))
+        chat.tombstone(["n2"])
+        with refused(bench, holdfast.InvalidRequest):
+            chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("n1")], "n2"))))
+        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("x")], "x"))))
+        with refused(bench, holdfast.InvalidRequest):
+            chat.add_nodes([holdfast.Node("y", parent="n1")])
 
     def test_a_replaced_graph_brings_back_a_node_that_was_tombstoned(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=chain("n1", "n2")))

@@ -1,7 +1,8 @@
-"""Processes: registered once under a definition that never changes, and ended once with an outcome that never changes."""
+"""Processes: registered once, under a definition that never changes, and found by what they are."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore
-from holdfast.records.processes import ProcessInput
+from holdfast.records.processes import ProcessInput, ProcessOutcome
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 
@@ -262,10 +263,10 @@ class ProcessContract(Contract):
         assert (reread.external_ref, reread.status) == (second, "completed")
 
     def test_a_wait_is_set_replaced_and_cleared(self, store: BlockingStore, bench: Bench, clock: ManualClock) -> None:
-        for call in (lambda: store.processes.set_wait("build", holdfast.SignalWait("go", 1)),
-                     lambda: store.processes.clear_wait("build")):  # fmt: skip
-            with refused(bench, holdfast.UnknownProcess):
-                call()
+        with refused(bench, holdfast.UnknownProcess):
+            store.processes.set_wait("build", holdfast.SignalWait("go", 1))
+        with refused(bench, holdfast.UnknownProcess):
+            store.processes.clear_wait("build")
         store.processes.register(plain("build"))
         waiting = store.processes.set_wait("build", holdfast.SignalWait("go", 1))
         assert waiting.wait == holdfast.SignalWait("go", 1, clock.now_ms())
@@ -399,10 +400,11 @@ class ProcessContract(Contract):
         elsewhere = bench.open()
         for number in range(5):
             store.processes.register(plain(f"p{number}"))
-        waiters = [
-            in_background(lambda number=number: elsewhere.processes.wait(f"p{number}", timeout_ms=PATIENCE_S * 1_000))
-            for number in range(5)
-        ]
+
+        def wait(process_id: str) -> ProcessOutcome:
+            return elsewhere.processes.wait(process_id, timeout_ms=PATIENCE_S * 1_000)
+
+        waiters = [in_background(partial(wait, f"p{number}")) for number in range(5)]
         for number in range(5):
             store.processes.set_external_ref(f"p{number}", holdfast.ExternalRef("ci", "run"))
             store.processes.complete(f"p{number}", holdfast.Completed(number))

@@ -368,6 +368,22 @@ class QueueContract(Contract):
         assert store.queue.get("chat", batch.batch_id) is None
         assert texts([store.queue.enqueue(work("new", source_key="k"))]) == ["new"]
 
+    def test_a_second_handle_finds_everything_that_was_acknowledged(self, store: BlockingStore, bench: Bench) -> None:
+        session = store.sessions.create("chat", model="some-model")
+        session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(tool_state={"generation": 77})))
+        session.attachments.record_intent("photo", uri="s3://bucket/photo")
+        store.queue.enqueue(work("hi", source_key="message-1"))
+        again = bench.open()
+        found = again.sessions.open("chat")
+        assert found is not None
+        meta, view = found.meta(), found.load()
+        assert meta is not None
+        assert view is not None
+        assert view.checkpoint is not None
+        assert (meta.model, view.checkpoint.tool_state) == ("some-model", {"generation": 77})
+        assert texts(again.queue.list_pending("chat")) == ["hi"]
+        assert [entry.attachment_id for entry in found.attachments.list_uncommitted()] == ["photo"]
+
     # Waiting.
 
     def test_a_wait_ends_at_once_when_there_is_work(self, store: BlockingStore) -> None:

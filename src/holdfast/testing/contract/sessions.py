@@ -159,13 +159,9 @@ class SessionContract(Contract):
 
     @pytest.mark.parametrize("name", ["", " ", "a\0b", "\ud800", "é" * 257, None, 7], ids=ascii)
     def test_what_cannot_be_an_id_is_refused(self, store: BlockingStore, bench: Bench, name: holdfast.Document) -> None:
-        for call in (
-            store.sessions.create,
-            store.sessions.open,
-            store.sessions.handle,
-            store.sessions.delete,
-            lambda one: store.sessions.fork("source", into=one),
-        ):
+        sessions = store.sessions
+        calls: list[Callable[[str], object]] = [sessions.create, sessions.open, sessions.handle, sessions.delete]
+        for call in (*calls, lambda into: sessions.fork("source", into=into)):
             with refused(bench, holdfast.InvalidRequest):
                 call(name)
 

@@ -197,9 +197,16 @@ class TriggerContract(Contract):
             ["trigger:1", "trigger:3", "trigger:5", "trigger:7"], ["trigger:9", "trigger:11"],
         )  # fmt: skip
         assert second.next is None
-        for filters in ({"limit": 0}, {"limit": 1_001}, {"after": "noise"}, {"enabled": 1}, {"session_id": ""}):
+        wrong: list[dict[str, Any]] = [
+            {"limit": 0},
+            {"limit": 1_001},
+            {"after": "noise"},
+            {"enabled": 1},
+            {"session_id": ""},
+        ]
+        for filters in wrong:
             with refused(bench, holdfast.InvalidRequest):
-                store.triggers.list(**filters)  # type: ignore[arg-type]
+                store.triggers.list(**filters)
 
     @pytest.mark.parametrize(
         ("owner", "canceller", "cancelled"),
