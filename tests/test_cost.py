@@ -142,8 +142,8 @@ def test_an_active_path_costs_its_length_and_not_the_size_of_the_graph(measured:
         # Beside the path: other branches from its very root.
         made = [holdfast.Node(f"x{batch}-{index}", parent="p0", payload="x" * 50) for index in range(500)]
         large.add_nodes(made)
-    little = measured.steps(lambda: small.load())
-    assert measured.steps(lambda: large.load()) <= little * 1.1
+    little = measured.steps(small.load)
+    assert measured.steps(large.load) <= little * 1.1
     assert measured.steps(lambda: small.load(holdfast.FullGraph())) * 20 < measured.steps(
         lambda: large.load(holdfast.FullGraph())
     )
@@ -157,7 +157,7 @@ def test_the_newest_nodes_of_a_path_cost_the_same_on_a_long_one(measured: Measur
     for number in range(11, 601):
         session.commit(turn(number))
     assert measured.steps(lambda: session.load(holdfast.ActivePath(last=5))) <= short * 1.1
-    assert measured.steps(lambda: session.load()) > short * 10
+    assert measured.steps(session.load) > short * 10
 
 
 def test_claiming_costs_the_same_behind_a_long_queue_and_a_long_past(measured: Measured) -> None:
@@ -181,7 +181,7 @@ def test_claiming_costs_the_same_behind_a_long_queue_and_a_long_past(measured: M
 
 def test_the_counter_can_tell_a_costly_call_from_a_cheap_one(measured: Measured) -> None:
     session = measured.store.sessions.create("chat")
-    assert measured.statements(lambda: session.load()) != measured.statements(lambda: session.commit(turn(1)))
+    assert measured.statements(session.load) != measured.statements(lambda: session.commit(turn(1)))
     for number in range(2, 50):
         session.commit(turn(number))
     assert measured.steps(measured.store.maintenance.verify) > 5 * measured.steps(lambda: session.load_node("a1"))
@@ -200,7 +200,8 @@ def test_a_blocking_memory_store_needs_neither_asyncio_nor_a_database_driver() -
     program = (
         "import sys, holdfast\n"
         "with holdfast.open_blocking('memory:') as store:\n"
-        "    store.sessions.create('chat').commit(holdfast.Commit(turn_id='t', checkpoint=holdfast.Checkpoint(turn_state=1)))\n"
+        "    checkpoint = holdfast.Checkpoint(turn_state=1)\n"
+        "    store.sessions.create('chat').commit(holdfast.Commit(turn_id='t', checkpoint=checkpoint))\n"
         "sys.stdout.write('\\n'.join(sys.modules))\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

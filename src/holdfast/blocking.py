@@ -6,6 +6,7 @@ Each method below is the async one, driven to its end for the calling thread. Ma
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
@@ -49,8 +50,7 @@ class without_await(Generic[P, T]):  # noqa: N801 - read as a verb: claim = with
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             return cast("T", backend.drive(bound(*args, **kwargs)))
 
-        call.__doc__ = self.__doc__
-        return call
+        return update_wrapper(call, bound)
 
 
 class without_await_each(Generic[P, T]):  # noqa: N801 - read as a verb, like without_await
@@ -79,8 +79,7 @@ class without_await_each(Generic[P, T]):  # noqa: N801 - read as a verb, like wi
                 except StopAsyncIteration:
                     return
 
-        call.__doc__ = self.__doc__
-        return call
+        return update_wrapper(call, bound)
 
 
 class SessionAttachments(Facet):
@@ -140,8 +139,7 @@ class giving_a_session(Generic[P]):  # noqa: N801 - read as a verb, like without
         def call(*args: P.args, **kwargs: P.kwargs) -> Session:
             return Session(inner(*args, **kwargs), facet.backend)
 
-        call.__doc__ = self.__doc__
-        return call
+        return update_wrapper(call, inner)
 
 
 class Sessions(Facet):

@@ -297,6 +297,7 @@ class CommitQuery(msgspec.Struct, frozen=True):
     hashes: tuple[str, ...] = ()
     claim_ids: tuple[str, ...] = ()
     sources: tuple[tuple[int, str], ...] = ()
+    attachment_ids: tuple[str, ...] = ()
     with_lease: bool = False
 
 
@@ -309,6 +310,7 @@ class CommitFacts(msgspec.Struct, frozen=True):
     hashes: frozenset[str] = frozenset()
     batches: tuple[BatchRow, ...] = ()
     sources: tuple[BatchRow, ...] = ()
+    attachment_ids: frozenset[str] = frozenset()
     lease: LeaseRow | None = None
 
 

@@ -132,11 +132,11 @@ class Signals:
             topics = list(self._watchers)
         self.publish(topics)
 
-    def fail_all(self, error: Exception) -> None:
-        """Tell everybody that nothing will come any more."""
+    def fail_all(self, error: Callable[[], Exception]) -> None:
+        """Tell everybody, with an error each of his own, that nothing will come any more."""
         with self._lock:
             changes = [change for watchers in self._watchers.values() for change in watchers]
             self._watchers.clear()
         for change in changes:
             if change.set_running_or_notify_cancel():
-                change.set_exception(error)
+                change.set_exception(error())

@@ -81,7 +81,7 @@ def test_everything_public_says_what_it_is(name: str) -> None:
     if name == "Document":
         return
     # A struct without a docstring of its own would show its parent's, or a generated one.
-    assert (vars(public).get("__doc__") if inspect.isclass(public) else public.__doc__), name
+    assert vars(public).get("__doc__") if inspect.isclass(public) else public.__doc__, name
 
 
 # Pages.
@@ -109,7 +109,7 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def run_page(text: str, name: str) -> int:
-    """Run a page from top to bottom in one namespace, as a reader who types it in would. Returns the number of blocks."""
+    """Run a page from top to bottom in one namespace, as a reader would. Returns the number of blocks."""
     namespace: dict[str, Any] = {"__name__": "page"}
     blocks = blocks_of(text)
     for block in blocks:
@@ -132,7 +132,8 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch:
 
 
 def test_blocks_of_a_page_share_a_namespace_and_skipped_ones_are_skipped() -> None:
-    page = "```python\nx = 1\n```\n\n<!-- no-run -->\n```python\nx = 2\n```\n\n```console\nx = 3\n```\n\n```python\nassert x == 1\n```\n"
+    skipped = "<!-- no-run -->\n```python\nx = 2\n```\n"
+    page = f"```python\nx = 1\n```\n\n{skipped}\n```console\nx = 3\n```\n\n```python\nassert x == 1\n```\n"
     assert run_page(page, "a page") == 2
 
 

@@ -1,7 +1,7 @@
 """The machine makes one random choice after another, applies it to both sides, and stops at the first difference.
 
-Each step draws from a generator of its own, seeded by the life's seed and the step's number. So a life can be replayed with
-steps left out and the rest unchanged, which is how a failing one is made short.
+Each step draws from a generator of its own, seeded by the life's seed and the step's number. So a life can be replayed
+with steps left out and the rest unchanged, which is how a failing one is made short.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import holdfast
-from holdfast.blocking import Session as BlockingSession
-from holdfast.testing.clock import ManualClock
 from tests.state_machine.sides import (
     HANDLES,
     Outcome,
@@ -26,6 +23,10 @@ from tests.state_machine.sides import (
     rows_of,
     sqlite_side,
 )
+
+import holdfast
+from holdfast.blocking import Session as BlockingSession
+from holdfast.testing.clock import ManualClock
 
 T = TypeVar("T")
 

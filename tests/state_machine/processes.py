@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import holdfast
 from tests.state_machine import values
 from tests.state_machine.machine import Machine, rule
 from tests.state_machine.values import PROCESSES, SCOPES
+
+import holdfast
 
 TYPES = (*(kind.name for kind in values.EVENT_TYPES), "process.completed", "undeclared")
 OUTCOMES = (
@@ -99,7 +100,7 @@ def read_events(m: Machine) -> None:
     elif kind < 0.75:
         m.call("events.wakes", name, after=m.pick((0, 2)), limit=m.pick((1, 50)))
     elif kind < 0.9:
-        m.call("events.wait_for", name, m.pick(TYPES), after=after, timeout_ms=0)
+        m.call("events.wait_for", name, m.pick(TYPES[: m.pick((1, 2, 10))]), after=m.pick((0, 0, after)), timeout_ms=0)
     else:
         follow(m, name, m.pick((0, 2)))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-
-import holdfast
 from tests.state_machine import values
 from tests.state_machine.machine import FORKS, SESSIONS, Handle, Machine, rule
+
+import holdfast
 
 
 @rule(4, first=3)

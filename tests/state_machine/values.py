@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from tests.state_machine.machine import OWNERS, PRELUDE, SESSIONS, Handle, Machine
 
 import holdfast
-from tests.state_machine.machine import OWNERS, PRELUDE, SESSIONS, Handle, Machine
 
 DOCUMENTS: tuple[Any, ...] = (
     None,
@@ -42,7 +42,8 @@ DOCUMENTS: tuple[Any, ...] = (
 GOOD_DOCUMENTS = tuple(
     one
     for one in DOCUMENTS
-    if repr(one) not in {"nan", repr("\ud800"), repr({1: "a key that is no text"}), str(2**64)} and "deep" not in repr(one)
+    if repr(one) not in {"nan", repr("\ud800"), repr({1: "a key that is no text"}), str(2**64)}
+    and "deep" not in repr(one)
 )
 BODIES = (b"", b"\0\1\2", b"state", b"long " * 400, bytes(range(256)))
 NAMES = ("Z", "a", "ä", "z", "\uffff", "😀", "a b", "a%", "a_")
@@ -153,7 +154,11 @@ def frames(m: Machine) -> list[holdfast.AgentFrame]:
 def usage(m: Machine) -> list[holdfast.Usage]:
     counts = (0, 0, 1, 10, 2**62)
     return [
-        holdfast.Usage(m.pick(("turn", "tool")), m.pick(("big", "small")), *(m.pick(counts[: 4 + (m.number % 9 == 0)]) for _ in range(4)))
+        holdfast.Usage(
+            m.pick(("turn", "tool")),
+            m.pick(("big", "small")),
+            *(m.pick(counts[: 4 + (m.number % 9 == 0)]) for _ in range(4)),
+        )
         for _ in range(m.rng.randint(0, 2))
     ]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import holdfast
 from tests.state_machine import values
 from tests.state_machine.machine import Machine, rule
+
+import holdfast
 
 BOUNDARIES = ("idle", "idle", "active_turn_checkpoint")
 TTLS = (0, 1, 500, 5_000, 5_000, 900_000)
@@ -51,7 +52,12 @@ def claim_exactly(m: Machine) -> None:
         ids = [] if page is None else [batch.batch_id for batch in page]
     wanted = ids[: m.rng.randint(0, 2)] if m.chance(0.8) else m.some([*ids, "work:nobody"], most=2)
     claimed = m.call(
-        "queue.claim_exactly", session_id, wanted, owner_id=values.owner(m), ttl_ms=m.pick(TTLS), boundary=m.pick(BOUNDARIES)
+        "queue.claim_exactly",
+        session_id,
+        wanted,
+        owner_id=values.owner(m),
+        ttl_ms=m.pick(TTLS),
+        boundary=m.pick(BOUNDARIES),
     )
     if claimed is not None:
         m.known.claims.append(claimed)

@@ -25,7 +25,7 @@ async def commit(
     targets = {intent.session_id: session}
     for draft in intent.enqueues:
         if draft.session_id not in targets:
-            targets[draft.session_id] = await sessions.ensure(tx, (draft.session_id, None))
+            targets[draft.session_id] = await sessions.newest(tx, draft.session_id)
     facts = await tx.load_commit_facts(
         CommitQuery(
             session=session,
@@ -39,6 +39,7 @@ async def commit(
                 for draft in intent.enqueues
                 if draft.source_key is not None
             ),
+            attachment_ids=intent.attachments,
             with_lease=intent.lease is not None,
         )
     )
@@ -99,12 +100,15 @@ async def add_nodes(
 async def tombstone(
     tx: Transaction, address: sessions.Address, node_ids: Sequence[str]
 ) -> tuple[SessionRow | None, int]:
-    """Hide nodes that the session added itself; unknown ones are passed over."""
+    """Hide nodes that the session added itself, or inherited from one that is gone; unknown ones are passed over."""
     session = await sessions.find(tx, address)
     if session is None:
         return None, 0
     found = await tx.find_nodes(graph.segments_of(session), node_ids)
-    for row in found:
-        if row.session_key != session.session_key:
-            raise InvalidRequest("node_ids", f"{row.node_id!r} belongs to the session that this one was forked from")
+    inherited = [row for row in found if row.session_key != session.session_key]
+    if inherited:
+        alive = {row.session_key for row in await tx.family_sessions(session.family) if row.deleted_at_ms is None}
+        for row in inherited:
+            if row.session_key in alive:
+                raise InvalidRequest("node_ids", f"{row.node_id!r} belongs to the session that this was forked from")
     return session, await tx.mark_nodes([row.node_key for row in found])

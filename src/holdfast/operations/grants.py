@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.errors import NotGranted, UnknownProcess
+from holdfast.operations import sessions
 from holdfast.ports import Transaction
 from holdfast.records.common import Page, Scope
 from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
@@ -15,8 +16,9 @@ from holdfast.rules import grants as rules
 
 
 async def grant(tx: Transaction, scope: Scope, process_id: str, descriptor: HandleDescriptor) -> Grant:
-    """Give a scope a handle, or another descriptor to the one that it has."""
+    """Give a scope a handle, or another descriptor to the one that it has; a deleted session gets none."""
     await _require(tx, process_id)
+    await sessions.find(tx, (scope.session_id, None))
     row = rules.row_of(scope, process_id, descriptor)
     await tx.save_grant(row)
     return rules.grant_of(row)
@@ -35,6 +37,7 @@ async def revoke(tx: Transaction, scope: Scope, process_id: str) -> bool:
 async def transfer(tx: Transaction, source: Scope, target: Scope, process_ids: Sequence[str]) -> tuple[Grant, ...]:
     """Move handles, all or none; descriptors go along."""
     rows = [await tx.find_grant(*rules.place(source), process_id) for process_id in process_ids]
+    await sessions.find(tx, (target.session_id, None))
     moved: list[Grant] = []
     for row, process_id in zip(rows, process_ids, strict=True):
         if row is None:

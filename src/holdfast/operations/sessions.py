@@ -41,9 +41,16 @@ async def require(tx: Transaction, address: Address) -> SessionRow:
 
 async def ensure(tx: Transaction, address: Address) -> SessionRow:
     """The session, made now if it never was."""
-    row = await find(tx, address)
+    row = await newest(tx, address[0])
+    rules.admit(row, *address)
+    return row
+
+
+async def newest(tx: Transaction, session_id: str) -> SessionRow:
+    """The newest incarnation of an id, deleted or not, made now if there never was one."""
+    row = await tx.find_session(session_id)
     if row is None:
-        return await tx.insert_session(rules.new_session(address[0], after=None, now_ms=tx.now_ms))
+        return await tx.insert_session(rules.new_session(session_id, after=None, now_ms=tx.now_ms))
     return row
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.errors import Corrupt, UnknownDelivery, UnknownOccurrence
+from holdfast.operations import sessions
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.processes import Originator
@@ -20,8 +21,10 @@ MATCH_PAGE = 500
 async def subscribe(tx: Transaction, intent: rules.SubscriptionIntent) -> Subscription:
     """The subscription, made now or, under the same key and alike, before."""
     draft = intent.draft
+    session_id, frame_id = processes.session_of(draft.registrant), rules.frame_of(draft.registrant)
+    if session_id is not None:
+        await sessions.find(tx, (session_id, None))  # a deleted session registers nothing
     if draft.key is not None:
-        session_id, frame_id = processes.session_of(draft.registrant), rules.frame_of(draft.registrant)
         existing = await tx.find_subscription_key(session_id, frame_id, draft.key)
         if existing is not None:
             return rules.subscription_of(rules.same_subscription(intent, existing))

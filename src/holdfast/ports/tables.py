@@ -82,9 +82,9 @@ class GraphTables(Protocol):
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         """Everything that a commit is judged by.
 
-        The head is the revision at `session.revision`; hashes are those that the family has; batches are all that bear
-        one of the claim ids; sources those with the (session key, source key) pairs; the lease is that of the resource
-        ("session", session key as text).
+        The head is the revision at `session.revision`; hashes are those that the family has; batches are all of the
+        session's that bear one of the claim ids; sources those with the (session key, source key) pairs; attachment ids
+        those in the session's manifest; the lease is that of the resource ("session", session key as text).
         """
         ...
 

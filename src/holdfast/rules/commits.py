@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import codec
-from holdfast.errors import ClaimLost, Corrupt, HeadConflict, InvalidRequest, TurnConflict
+from holdfast.errors import ClaimLost, Corrupt, HeadConflict, InvalidRequest, SessionDeleted, TurnConflict, UnknownRef
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Commit, CommitReceipt, Usage
 from holdfast.records.graph import Append, Graph, Node, ReplaceGraph, Unchanged
@@ -269,6 +269,9 @@ def judge(
     revision = session.revision + 1
     epoch, rows, leaf_key, leaf_id = _judge_graph(intent, session, facts, current, revision, now_ms)
     checkpoints.require_known(intent.contents, facts.hashes)
+    for index, attachment_id in enumerate(intent.attachments):
+        if attachment_id not in facts.attachment_ids:
+            raise UnknownRef(f"attachments[{index}]", attachment_id)
     usage = _judge_usage(intent, ledger, revision)
     enqueues, enqueued = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
     node_count = graph.position_of(rows[-1].node_key) if rows else max(session.node_count, epoch)
@@ -360,6 +363,8 @@ def _judge_enqueues(
     ids: list[str] = []
     for draft, batch_id in zip(intent.enqueues, batch_ids, strict=True):
         target = targets[draft.session_id]
+        if target.deleted_at_ms is not None:
+            raise SessionDeleted(draft.session_id)
         place = (target.session_key, draft.source_key)
         existing = known.get(place) if draft.source_key is not None else None
         if existing is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
+
 from holdfast.errors import SessionBindingConflict
 from holdfast.rows import SessionRow
 
@@ -9,11 +12,36 @@ from holdfast.rows import SessionRow
 class Binding:
     """What a handle knows of its session."""
 
-    __slots__ = ("incarnation", "session_id")
+    __slots__ = ("_lock", "_taken", "_waiting", "incarnation", "session_id")
 
     def __init__(self, session_id: str | None, incarnation: int | None) -> None:
         self.session_id = session_id
         self.incarnation = incarnation
+        self._lock = threading.Lock()
+        self._taken = False
+        self._waiting: list[Future[None]] = []
+
+    def take_turn(self) -> Future[None] | None:
+        """Let one commit at a time through an unbound handle, because it decides what the next one may do.
+
+        None: go ahead, and `give_turn` afterwards. Otherwise wait for the future and ask again.
+        """
+        with self._lock:
+            if self.session_id is not None or not self._taken:
+                self._taken = True
+                return None
+            turn: Future[None] = Future()
+            self._waiting.append(turn)
+            return turn
+
+    def give_turn(self) -> None:
+        """Let the others ask again."""
+        with self._lock:
+            self._taken = False
+            waiting, self._waiting = self._waiting, []
+        for turn in waiting:
+            if turn.set_running_or_notify_cancel():
+                turn.set_result(None)
 
     def address(self) -> tuple[str, int | None]:
         """The session to act on; an unbound handle has none and would have to guess."""

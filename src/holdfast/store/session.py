@@ -23,6 +23,8 @@ from holdfast.store.context import Context
 
 T = TypeVar("T")
 
+TURN_STRETCH_MS = 60_000
+
 
 class Session:
     """One session of a store. Many handles on one session may be used at once."""
@@ -149,6 +151,16 @@ class Session:
         (1, True)
         """
         given = checks.instance("commit", commit, Commit)
+        if self._binding.session_id is not None:
+            return await self._commit(given)
+        while (turn := self._binding.take_turn()) is not None:
+            await self._context.backend.pause(turn, TURN_STRETCH_MS)
+        try:
+            return await self._commit(given)
+        finally:
+            self._binding.give_turn()
+
+    async def _commit(self, given: Commit) -> CommitReceipt:
         session_id = self._binding.target(given.session_id)
         intent = commit_rules.check_commit(given, session_id, self._context.limits)
         batch_ids = [self._context.batch_id() for _ in intent.enqueues]

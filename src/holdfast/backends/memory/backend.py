@@ -178,7 +178,7 @@ class MemoryBackend:
         """Forget everything and wake whoever waits."""
         with self._lock:
             self._closed = True
-        self._signals.fail_all(StoreClosed())
+        self._signals.fail_all(StoreClosed)
 
 
 def _columns(row: object) -> tuple[Any, ...]:

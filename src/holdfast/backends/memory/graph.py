@@ -33,6 +33,11 @@ class MemoryGraph(MemoryWork):
             ),
             batches=tuple(batches) if query.claim_ids else (),
             sources=tuple(await self.find_sources(query.sources)),
+            attachment_ids=frozenset(
+                attachment_id
+                for attachment_id in query.attachment_ids
+                if self.tables.attachments.get((session.session_key, attachment_id)) is not None
+            ),
             lease=self.tables.leases.get(("session", str(session.session_key))) if query.with_lease else None,
         )
 

@@ -123,7 +123,7 @@ class SqliteBackend:
         self._writer.close()
         if self._readers is not None:
             self._readers.close()
-        self._signals.fail_all(StoreClosed())
+        self._signals.fail_all(StoreClosed)
         # Best effort: another process may be reading what would have to be moved.
         with suppress(apsw.Error):
             self._link.connection.wal_checkpoint()

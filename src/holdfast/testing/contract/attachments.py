@@ -416,6 +416,21 @@ class AttachmentContract(Contract):
         shelved.store.attachments.sweep(older_than_ms=0)
         assert shelved.sizes() == ([3] if how == "forget" else [])
 
+    @pytest.mark.parametrize("how", ["delete", "forget", "sweep"])
+    def test_bytes_outside_that_another_handle_left_behind_are_deleted_by_a_later_sweep(
+        self, shelved: Home, bench: Bench, how: str
+    ) -> None:
+        shelved.store.sessions.create("chat").attachments.put(b"abc")
+        unaware = bench.open()
+        if how == "delete":
+            unaware.sessions.delete("chat")
+        elif how == "forget":
+            unaware.sessions.handle("chat").attachments.forget(ABC)
+        else:
+            unaware.attachments.sweep(older_than_ms=0)
+        shelved.store.attachments.sweep(older_than_ms=0)
+        assert shelved.sizes() == []
+
     def test_a_reference_that_a_failed_deletion_left_still_has_its_bytes(self, shelved: Home) -> None:
         session = shelved.store.sessions.create("chat")
         session.commit(holdfast.Commit(attachments=[session.attachments.put(data).id for data in (b"abc", b"abd")]))

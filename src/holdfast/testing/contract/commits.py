@@ -48,9 +48,6 @@ SAME = {
         TURN, checkpoint=holdfast.Checkpoint({"of": 2, "turn": 1}, execution_state=b"stack")
     ),
     "order-in-frame": replace(TURN, frames=[holdfast.AgentFrame("f1", created_at_ms=3, assignment={"b": 2, "a": 1})]),
-    "order-in-work": replace(
-        TURN, enqueues=[holdfast.WorkDraft(payloads=[{"of": 2, "next": 1}], source_key="follow-up")]
-    ),
     "split-usage": replace(TURN, usage=[holdfast.Usage("turn", "m", 11), holdfast.Usage("turn", "m", 0, 3)]),
     "attachment-twice": replace(TURN, attachments=["photo", "photo"]),
 }
@@ -118,10 +115,6 @@ class CommitContract(Contract):
         assert chat.history().items == (
             holdfast.Revision(1, "t-1", "n1", receipt.checkpoint_ref, view.ledger, clock.now_ms()),
         )
-
-    def test_the_first_commit_makes_the_session(self, store: BlockingStore, bench: Bench) -> None:
-        assert store.sessions.handle("fresh").commit(holdfast.Commit(expected_revision=0)).revision == 1
-        assert loaded(bench.open().sessions.handle("fresh")).revision == 1
 
     def test_what_a_turn_leaves_out_stays_as_it_was(self, chat: Session) -> None:
         chat.commit(TURN)

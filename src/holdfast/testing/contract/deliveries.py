@@ -103,6 +103,12 @@ class DeliveryContract(Contract):
         assert store.processes.register(holdfast.registration_for(delivery)) == process
         assert store.triggers.mark_failed(delivery, "too late").state == "started"
 
+    def test_a_delivery_whose_process_was_there_before_is_not_due(self, store: BlockingStore) -> None:
+        store.triggers.subscribe(daily())
+        store.processes.register(holdfast.ProcessRegistration(MONDAY_PROCESS, holdfast.External()))
+        store.triggers.emit("cron", "daily", idempotency_key="monday")
+        assert due(store) == []
+
     def test_what_is_due_is_listed_by_age_and_paged(self, store: BlockingStore, clock: ManualClock) -> None:
         started_ms = clock.now_ms()
         store.triggers.subscribe(daily())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,6 +189,27 @@ class EventContract(Contract):
             declare(store, PROGRESS, holdfast.EventType("person", schema=schema))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == "event_types[1].schema"
+
+    def test_a_schema_that_lies_elsewhere_is_not_fetched(
+        self, store: BlockingStore, bench: Bench, tmp_path: Path
+    ) -> None:
+        asked: list[str] = []
+
+        class Schemas(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append(self.path)
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+        (tmp_path / "schema.json").write_text("{}")
+        with ThreadingHTTPServer(("127.0.0.1", 0), Schemas) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            for ref in (f"http://127.0.0.1:{server.server_port}/schema.json", (tmp_path / "schema.json").as_uri()):
+                with refused(bench, holdfast.InvalidRequest):
+                    declare(store, holdfast.EventType("person", schema={"$ref": ref}))
+            server.shutdown()
+        assert asked == []
 
     def test_the_schema_false_accepts_nothing_and_true_everything(self, store: BlockingStore, bench: Bench) -> None:
         declare(store, holdfast.EventType("never", schema=False), holdfast.EventType("ever", schema=True))

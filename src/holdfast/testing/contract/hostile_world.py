@@ -262,6 +262,7 @@ class Breach(NamedTuple):
 
 
 STATE = holdfast.Checkpoint(turn_state=b"1234")
+FRAMES = [holdfast.AgentFrame("a"), holdfast.AgentFrame("b")]
 BREACHES = [
     Breach({"id_bytes": 3}, "sessions.open", {"session_id": "éé"}, "session_id"),
     Breach({"text_bytes": 3}, "sessions.create", {"session_id": "s", "name": "éé"}, "name"),
@@ -279,7 +280,7 @@ BREACHES = [
     ),
     Breach({"commit_nodes": 1}, "session.add_nodes", {"nodes": [holdfast.Node("n"), holdfast.Node("m")]}, "nodes"),
     Breach({"commit_nodes": 1}, "session.tombstone", {"node_ids": ["n", "m"]}, "node_ids"),
-    Breach({"commit_items": 1}, "session.commit", {"commit": holdfast.Commit(attachments=["n", "m"])}, "attachments"),
+    Breach({"commit_items": 1}, "session.commit", {"commit": holdfast.Commit(frames=FRAMES)}, "frames"),
     Breach(
         {"commit_items": 1},
         "session.commit",

@@ -125,7 +125,6 @@ class MaintenanceContract(Contract):
         assert report.deleted_nodes == 0, "the nodes of the path are still the session's"
         assert turn_state(session) == {"turn": 3}
         assert store.maintenance.stats().blobs == 1
-        assert store.maintenance.collect_garbage().deleted_blobs == 0
         assert store.maintenance.verify().ok
 
     def test_a_frames_execution_state_is_kept_while_the_head_has_the_frame(self, store: BlockingStore) -> None:

@@ -1,56 +1,24 @@
-"""Races on one database: what two callers do at once comes out as if one had come first, and both are told the truth."""
+"""Races on one database: what callers do at once comes out as if one had come first, and each is told the truth."""
+
+# ruff: noqa: B023 - the calls of a round are over before the next round begins
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 import holdfast
-from holdfast.blocking import BlockingStore
+from holdfast.blocking import BlockingStore, Session
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import Bench, Contract, at_once
-
-T = TypeVar("T")
-E = TypeVar("E", bound=holdfast.HoldfastError)
-
-ROUNDS = 25
-"""How often a race is run: each time the threads meet a little differently."""
-
-CALLERS = 4
+from holdfast.testing.contract.bench import Bench
+from holdfast.testing.contract.races_of_processes import CALLERS, ROUNDS, ProcessRaces, each, only, race
 
 
-def race(*calls: Callable[[], T]) -> tuple[list[T], list[holdfast.HoldfastError]]:
-    """Results and refusals of calls that run at once; anything else that was raised is a failure."""
-    results: list[T] = []
-    refusals: list[holdfast.HoldfastError] = []
-    for outcome in at_once(*calls):
-        if isinstance(outcome, holdfast.HoldfastError):
-            refusals.append(outcome)
-        elif isinstance(outcome, BaseException):
-            raise outcome
-        else:
-            results.append(outcome)
-    return results, refusals
-
-
-def only(refusals: list[holdfast.HoldfastError], kind: type[E]) -> list[E]:
-    """The refusals, all of which must be of one kind."""
-    strays = [error for error in refusals if type(error) is not kind]
-    assert strays == []
-    return [error for error in refusals if isinstance(error, kind)]
-
-
-class RaceContract(Contract):
+class RaceContract(ProcessRaces):
     """Several handles and several threads on one database."""
-
-    @pytest.fixture
-    def stores(self, bench: Bench) -> list[BlockingStore]:
-        """Two handles, each used by two of four callers."""
-        first, second = bench.open(), bench.open()
-        return [first, second, first, second]
 
     # Commits.
 
@@ -59,11 +27,11 @@ class RaceContract(Contract):
         handles = [store.sessions.handle("chat") for store in stores]
         for revision in range(ROUNDS):
 
-            def commit(index: int, revision: int = revision) -> tuple[int, holdfast.CommitReceipt]:
+            def commit(handle: Session, index: int, revision: int = revision) -> tuple[int, holdfast.CommitReceipt]:
                 graph = holdfast.Append([holdfast.Node(f"n{revision}-{index}")], leaf=f"n{revision}-{index}")
-                return index, handles[index].commit(holdfast.Commit(expected_revision=revision, graph=graph))
+                return index, handle.commit(holdfast.Commit(expected_revision=revision, graph=graph))
 
-            results, refusals = race(*(lambda index=index: commit(index) for index in range(CALLERS)))
+            results, refusals = each(handles, commit)
             ((winner, receipt),) = results
             assert receipt.revision == revision + 1
             conflicts = only(refusals, holdfast.HeadConflict)
@@ -76,11 +44,8 @@ class RaceContract(Contract):
     def test_of_several_first_commits_of_a_session_exactly_one_wins(self, stores: list[BlockingStore]) -> None:
         for number in range(ROUNDS):
             name = f"chat-{number}"
-            results, refusals = race(
-                *(
-                    lambda store=store: store.sessions.handle(name).commit(holdfast.Commit(expected_revision=0))
-                    for store in stores
-                )
+            results, refusals = each(
+                stores, lambda store, _: store.sessions.handle(name).commit(holdfast.Commit(expected_revision=0))
             )
             assert [receipt.revision for receipt in results] == [1]
             assert [one.actual for one in only(refusals, holdfast.HeadConflict)] == [1] * (CALLERS - 1)
@@ -90,9 +55,7 @@ class RaceContract(Contract):
         handles = [store.sessions.handle("chat") for store in stores]
         usage = [holdfast.Usage("turn", "m", input_tokens=1)]
         for number in range(ROUNDS):
-            results, refusals = race(
-                *(lambda handle=handle: handle.commit(holdfast.Commit(usage=usage)) for handle in handles)
-            )
+            results, refusals = each(handles, lambda handle, _: handle.commit(holdfast.Commit(usage=usage)))
             assert refusals == []
             first = number * CALLERS + 1
             assert sorted(receipt.revision for receipt in results) == [*range(first, first + CALLERS)]
@@ -110,7 +73,7 @@ class RaceContract(Contract):
                 usage=[holdfast.Usage("turn", "m", input_tokens=1)],
                 enqueues=[holdfast.WorkDraft(payloads=[number])],
             )
-            results, refusals = race(*(lambda handle=handle: handle.commit(turn) for handle in handles))
+            results, refusals = each(handles, lambda handle, _: handle.commit(turn))
             assert refusals == []
             assert sorted(receipt.replayed for receipt in results) == [False, True, True, True]
             told = {(one.revision, one.checkpoint_ref, one.enqueued, str(one.manifest)) for one in results}
@@ -124,13 +87,8 @@ class RaceContract(Contract):
     def test_one_turn_id_for_two_turns_is_given_to_one(self, stores: list[BlockingStore]) -> None:
         handles = [store.sessions.handle("chat") for store in stores]
         for number in range(ROUNDS):
-            results, refusals = race(
-                *(
-                    lambda handle=handle, index=index: handle.commit(
-                        holdfast.Commit(turn_id=f"turn-{number}", config=index)
-                    )
-                    for index, handle in enumerate(handles)
-                )
+            results, refusals = each(
+                handles, lambda handle, index: handle.commit(holdfast.Commit(turn_id=f"turn-{number}", config=index))
             )
             assert [receipt.revision for receipt in results] == [number + 1]
             assert len(only(refusals, holdfast.TurnConflict)) == CALLERS - 1
@@ -156,11 +114,8 @@ class RaceContract(Contract):
     def test_one_node_id_for_two_nodes_is_given_to_one(self, stores: list[BlockingStore]) -> None:
         handles = [store.sessions.handle("chat") for store in stores]
         for number in range(ROUNDS):
-            results, refusals = race(
-                *(
-                    lambda handle=handle, index=index: handle.add_nodes([holdfast.Node(f"n{number}", payload=index)])
-                    for index, handle in enumerate(handles)
-                )
+            results, refusals = each(
+                handles, lambda handle, index: handle.add_nodes([holdfast.Node(f"n{number}", payload=index)])
             )
             assert [one.added for one in results] == [1]
             assert len(only(refusals, holdfast.NodeConflict)) == CALLERS - 1
@@ -169,11 +124,8 @@ class RaceContract(Contract):
 
     def test_one_session_created_several_times_at_once_is_one_session(self, stores: list[BlockingStore]) -> None:
         for number in range(ROUNDS):
-            results, refusals = race(
-                *(
-                    lambda store=store, index=index: store.sessions.create("chat", name=f"{number}-{index}")
-                    for index, store in enumerate(stores)
-                )
+            results, refusals = each(
+                stores, lambda store, index: store.sessions.create("chat", name=f"{number}-{index}")
             )
             assert refusals == []
             assert len({str(session.meta()) for session in results}) == 1
@@ -299,20 +251,18 @@ class RaceContract(Contract):
     def test_one_source_key_enqueued_several_times_at_once_is_one_batch(self, stores: list[BlockingStore]) -> None:
         for number in range(ROUNDS):
             draft = holdfast.WorkDraft(session_id="chat", payloads=[number], source_key=f"message-{number}")
-            results, refusals = race(*(lambda store=store: store.queue.enqueue(draft) for store in stores))
+            results, refusals = each(stores, lambda store, _: store.queue.enqueue(draft))
             assert refusals == []
             assert len({batch.batch_id for batch in results}) == 1
         assert stores[0].maintenance.stats().pending_work == ROUNDS
 
     def test_one_source_key_for_two_works_is_given_to_one(self, stores: list[BlockingStore]) -> None:
         for number in range(ROUNDS):
-            results, refusals = race(
-                *(
-                    lambda store=store, index=index: store.queue.enqueue(
-                        holdfast.WorkDraft(session_id="chat", payloads=[index], source_key=f"message-{number}")
-                    )
-                    for index, store in enumerate(stores)
-                )
+            results, refusals = each(
+                stores,
+                lambda store, index: store.queue.enqueue(
+                    holdfast.WorkDraft(session_id="chat", payloads=[index], source_key=f"message-{number}")
+                ),
             )
             assert len(results) == 1
             assert len(only(refusals, holdfast.SourceKeyConflict)) == CALLERS - 1
@@ -322,14 +272,14 @@ class RaceContract(Contract):
         for number in range(total):
             stores[0].queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[number], slot="exclusive"))
 
-        def work(index: int) -> list[int]:
+        def work(store: BlockingStore, index: int) -> list[int]:
             mine: list[int] = []
-            while (claim := stores[index].queue.claim("chat", owner_id=f"w{index}")) is not None:
+            while (claim := store.queue.claim("chat", owner_id=f"w{index}")) is not None:
                 mine.extend(item.payload for batch in claim.batches for item in batch.items)
-                stores[index].sessions.handle("chat").commit(holdfast.Commit(completes=[claim]))
+                store.sessions.handle("chat").commit(holdfast.Commit(completes=[claim]))
             return mine
 
-        results, refusals = race(*(lambda index=index: work(index) for index in range(CALLERS)))
+        results, refusals = each(stores, work)
         assert refusals == []
         assert sorted(number for mine in results for number in mine) == [*range(total)]
         assert all(mine == sorted(mine) for mine in results)
@@ -338,13 +288,11 @@ class RaceContract(Contract):
         for number in range(ROUNDS):
             for _ in range(CALLERS):
                 stores[0].queue.enqueue(holdfast.WorkDraft(session_id=f"chat-{number}", payloads=[1]))
-            results, refusals = race(
-                *(
-                    lambda store=store, index=index: store.queue.claim(
-                        f"chat-{number}", owner_id=f"w{index}", exclusive=True, max_batches=1
-                    )
-                    for index, store in enumerate(stores)
-                )
+            results, refusals = each(
+                stores,
+                lambda store, index: store.queue.claim(
+                    f"chat-{number}", owner_id=f"w{index}", exclusive=True, max_batches=1
+                ),
             )
             assert refusals == []
             assert sorted(claim is None for claim in results) == [False, True, True, True]
@@ -401,176 +349,3 @@ class RaceContract(Contract):
         view = handle.load()
         assert view is not None
         assert view.revision == ROUNDS
-
-    # Processes.
-
-    def test_one_process_registered_several_times_at_once_is_one_process(self, stores: list[BlockingStore]) -> None:
-        for number in range(ROUNDS):
-            registration = holdfast.ProcessRegistration(f"job-{number}", holdfast.External({"n": number}))
-            results, refusals = race(*(lambda store=store: store.processes.register(registration) for store in stores))
-            assert refusals == []
-            assert len({str(process) for process in results}) == 1
-            results, refusals = race(
-                *(
-                    lambda store=store, index=index: store.processes.register(
-                        holdfast.ProcessRegistration(f"other-{number}", holdfast.External(index))
-                    )
-                    for index, store in enumerate(stores)
-                )
-            )
-            assert len(results) == 1
-            assert len(only(refusals, holdfast.RegistrationConflict)) == CALLERS - 1
-
-    def test_events_appended_at_once_have_no_gaps_and_a_replay_key_is_used_once(
-        self, stores: list[BlockingStore]
-    ) -> None:
-        wake = holdfast.WakeRule(input=holdfast.Payload(), dedupe=holdfast.Pointer("/round"))
-        stores[0].processes.register(
-            holdfast.ProcessRegistration(
-                "job",
-                holdfast.External(),
-                event_types=[holdfast.EventType("news", wake=wake), holdfast.EventType("once")],
-                wake_target=holdfast.Scope("chat"),
-            )
-        )
-        for number in range(ROUNDS):
-            told, refusals = race(
-                *(
-                    lambda store=store, index=index: store.events.append("job", "news", {"round": number, "by": index})
-                    for index, store in enumerate(stores)
-                )
-            )
-            first = number * (CALLERS + 1) + 1
-            assert refusals == []
-            assert sorted(one.event.sequence for one in told) == [*range(first, first + CALLERS)]
-            assert len({one.batch_id for one in told}) == 1
-            once, refusals = race(
-                *(
-                    lambda store=store: store.events.append("job", "once", number, replay_key=f"{number}")
-                    for store in stores
-                )
-            )
-            assert refusals == []
-            assert {one.event.sequence for one in once} == {first + CALLERS}
-            assert sorted(one.replayed for one in once) == [False, True, True, True]
-        assert stores[0].maintenance.stats().pending_work == ROUNDS
-
-    def test_a_process_ends_once_whoever_ends_it(self, stores: list[BlockingStore]) -> None:
-        for number in range(ROUNDS):
-            name = f"job-{number}"
-            stores[0].processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
-            outcomes = [
-                holdfast.Completed(1), holdfast.Completed(2), holdfast.Failed("no"), holdfast.Cancelled("stop"),
-            ]  # fmt: skip
-            results, refusals = race(
-                *(
-                    lambda store=store, outcome=outcome: store.processes.complete(name, outcome)
-                    for store, outcome in zip(stores, outcomes, strict=True)
-                )
-            )
-            assert len(results) == 1
-            assert len(refusals) == CALLERS - 1
-            assert all(isinstance(one, holdfast.ReplayConflict | holdfast.AlreadyTerminal) for one in refusals)
-            stored = stores[1].processes.get(name)
-            assert stored is not None
-            assert stored.outcome == results[0].outcome
-            assert stored.event_count == 1
-
-    @pytest.mark.parametrize("kind", ["session", "process"])
-    def test_a_lease_has_one_winner_and_the_others_are_told_who(self, stores: list[BlockingStore], kind: str) -> None:
-        for number in range(ROUNDS):
-            name = f"{kind}-{number}"
-            stores[0].processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
-            resource = holdfast.OnSession(name) if kind == "session" else holdfast.OnProcess(name)
-            results, refusals = race(
-                *(
-                    lambda store=store, index=index: store.leases.claim(resource, owner_id=f"w{index}")
-                    for index, store in enumerate(stores)
-                )
-            )
-            (lease,) = results
-            assert lease.fence == 1
-            held = only(refusals, holdfast.LeaseHeld)
-            assert {(one.owner, one.expires_at_ms) for one in held} == {(lease.owner_id, lease.expires_at_ms)}
-            assert len(held) == CALLERS - 1
-
-    def test_a_process_taken_over_after_expiry_is_ended_by_one_holder_only(
-        self, stores: list[BlockingStore], clock: ManualClock
-    ) -> None:
-        first, second, *_ = stores
-        for number in range(ROUNDS):
-            name = f"job-{number}"
-            first.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
-            held = first.leases.claim(holdfast.OnProcess(name), owner_id="w1", ttl_ms=1_000)
-
-            def take_over(name: str = name) -> holdfast.Lease:
-                clock.advance(1_000)
-                return second.leases.claim(holdfast.OnProcess(name), owner_id="w2", ttl_ms=1_000)
-
-            calls: list[Callable[[], Any]] = [
-                take_over,
-                lambda: first.processes.complete(name, holdfast.Completed("w1"), lease=held),
-            ]
-            results, refusals = race(*calls)
-            (winner,) = results
-            (refusal,) = refusals
-            if isinstance(winner, holdfast.Lease):
-                assert type(refusal) is holdfast.LeaseLost
-                assert winner.fence > held.fence
-                second.processes.complete(name, holdfast.Completed("w2"), lease=winner)
-            else:
-                assert type(refusal) is holdfast.AlreadyTerminal
-            stored = first.processes.get(name)
-            assert stored is not None
-            assert stored.outcome == holdfast.Completed("w2" if isinstance(winner, holdfast.Lease) else "w1")
-
-    def test_a_handle_moved_to_two_places_at_once_arrives_at_one(self, stores: list[BlockingStore]) -> None:
-        stores[0].processes.register(holdfast.ProcessRegistration("job", holdfast.External()))
-        for _ in range(ROUNDS):
-            stores[0].grants.grant(holdfast.Scope("chat"), "job")
-            results, refusals = race(
-                *(
-                    lambda store=store, index=index: store.grants.transfer(
-                        holdfast.Scope("chat"), holdfast.Scope(f"other-{index}"), ["job"]
-                    )
-                    for index, store in enumerate(stores)
-                )
-            )
-            assert len(results) == 1
-            assert len(only(refusals, holdfast.NotGranted)) == CALLERS - 1
-            (grant,) = stores[0].grants.of_process("job")
-            assert grant.scope == results[0][0].scope
-            assert stores[0].grants.revoke(grant.scope, "job")
-
-    # Triggers.
-
-    def test_one_occurrence_sent_several_times_at_once_is_delivered_once(self, stores: list[BlockingStore]) -> None:
-        drafts = [
-            holdfast.SubscriptionDraft(source_type="cron", source_key="daily", key=key, target=holdfast.External())
-            for key in ("one", "two")
-        ]
-        for draft in drafts:
-            told, refusals = race(*(lambda store=store: store.triggers.subscribe(draft) for store in stores))
-            assert refusals == []
-            assert len({one.subscription_id for one in told}) == 1
-        for number in range(ROUNDS):
-            day = f"day-{number}"
-            emitted, refusals = race(
-                *(lambda store=store: store.triggers.emit("cron", "daily", idempotency_key=day) for store in stores)
-            )
-            assert refusals == []
-            assert len({one.occurrence.occurrence_id for one in emitted}) == 1
-            assert sorted(one.replayed for one in emitted) == [False, True, True, True]
-            assert sorted(len(one.deliveries) for one in emitted) == [0, 0, 0, 2]
-            occurrence = stores[0].triggers.record("cron", "daily", idempotency_key=f"late-{number}")
-            reserved, refusals = race(
-                *(lambda store=store: store.triggers.reserve(occurrence.occurrence_id) for store in stores)
-            )
-            assert refusals == []
-            assert sorted(len(one) for one in reserved) == [0, 0, 0, 2]
-            recorded, refusals = race(
-                *(lambda store=store: store.triggers.record("cron", "hourly", idempotency_key=day) for store in stores)
-            )
-            assert refusals == []
-            assert len({str(one) for one in recorded}) == 1
-        assert stores[0].maintenance.stats().occurrences == 3 * ROUNDS

@@ -161,7 +161,8 @@ class SessionContract(Contract):
     def test_what_cannot_be_an_id_is_refused(self, store: BlockingStore, bench: Bench, name: holdfast.Document) -> None:
         sessions = store.sessions
         calls: list[Callable[[str], object]] = [sessions.create, sessions.open, sessions.handle, sessions.delete]
-        for call in (*calls, lambda into: sessions.fork("source", into=into)):
+        calls.append(lambda into: sessions.fork("source", into=into))
+        for call in calls:
             with refused(bench, holdfast.InvalidRequest):
                 call(name)
 
@@ -180,6 +181,7 @@ class SessionContract(Contract):
         )
         assert (session.nodes().items, session.history().items, session.tombstone(["n1"])) == ((), (), 0)
         assert (session.attachments.list().items, session.attachments.list_uncommitted().items) == ((), ())
+        assert (session.attachments.commit_refs(["a"]), session.attachments.forget("a")) == (0, False)
         assert bench.dump() == before
 
     def test_a_session_that_was_created_and_never_committed_has_no_view(self, store: BlockingStore) -> None:
@@ -222,6 +224,13 @@ class SessionContract(Contract):
         with refused(bench, holdfast.SessionBindingConflict):
             session.load()
         assert session.commit(holdfast.Commit(session_id="other")).session_id == "other"
+
+    def test_an_unbound_handle_that_commits_two_sessions_at_once_belongs_to_one(self, store: BlockingStore) -> None:
+        session = store.sessions.unbound()
+        turns = [holdfast.Commit(session_id=name) for name in ("a", "b")]
+        outcomes = at_once(*(partial(session.commit, turn) for turn in turns))
+        assert sorted(type(one).__name__ for one in outcomes) == ["CommitReceipt", "SessionBindingConflict"]
+        assert [one.session_id for one in store.sessions.list()] == [session.session_id]
 
     # Listing.
 

@@ -27,6 +27,13 @@ SET
     intent_at_ms = excluded.intent_at_ms,
     committed_at_ms = excluded.committed_at_ms
 
+-- name: find_attachment_ids
+SELECT
+    attachment_id
+FROM attachments
+WHERE session_key = ?1
+    AND attachment_id IN (SELECT value FROM json_each(?2))
+
 -- name: stamp_attachments
 UPDATE attachments
 SET committed_at_ms = ?3

@@ -1,0 +1,527 @@
+"""A turn is accepted as a whole or refused for the first reason against it; the same turn twice is one turn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from holdfast.errors import (
+    ClaimLost,
+    Corrupt,
+    HeadConflict,
+    InvalidRequest,
+    LeaseLost,
+    NodeConflict,
+    SourceKeyConflict,
+    TurnConflict,
+    UnknownRef,
+)
+from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Ref
+from holdfast.records.commits import Commit, CommitReceipt, Usage
+from holdfast.records.common import Token
+from holdfast.records.graph import AgentFrame, Append, Graph, Node, ReplaceGraph, Unchanged
+from holdfast.records.leases import Lease, OnProcess, OnSession
+from holdfast.records.limits import Limits
+from holdfast.records.work import WorkCompletion, WorkDraft
+from holdfast.rows import BatchRow, CommitFacts, CommitPlan, LeaseRow, NodeRow, RevisionRow, SessionRow, UsageRow
+from holdfast.rules import commits
+from holdfast.rules.commits import TurnBody
+
+LIMITS = Limits()
+BASE = 7 << 32
+SECRET = hashlib.sha256(b"secret").hexdigest()
+MOST = 2**63 - 1
+
+
+def json_ref(data: bytes) -> str:
+    return f"json-sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def bytes_ref(data: bytes) -> str:
+    return f"bytes-sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+LEASE = Lease(OnSession("chat"), "w1", Token("secret"), 4, 100, 200)
+LEASE_ROW = LeaseRow("session", "7", "w1", SECRET, 4, 100, 200)
+CLAIM = WorkCompletion("chat", "claim:1:3", Token("secret"), 3, ("b1", "b2"))
+
+
+def batch(seq: int, **changes: Any) -> BatchRow:
+    plain = BatchRow(seq, f"b{seq}", 7, 7, None, "hash", "earliest_safe_boundary", "join", "never", 0, 0, b"[1]")
+    return msgspec.structs.replace(plain, **changes)
+
+
+def held(seq: int) -> BatchRow:
+    return batch(seq, claim_id="claim:1:3", claim_token_hash=SECRET, claim_fence=3, claim_expires_at_ms=200)
+
+
+def node_row(position: int, node_id: str, parent: tuple[int, str] | None = None, **changes: Any) -> NodeRow:
+    key, name = (None, None) if parent is None else (BASE + parent[0], parent[1])
+    plain = NodeRow(BASE + position, 7, 0, node_id, key, "event", None, None, 150, b"null", 0, 3, name)
+    return msgspec.structs.replace(plain, **changes)
+
+
+SESSION = SessionRow(7, "chat", 1, 5, revision=2, node_count=2, epoch=0, lineage=b"[]", changed_at_ms=90)
+STORED = (node_row(1, "a", revision=1), node_row(2, "b", (1, "a"), revision=2))
+OTHER = SessionRow(9, "other", 1, 8, revision=0, node_count=0, epoch=0, lineage=b"[]", changed_at_ms=0)
+HEAD_BODY = TurnBody(
+    manifest=CheckpointManifest({"turn_state": json_ref(b"1")}),
+    config_ref=json_ref(b"2"),
+    frames_ref=json_ref(b"[]"),
+    frame_state_refs=(bytes_ref(b"s"),),
+    current_frame_id="f",
+    usage=(Usage("turn", "m", 1),),
+    enqueued=("b0",),
+)
+
+
+def revision_row(turn: TurnBody, **changes: Any) -> RevisionRow:
+    plain = RevisionRow(
+        session_key=7,
+        revision=2,
+        family=5,
+        turn_id="t2",
+        fingerprint="print",
+        epoch=0,
+        node_count=2,
+        leaf_key=BASE + 2,
+        leaf_id="b",
+        checkpoint_ref="checkpoint-sha256:x",
+        refs=b"[]",
+        body=b"\x01" + msgspec.json.encode(turn),
+        committed_at_ms=90,
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+HEAD = revision_row(HEAD_BODY)
+FACTS = CommitFacts(head=HEAD, nodes=STORED)
+
+
+def check(limits: Limits = LIMITS, **fields: Any) -> commits.CommitIntent:
+    return commits.check_commit(Commit(**fields), "chat", limits)
+
+
+def judge(
+    commit: Commit,
+    *,
+    session: SessionRow = SESSION,
+    facts: CommitFacts = FACTS,
+    current: tuple[NodeRow, ...] = STORED,
+    ledger: tuple[UsageRow, ...] = (),
+) -> CommitPlan:
+    intent = commits.check_commit(commit, "chat", LIMITS)
+    return commits.judge(
+        intent,
+        session,
+        facts,
+        current=current,
+        ledger=ledger,
+        targets={"chat": session, "other": OTHER},
+        batch_ids=[f"new{index}" for index in range(len(intent.enqueues))],
+        now_ms=150,
+    )
+
+
+# Checks.
+
+
+def test_a_commit_that_changes_nothing_is_a_commit() -> None:
+    intent = check()
+    assert (intent.nodes, intent.leaf, intent.replaces_graph, intent.fingerprint) == ((), UNSET, False, None)
+    assert (intent.node_ids, intent.refs) == ((), ())
+
+
+def test_a_commit_asks_for_every_node_and_ref_that_it_names() -> None:
+    intent = check(
+        graph=Append([Node("c", "b"), Node("d", "c"), Node("e")], leaf="a"),
+        checkpoint=Checkpoint(turn_state=1, tool_state=Ref(json_ref(b"0"))),
+        config={"b": 1, "a": 2},
+        frames=[AgentFrame("f", execution_state_ref=bytes_ref(b"s"))],
+    )
+    assert intent.node_ids == ("a", "b", "c", "d", "e")
+    assert intent.config_ref == json_ref(b'{"a":2,"b":1}')
+    assert intent.frame_state_refs == (bytes_ref(b"s"),)
+    assert intent.frames_ref is not None
+    assert intent.refs == tuple(
+        sorted([json_ref(b"1"), json_ref(b"0"), json_ref(b'{"a":2,"b":1}'), intent.frames_ref, bytes_ref(b"s")])
+    )
+
+
+def test_usage_is_merged_by_source_and_model_and_what_counts_nothing_is_left_out() -> None:
+    intent = check(
+        usage=[
+            Usage("turn", "m", 1, 2, 3, 4),
+            Usage("tool", "m"),
+            Usage("turn", "n", cached_input_tokens=5),
+            Usage("turn", "m", 10, 20, 30, 40),
+        ]
+    )
+    assert intent.usage == (Usage("turn", "m", 11, 22, 33, 44), Usage("turn", "n", cached_input_tokens=5))
+
+
+def test_an_attachment_that_is_named_twice_is_one() -> None:
+    assert check(attachments=["b", "a", "b"]).attachments == ("b", "a")
+
+
+def test_follow_up_work_goes_to_this_session_unless_it_says_otherwise() -> None:
+    intent = check(enqueues=[WorkDraft(payloads=[1]), WorkDraft(payloads=[2], session_id="other")])
+    assert [draft.session_id for draft in intent.enqueues] == ["chat", "other"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"turn_id": ""}, "turn_id"),
+        ({"fingerprint": ""}, "fingerprint"),
+        ({"expected_revision": -1}, "expected_revision"),
+        ({"graph": [Node("a")]}, "graph"),
+        ({"graph": Append(Node("a"))}, "graph.nodes"),
+        ({"graph": Append([Node("")])}, "graph.nodes[0].id"),
+        ({"graph": Append([], leaf="")}, "graph.leaf"),
+        ({"graph": Unchanged(leaf=5)}, "graph.leaf"),
+        ({"graph": ReplaceGraph([Node("a")])}, "graph.graph"),
+        ({"graph": ReplaceGraph(Graph([Node("")]))}, "graph.graph.nodes[0].id"),
+        ({"graph": ReplaceGraph(Graph([], leaf=""))}, "graph.graph.leaf"),
+        ({"graph": ReplaceGraph(Graph([Node("a")], leaf=UNSET))}, "graph.graph.leaf"),
+        ({"checkpoint": {}}, "checkpoint"),
+        ({"config": {1}}, "config"),
+        ({"frames": "f"}, "frames"),
+        ({"current_frame_id": ""}, "current_frame_id"),
+        ({"usage": "u"}, "usage"),
+        ({"usage": ["u"]}, "usage[0]"),
+        ({"usage": [Usage("", "m")]}, "usage[0].source"),
+        ({"usage": [Usage("s", "m"), Usage("s", "")]}, "usage[1].model"),
+        ({"usage": [Usage("s", "m", reasoning_tokens=-1)]}, "usage[0].reasoning_tokens"),
+        ({"usage": [Usage("s", "m", MOST), Usage("s", "m", 1)]}, "usage[1]"),
+        ({"completes": CLAIM}, "completes"),
+        ({"completes": [CLAIM, CLAIM]}, "completes[1]"),
+        ({"attachments": "abc"}, "attachments"),
+        ({"attachments": ["a", ""]}, "attachments[1]"),
+        ({"enqueues": [WorkDraft(payloads=[1]), 5]}, "enqueues[1]"),
+        ({"lease": "lease"}, "lease"),
+        ({"lease": msgspec.structs.replace(LEASE, resource=OnSession("other"))}, "lease.resource"),
+        ({"lease": msgspec.structs.replace(LEASE, resource=OnProcess("chat"))}, "lease.resource"),
+    ],
+)
+def test_a_commit_that_is_wrong_in_itself_is_refused_where_it_is_wrong(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as info:
+        check(**fields)
+    assert info.value.field == field
+
+
+def test_only_a_commit_to_a_named_session_can_be_checked() -> None:
+    for commit, session_id, field in (("commit", "chat", "commit"), (Commit(), None, "session_id")):
+        with pytest.raises(InvalidRequest) as info:
+            commits.check_commit(commit, session_id, LIMITS)
+        assert info.value.field == field
+
+
+def test_a_claim_on_another_session_is_lost_here() -> None:
+    with pytest.raises(ClaimLost) as info:
+        check(completes=[msgspec.structs.replace(CLAIM, session_id="other")])
+    assert info.value.session_id == "other"
+
+
+def test_the_size_of_a_commit_is_the_sum_of_all_that_it_brings() -> None:
+    fields: dict[str, Any] = {
+        "graph": Append([Node("a", payload="12", caused_by="3")]),  # 4 + 3
+        "checkpoint": Checkpoint(turn_state=12345, execution_state=b"12"),  # 5 + 2
+        "config": 7,  # 1
+        "enqueues": [WorkDraft(payloads=["12"])],  # 6
+    }
+    check(Limits(commit_bytes=21), **fields)
+    with pytest.raises(InvalidRequest, match="is 21 bytes, the limit is 20") as info:
+        check(Limits(commit_bytes=20), **fields)
+    assert (info.value.field, info.value.limit) == ("commit", 20)
+
+
+# Replays.
+
+
+def test_a_turn_that_was_never_committed_is_no_replay() -> None:
+    assert commits.replay(check(turn_id="t2", fingerprint="print"), None) is None
+
+
+def test_a_replay_gives_the_receipt_of_the_first_time() -> None:
+    found = commits.replay(check(turn_id="t2", fingerprint="print"), HEAD)
+    assert HEAD_BODY.manifest is not None
+    assert found == CommitReceipt("chat", 2, "checkpoint-sha256:x", HEAD_BODY.manifest, ("b0",), replayed=True)
+
+
+def test_other_content_under_a_used_turn_id_is_a_conflict() -> None:
+    for stored in (HEAD, revision_row(HEAD_BODY, fingerprint=None)):
+        with pytest.raises(TurnConflict) as info:
+            commits.replay(check(turn_id="t2", fingerprint="other"), stored)
+        assert (info.value.session_id, info.value.turn_id) == ("chat", "t2")
+
+
+def test_a_receipt_without_a_checkpoint_has_an_empty_manifest() -> None:
+    row = revision_row(TurnBody(), checkpoint_ref=None)
+    assert commits.receipt_of("chat", row, replayed=False) == CommitReceipt("chat", 2, None, CheckpointManifest())
+
+
+def test_a_stored_turn_that_does_not_decode_is_damage() -> None:
+    with pytest.raises(Corrupt) as info:
+        commits.body_of(revision_row(HEAD_BODY, body=b"\x01["))
+    assert (info.value.table, info.value.key) == ("revisions", "7/2")
+
+
+# Judgement.
+
+
+def test_an_accepted_turn_writes_everything_at_once() -> None:
+    plan = judge(
+        Commit(
+            turn_id="t",
+            fingerprint="mine",
+            expected_revision=2,
+            graph=Append([Node("b", "a", created_at_ms=1), Node("c", "b", payload=None)], leaf="c"),
+            checkpoint=Checkpoint(turn_state=1, execution_state=b"x"),
+            usage=[Usage("turn", "m", 1, 2, 3, 4), Usage("tool", "m", 5)],
+            completes=[CLAIM],
+            attachments=["y", "x"],
+            enqueues=[WorkDraft(payloads=[1]), WorkDraft(payloads=[2], session_id="other")],
+            lease=LEASE,
+        ),
+        facts=CommitFacts(
+            head=HEAD,
+            nodes=STORED,
+            hashes=frozenset({json_ref(b"1")}),
+            batches=(held(1), held(2)),
+            lease=LEASE_ROW,
+        ),
+        ledger=(UsageRow("turn", "m", MOST - 1, MOST - 2, MOST - 3, MOST - 4, 5),),
+    )
+    refs = {"turn_state": json_ref(b"1"), "execution_state": bytes_ref(b"x")}
+    assert plan.session == msgspec.structs.replace(SESSION, revision=3, node_count=3, changed_at_ms=150)
+    assert plan.nodes == (node_row(3, "c", (2, "b")),)
+    assert plan.revision.checkpoint_ref == (
+        "checkpoint-sha256:"
+        + hashlib.sha256(json.dumps(refs, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    )
+    assert plan.revision == revision_row(
+        TurnBody(),
+        revision=3,
+        turn_id="t",
+        fingerprint="mine",
+        node_count=3,
+        leaf_key=BASE + 3,
+        leaf_id="c",
+        checkpoint_ref=plan.revision.checkpoint_ref,
+        refs=plan.revision.refs,
+        body=plan.revision.body,
+        committed_at_ms=150,
+    )
+    assert commits.body_of(plan.revision) == TurnBody(
+        manifest=CheckpointManifest(refs),
+        config_ref=json_ref(b"2"),
+        frames_ref=json_ref(b"[]"),
+        frame_state_refs=(bytes_ref(b"s"),),
+        current_frame_id="f",
+        usage=(Usage("turn", "m", 1, 2, 3, 4), Usage("tool", "m", 5)),
+        enqueued=("new0", "new1"),
+    )
+    assert json.loads(plan.revision.refs) == sorted([*refs.values(), json_ref(b"2"), json_ref(b"[]"), bytes_ref(b"s")])
+    assert [blob.hash for blob in plan.blobs] == [bytes_ref(b"x")]
+    assert plan.usage == (
+        UsageRow("turn", "m", 1, 2, 3, 4, 3 * 2**20),
+        UsageRow("tool", "m", 5, 0, 0, 0, 3 * 2**20 + 1),
+    )
+    assert plan.completed_seqs == (1, 2)
+    assert plan.attachment_ids == ("y", "x")
+    assert [(row.batch_id, row.session_key, row.family, row.enqueued_at_ms) for row in plan.enqueues] == [
+        ("new0", 7, 5, 150),
+        ("new1", 9, 8, 150),
+    ]
+
+
+def test_what_a_commit_leaves_out_stays_as_it_is() -> None:
+    body = commits.body_of(judge(Commit()).revision)
+    assert body == msgspec.structs.replace(HEAD_BODY, usage=(), enqueued=())
+
+
+def test_what_a_commit_gives_replaces_what_was() -> None:
+    plan = judge(
+        Commit(checkpoint=Checkpoint(tool_state=0), config=9, frames=[], current_frame_id="g"),
+        facts=msgspec.structs.replace(FACTS, hashes=frozenset({json_ref(b"[]")})),
+    )
+    assert commits.body_of(plan.revision) == TurnBody(
+        manifest=CheckpointManifest({"tool_state": json_ref(b"0")}),
+        config_ref=json_ref(b"9"),
+        frames_ref=json_ref(b"[]"),
+        frame_state_refs=(),
+        current_frame_id="g",
+    )
+    assert [blob.hash for blob in plan.blobs] == [json_ref(b"0"), json_ref(b"9")]
+
+
+def test_the_first_commit_starts_from_nothing() -> None:
+    empty = msgspec.structs.replace(SESSION, revision=0, node_count=0)
+    plan = judge(Commit(), session=empty, facts=CommitFacts())
+    assert commits.body_of(plan.revision) == TurnBody()
+    assert (plan.revision.revision, plan.revision.leaf_id, plan.revision.checkpoint_ref) == (1, None, None)
+    assert plan.revision.refs == b"[]"
+
+
+@pytest.mark.parametrize(
+    ("graph", "leaf"),
+    [
+        (Unchanged(), (BASE + 2, "b")),
+        (Unchanged(leaf=None), (None, None)),
+        (Unchanged(leaf="a"), (BASE + 1, "a")),
+        (Append([Node("c", "b")]), (BASE + 2, "b")),
+        (Append([Node("c", "b")], leaf="c"), (BASE + 3, "c")),
+        (Append([Node("c", "b")], leaf="a"), (BASE + 1, "a")),
+        (Append([Node("c", "b")], leaf=None), (None, None)),
+    ],
+    ids=["stays", "none", "moves back", "stays beside new nodes", "moves on", "moves back beside new nodes", "no path"],
+)
+def test_the_leaf_moves_only_when_it_is_told_to(graph: Any, leaf: tuple[int | None, str | None]) -> None:
+    revision = judge(Commit(graph=graph)).revision
+    assert (revision.leaf_key, revision.leaf_id) == leaf
+
+
+def test_a_leaf_that_is_not_there_or_hidden_is_refused() -> None:
+    hidden = msgspec.structs.replace(FACTS, nodes=(STORED[0], node_row(2, "b", (1, "a"), mark=1)))
+    for facts, leaf in ((FACTS, "x"), (hidden, "b")):
+        with pytest.raises(InvalidRequest, match="there is no node") as info:
+            judge(Commit(graph=Unchanged(leaf=leaf)), facts=facts)
+        assert info.value.field == "graph.leaf"
+
+
+def replaced(nodes: list[Node], leaf: str | None, **facts: Any) -> CommitPlan:
+    return judge(Commit(graph=ReplaceGraph(Graph(nodes, leaf))), facts=msgspec.structs.replace(FACTS, **facts))
+
+
+def test_a_graph_that_begins_with_the_present_one_only_grows() -> None:
+    plan = replaced([Node("a"), Node("b", "a"), Node("c", "b")], "c")
+    assert plan.nodes == (node_row(3, "c", (2, "b")),)
+    assert (plan.session.epoch, plan.session.node_count, plan.revision.epoch) == (0, 3, 0)
+    assert (plan.revision.leaf_key, plan.revision.leaf_id) == (BASE + 3, "c")
+
+
+def test_another_graph_takes_the_places_after_all_that_were_there() -> None:
+    plan = replaced([Node("b"), Node("x", "b")], "b")
+    assert plan.nodes == (node_row(3, "b", epoch=2), node_row(4, "x", (3, "b"), epoch=2))
+    assert (plan.session.epoch, plan.session.node_count) == (2, 4)
+    assert (plan.revision.epoch, plan.revision.node_count, plan.revision.leaf_key) == (2, 4, BASE + 3)
+
+
+def test_an_empty_graph_hides_everything() -> None:
+    plan = replaced([], None)
+    assert plan.nodes == ()
+    assert (plan.session.epoch, plan.session.node_count, plan.revision.leaf_key) == (2, 2, None)
+    fresh = msgspec.structs.replace(SESSION, revision=0, node_count=0, lineage=b"[[5,0,4]]")
+    inherited = judge(Commit(graph=ReplaceGraph(Graph())), session=fresh, facts=CommitFacts())
+    assert (inherited.session.epoch, inherited.session.node_count) == (1, 1)
+
+
+def test_a_node_that_was_hidden_comes_back_with_the_graph_that_names_it() -> None:
+    hidden = node_row(2, "b", (1, "a"), mark=1)
+    plan = judge(
+        Commit(graph=ReplaceGraph(Graph([Node("a"), Node("b", "a")], "b"))),
+        facts=CommitFacts(head=HEAD, nodes=(STORED[0], hidden)),
+        current=STORED[:1],
+    )
+    assert plan.nodes == (node_row(3, "a", epoch=2), node_row(4, "b", (3, "a"), epoch=2))
+    assert plan.revision.leaf_key == BASE + 4
+
+
+@pytest.mark.parametrize(
+    ("nodes", "leaf", "field"),
+    [
+        ([Node("x", "a")], None, "graph.graph.nodes[0].parent"),
+        ([Node("a")], "b", "graph.graph.leaf"),
+        ([Node("a"), Node("b", "a"), Node("c", "z")], None, "graph.graph.nodes[2].parent"),
+    ],
+    ids=["parent outside", "leaf outside", "parent unknown"],
+)
+def test_a_replacing_graph_stands_on_its_own(nodes: list[Node], leaf: str | None, field: str) -> None:
+    with pytest.raises(InvalidRequest) as info:
+        replaced(nodes, leaf)
+    assert info.value.field == field
+
+
+def test_the_first_reason_against_a_commit_is_told() -> None:
+    commit = Commit(
+        expected_revision=1,
+        completes=[CLAIM],
+        lease=LEASE,
+        graph=Append([Node("b", payload="other")], leaf="x"),
+        checkpoint=Checkpoint(turn_state=Ref(json_ref(b"unknown"))),
+        usage=[Usage("turn", "m", 1)],
+        enqueues=[WorkDraft(payloads=[1], source_key="k")],
+    )
+    facts = CommitFacts(head=HEAD, nodes=STORED, sources=(batch(9, source_key="k"),))
+    full = (UsageRow("turn", "m", MOST, 0, 0, 0, 1),)
+
+    def reason(error: type[Exception]) -> Any:
+        with pytest.raises(error) as info:
+            judge(commit, facts=facts, ledger=full)
+        return info.value
+
+    head = reason(HeadConflict)
+    assert (head.expected, head.actual) == (1, 2)
+    commit = msgspec.structs.replace(commit, expected_revision=None)
+    assert reason(ClaimLost).claim_id == "claim:1:3"
+    facts = msgspec.structs.replace(facts, batches=(held(1), held(2)))
+    assert reason(LeaseLost).resource == "session 'chat'"
+    facts = msgspec.structs.replace(facts, lease=LEASE_ROW)
+    assert reason(NodeConflict).node_id == "b"
+    commit = msgspec.structs.replace(commit, graph=Unchanged(leaf="x"))
+    assert reason(InvalidRequest).field == "graph.leaf"
+    commit = msgspec.structs.replace(commit, graph=Unchanged())
+    assert reason(UnknownRef).field == "checkpoint.turn_state"
+    facts = msgspec.structs.replace(facts, hashes=frozenset({json_ref(b"unknown")}))
+    assert reason(InvalidRequest).field == "usage[0]"
+    full = ()
+    assert reason(SourceKeyConflict).source_key == "k"
+    commit = msgspec.structs.replace(commit, enqueues=[])
+    assert judge(commit, facts=facts).completed_seqs == (1, 2)
+
+
+@pytest.mark.parametrize("column", range(4))
+def test_a_counter_is_full_at_the_largest_number(column: int) -> None:
+    counts = [0, 0, 0, 0]
+    counts[column] = MOST - 1
+    ledger = (UsageRow("turn", "m", *counts, place=1),)
+    added = [0, 0, 0, 0]
+    added[column] = 1
+    commit = Commit(usage=[Usage("tool", "m", 1), Usage("turn", "m", *added)])
+    assert len(judge(commit, ledger=ledger).usage) == 2
+    added[column] = 2
+    with pytest.raises(InvalidRequest) as info:
+        judge(Commit(usage=[Usage("tool", "m", 1), Usage("turn", "m", *added)]), ledger=ledger)
+    assert (info.value.field, info.value.limit) == ("usage[1]", MOST)
+
+
+def test_follow_up_work_with_a_source_key_is_enqueued_once() -> None:
+    draft = WorkDraft(payloads=[1], source_key="k")
+    free = WorkDraft(payloads=[1])
+    elsewhere = WorkDraft(payloads=[1], source_key="k", session_id="other")
+    first = judge(Commit(enqueues=[draft, free, draft, free, elsewhere]))
+    assert [row.batch_id for row in first.enqueues] == ["new0", "new1", "new3", "new4"]
+    assert commits.body_of(first.revision).enqueued == ("new0", "new1", "new0", "new3", "new4")
+    known = msgspec.structs.replace(first.enqueues[0], batch_id="known", settled_state="completed")
+    second = judge(Commit(enqueues=[draft]), facts=msgspec.structs.replace(FACTS, sources=(known,)))
+    assert second.enqueues == ()
+    assert commits.body_of(second.revision).enqueued == ("known",)
+
+
+def test_a_revision_names_each_ref_that_it_needs_once() -> None:
+    one, two = json_ref(b"1"), bytes_ref(b"2")
+    body = TurnBody(
+        manifest=CheckpointManifest({"a": one, "b": two, "c": one}),
+        config_ref=one,
+        frames_ref=None,
+        frame_state_refs=(two,),
+    )
+    assert commits.body_refs(body) == (one, two)
+    assert json.loads(commits.encode_refs(body)) == sorted([one, two])
+    assert commits.body_refs(TurnBody()) == ()

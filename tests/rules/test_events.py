@@ -1,0 +1,568 @@
+"""What an event selects, whether it may come, whether it ends its process, and whom it wakes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import AlreadyTerminal, Corrupt, InvalidRequest, ReplayConflict
+from holdfast.records.common import Scope
+from holdfast.records.events import (
+    Const,
+    EventType,
+    Payload,
+    Pointer,
+    Present,
+    ProcessEvent,
+    Template,
+    TerminalRule,
+    Wake,
+    WakeRule,
+    WakeSignal,
+)
+from holdfast.records.limits import Limits
+from holdfast.records.processes import Cancelled, Completed, External, Failed, Process, ProcessIdentity, Provenance
+from holdfast.records.work import WorkDraft
+from holdfast.rows import EventRow
+from holdfast.rules import events
+
+STEADY = settings(derandomize=True, deadline=None)
+LIMITS = Limits()
+
+
+def stable(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# Declarations.
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        EventType("news"),
+        EventType("news", {"type": "object"}, after_terminal=True),
+        EventType("done", terminal=TerminalRule("completed")),
+        EventType("done", terminal=TerminalRule("failed", Pointer(""))),
+        EventType("wake", wake=WakeRule(Payload(), Present("/a"), Const([1]))),
+        EventType("wake", wake=WakeRule(Template("{a}{b}", {"a": Template("x"), "b": Pointer("/b")}))),
+    ],
+    ids=["plain", "schema", "end", "failure", "wake", "template"],
+)
+def test_a_well_formed_declaration_is_kept(declared: EventType) -> None:
+    assert events.check_event_type("type", declared, LIMITS) is declared
+
+
+@pytest.mark.parametrize(
+    ("declared", "field"),
+    [
+        ("news", "type"),
+        (EventType(""), "type.name"),
+        (EventType("news", after_terminal=1), "type.after_terminal"),  # type: ignore[arg-type]
+        (EventType("news", {"type": "nothing"}), "type.schema"),
+        (EventType("news", terminal="failed"), "type.terminal"),  # type: ignore[arg-type]
+        (EventType("news", terminal=TerminalRule("lost")), "type.terminal.state"),  # type: ignore[arg-type]
+        (EventType("news", terminal=TerminalRule("failed")), "type.terminal.outcome"),
+        (EventType("news", terminal=TerminalRule("cancelled")), "type.terminal.outcome"),
+        (EventType("news", terminal=TerminalRule("completed", "/a")), "type.terminal.outcome"),  # type: ignore[arg-type]
+        (EventType("news", terminal=TerminalRule("completed", Pointer("a"))), "type.terminal.outcome.path"),
+        (EventType("news", wake=Payload()), "type.wake"),  # type: ignore[arg-type]
+        (EventType("news", wake=WakeRule(None)), "type.wake.input"),  # type: ignore[arg-type]
+        (EventType("news", wake=WakeRule(Payload(), when=5)), "type.wake.when"),  # type: ignore[arg-type]
+        (EventType("news", wake=WakeRule(Payload(), when=Present("a"))), "type.wake.when.path"),
+        (EventType("news", wake=WakeRule(Payload(), dedupe=Const({1}))), "type.wake.dedupe.value"),
+        (EventType("news", wake=WakeRule(Template(5))), "type.wake.input.template"),  # type: ignore[arg-type]
+        (EventType("news", wake=WakeRule(Template("", [Payload()]))), "type.wake.input.fields"),  # type: ignore[arg-type]
+        (EventType("news", wake=WakeRule(Template("", {"": Payload()}))), "type.wake.input.fields"),
+        (EventType("news", wake=WakeRule(Template("", {"a{": Payload()}))), "type.wake.input.fields"),
+        (EventType("news", wake=WakeRule(Template("", {"a}": Payload()}))), "type.wake.input.fields"),
+        (EventType("news", wake=WakeRule(Template("", {"a": Pointer("x")}))), "type.wake.input.fields.a.path"),
+    ],
+)
+def test_a_declaration_that_could_not_be_carried_out_is_refused(declared: object, field: str) -> None:
+    with pytest.raises(InvalidRequest) as info:
+        events.check_event_type("type", declared, LIMITS)
+    assert info.value.field == field
+
+
+def test_templates_nest_as_deep_as_documents_and_no_deeper() -> None:
+    def nested(levels: int) -> EventType:
+        template = Template("x")
+        for _ in range(levels):
+            template = Template("{a}", {"a": template})
+        return EventType("news", wake=WakeRule(template))
+
+    limits = Limits(document_depth=3)
+    events.check_event_type("type", nested(3), limits)
+    with pytest.raises(InvalidRequest, match="nested deeper than 3") as info:
+        events.check_event_type("type", nested(4), limits)
+    assert info.value.limit == 3
+
+
+# Selection.
+
+
+DOCUMENT = {
+    "foo": ["bar", "baz"],
+    "": 0,
+    "a/b": 1,
+    "c%d": 2,
+    "e^f": 3,
+    "g|h": 4,
+    "i\\j": 5,
+    'k"l': 6,
+    " ": 7,
+    "m~n": 8,
+    "~1": 9,
+    "0": "zero",
+    "none": None,
+    "deep": [{"x": [10, [20]]}],
+}
+"""The example of RFC 6901, and some more."""
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("", DOCUMENT),
+        ("/foo", ["bar", "baz"]),
+        ("/foo/0", "bar"),
+        ("/foo/1", "baz"),
+        ("/", 0),
+        ("/a~1b", 1),
+        ("/c%d", 2),
+        ("/e^f", 3),
+        ("/g|h", 4),
+        ("/i\\j", 5),
+        ('/k"l', 6),
+        ("/ ", 7),
+        ("/m~0n", 8),
+        ("/~01", 9),
+        ("/0", "zero"),
+        ("/none", None),
+        ("/deep/0/x/1/0", 20),
+    ],
+)
+def test_a_pointer_finds_what_the_standard_says(path: str, value: Any) -> None:
+    assert events.select("payload", Pointer(path), DOCUMENT) == value
+    assert events.select("payload", Present(path), DOCUMENT) is True
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/missing",
+        "/foo/2",
+        "/foo/-",
+        "/foo/-1",
+        "/foo/00",
+        "/foo/01",
+        "/foo/+1",
+        "/foo/1.0",
+        "/foo/²",
+        "/foo/٠",
+        "/foo/",
+        "/foo/1000000000000",
+        "/foo/0/0",
+        "/none/x",
+        "//x",
+        "/foo/bar",
+    ],
+)
+def test_a_pointer_that_leads_nowhere_finds_nothing(path: str) -> None:
+    assert events.select("payload", Present(path), DOCUMENT) is False
+    with pytest.raises(InvalidRequest, match="did not match") as info:
+        events.select("payload", Pointer(path), DOCUMENT)
+    assert info.value.field == "payload"
+
+
+KEYS = st.text(alphabet="a/~0", max_size=3)
+TREES = st.recursive(
+    st.integers(0, 9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@STEADY
+@given(TREES)
+def test_every_value_of_a_payload_is_found_by_its_pointer(payload: Any) -> None:
+    def walk(value: Any, path: str) -> None:
+        assert events.select("payload", Pointer(path), payload) == value
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(inner, f"{path}/{key.replace('~', '~0').replace('/', '~1')}")
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                walk(inner, f"{path}/{index}")
+
+    walk(payload, "")
+
+
+def test_a_selector_takes_the_payload_a_constant_or_a_filled_template() -> None:
+    payload = {"name": "build", "n": 3, "ok": True}
+    fields = {"name": Pointer("/name"), "n": Pointer("/n"), "all": Payload(), "has": Present("/x"), "t": Template("T")}
+    template = Template("{name} {n} {has} {t} {unknown} {{n}} {} { {all}", fields)
+    assert events.select("payload", Payload(), payload) is payload
+    assert events.select("payload", Const([1]), payload) == [1]
+    assert events.select("payload", template, payload) == (
+        'build 3 false T {unknown} {3} {} { {"name":"build","n":3,"ok":true}'
+    )
+
+
+def test_what_a_template_puts_in_is_not_read_again() -> None:
+    template = Template("{a}{b}", {"a": Pointer("/a"), "b": Pointer("/b")})
+    assert events.select("payload", template, {"a": "{b}", "b": "{a}"}) == "{b}{a}"
+
+
+NAMES = st.text(alphabet="ab ", min_size=1, max_size=2)
+
+
+@settings(STEADY, max_examples=300)
+@given(
+    st.text(alphabet="ab{} ", max_size=20), st.dictionaries(NAMES, st.text(alphabet="ab{} ", max_size=5), max_size=4)
+)
+def test_a_template_is_filled_in_one_pass(text: str, values: dict[str, str]) -> None:
+    template = Template(text, {name: Const(value) for name, value in values.items()})
+    pieces = re.split(r"(\{[ab ]*\})", text)
+    expected = "".join(values.get(piece[1:-1], piece) if piece[:1] == "{" else piece for piece in pieces)
+    assert events.select("payload", template, None) == expected
+
+
+def test_a_template_never_grows_beyond_the_longest_text() -> None:
+    payload = {"a": "x" * (1 << 20)}
+    fits = Template("{a}" * 15, {"a": Pointer("/a")})
+    bomb = Template("{a}" * 20_000, {"a": Pointer("/a")})
+    assert len(events.select("payload", fits, payload)) == 15 << 20
+    with pytest.raises(InvalidRequest) as info:
+        events.select("payload", bomb, payload)
+    assert info.value.limit == 16 << 20
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "a"),
+        ("", ""),
+        (1, "1"),
+        (None, "null"),
+        (True, "true"),
+        ({"b": 1, "a": [2]}, '{"b":1,"a":[2]}'),
+        ("é", "é"),
+    ],
+)
+def test_text_is_itself_and_anything_else_is_json(value: Any, text: str) -> None:
+    assert events.as_text(value) == text
+
+
+# Appending.
+
+
+TYPES = (
+    EventType("news"),
+    EventType("strict", {"type": "object", "required": ["a"]}),
+    EventType("done", terminal=TerminalRule("completed")),
+    EventType("late", after_terminal=True),
+    EventType("last words", terminal=TerminalRule("completed"), after_terminal=True),
+    EventType("wake", wake=WakeRule(Pointer("/text"))),
+    *events.CORE_EVENT_TYPES,
+)
+
+
+def process(*extra: EventType, **changes: Any) -> Process:
+    plain = Process(
+        id="build",
+        registration_hash="hash",
+        input=External(),
+        identity=ProcessIdentity("external"),
+        event_types=(*extra, *TYPES),
+        provenance=Provenance(),
+        env_ref=None,
+        wake_target=None,
+        created_at_ms=0,
+        updated_at_ms=0,
+        event_count=4,
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+def intent(type: Any = "news", payload: Any = None, replay_key: Any = None, wake_target: Any = None) -> Any:
+    return events.check_event("build", type, payload, replay_key=replay_key, wake_target=wake_target, limits=LIMITS)
+
+
+def test_an_event_is_checked_and_encoded() -> None:
+    found = intent("news", {"b": 1, "a": 2}, "key", Scope("chat", ""))
+    assert found == events.EventIntent(
+        "build",
+        "news",
+        {"b": 1, "a": 2},
+        b'{"b":1,"a":2}',
+        stable('["news",{"a":2,"b":1}]'),
+        "key",
+        Scope("chat"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"type": ""}, "type"),
+        ({"payload": {1}}, "payload"),
+        ({"replay_key": ""}, "replay_key"),
+        ({"wake_target": "chat"}, "wake_target"),
+        ({"wake_target": Scope("")}, "wake_target.session_id"),
+    ],
+)
+def test_an_event_that_cannot_be_kept_is_refused(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as info:
+        intent(**given)
+    assert info.value.field == field
+
+
+def test_an_accepted_event_is_the_next_in_its_process() -> None:
+    plan = events.plan(intent("news", [1], "key"), process(), now_ms=50)
+    row = EventRow("build", 5, "news", stable('["news",[1]]'), "key", None, None, 0, 50, b"[1]")
+    assert plan == events.EventPlan(row, None, None)
+    assert events.event_of(row) == ProcessEvent("build", 5, "news", [1], 50, "key")
+
+
+@pytest.mark.parametrize(
+    ("type", "payload", "key", "field"),
+    [
+        ("unknown", None, None, "type"),
+        ("done", None, None, "replay_key"),
+        ("process.completed", {"await_output": 1}, None, "replay_key"),
+        ("process.cancel_requested", None, None, "replay_key"),
+        ("strict", {}, None, "payload"),
+        ("wake", {}, None, "payload"),
+        ("process.failed", {}, "key", "payload"),
+    ],
+)
+def test_an_event_that_its_declaration_does_not_allow_is_refused(
+    type: str, payload: Any, key: str | None, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as info:
+        events.plan(intent(type, payload, key), process(), now_ms=50)
+    assert info.value.field == field
+
+
+def test_after_the_end_only_what_is_declared_for_it_comes() -> None:
+    ended = process(status="failed", outcome=Failed("x"))
+    assert events.plan(intent("late"), ended, now_ms=50).row.sequence == 5
+    for type, key in (("news", None), ("done", "key"), ("last words", "key"), ("process.cancel_requested", "key")):
+        with pytest.raises(AlreadyTerminal) as info:
+            events.plan(intent(type, None, key), ended, now_ms=50)
+        assert (info.value.process_id, info.value.status) == ("build", "failed")
+
+
+def test_a_replay_key_names_one_event() -> None:
+    row = events.plan(intent("news", {"a": 1, "b": 2}, "key"), process(), now_ms=50).row
+    assert events.replayed(intent("news", {"b": 2, "a": 1}, "key"), row) is row
+    assert events.replayed(intent("news", None, "key"), None) is None
+    for type, payload in (("news", {"a": True, "b": 2}), ("late", {"a": 1, "b": 2}), ("news", None)):
+        with pytest.raises(ReplayConflict) as info:
+            events.replayed(intent(type, payload, "key"), row)
+        assert (info.value.process_id, info.value.replay_key) == ("build", "key")
+
+
+# Ends.
+
+
+OUT = Pointer("/out")
+
+
+@pytest.mark.parametrize(
+    ("rule", "payload", "outcome"),
+    [
+        (TerminalRule("completed"), {"type": "success", "value": 1}, Completed({"type": "success", "value": 1})),
+        (TerminalRule("completed"), [1], Completed([1])),
+        (TerminalRule("completed", OUT), {"out": 5}, Completed(5)),
+        (TerminalRule("completed", OUT), {"out": {"type": "success", "value": 1, "control": 2}}, Completed(1, 2)),
+        (
+            TerminalRule("completed", OUT),
+            {"out": {"type": "failure", "message": "m"}},
+            Completed({"type": "failure", "message": "m"}),
+        ),
+        (TerminalRule("failed", OUT), {"out": "broke"}, Failed("broke", raw="broke")),
+        (TerminalRule("failed", OUT), {"out": {"code": 5}}, Failed('{"code":5}', raw={"code": 5})),
+        (
+            TerminalRule("failed", OUT),
+            {"out": {"type": "failure", "message": "m", "code": "c", "class": "timeout", "raw": 1}},
+            Failed("m", "c", "timeout", 1),
+        ),
+        (
+            TerminalRule("failed", OUT),
+            {"out": {"type": "failure", "message": 5}},
+            Failed('{"type":"failure","message":5}', raw={"type": "failure", "message": 5}),
+        ),
+        (TerminalRule("cancelled", OUT), {"out": None}, Cancelled("null", raw=None)),
+        (TerminalRule("cancelled", OUT), {"out": {"type": "cancelled", "message": "stop"}}, Cancelled("stop")),
+        (TerminalRule("cancelled", Const("stop")), None, Cancelled("stop", raw="stop")),
+    ],
+)
+def test_an_end_is_the_selected_outcome_or_the_selected_value_as_one(
+    rule: TerminalRule, payload: Any, outcome: Any
+) -> None:
+    plan = events.plan(intent("end", payload, "key"), process(EventType("end", terminal=rule)), now_ms=50)
+    assert plan.outcome == outcome
+    assert plan.row.terminal_state == rule.state
+
+
+@pytest.mark.parametrize(
+    ("outcome", "type"),
+    [
+        (Completed({"a": 1}, control=[2]), "process.completed"),
+        (Failed("m", "c", "timeout", {"r": 1}), "process.failed"),
+        (Cancelled("stop"), "process.cancelled"),
+    ],
+)
+def test_a_completion_is_an_event_that_gives_its_outcome_back(outcome: Any, type: str) -> None:
+    found = events.completion_event("build", outcome, LIMITS)
+    assert (found.type, found.replay_key) == (type, f"holdfast:terminal:{type}")
+    assert events.terminal_key(type) == found.replay_key
+    assert events.plan(found, process(), now_ms=50).outcome == outcome
+    assert events.completion_event("build", outcome, LIMITS) == found
+
+
+@pytest.mark.parametrize(
+    ("outcome", "field"),
+    [
+        ("done", "outcome"),
+        (Completed({1}), "outcome.value"),
+        (Completed(1, control={1}), "outcome.control"),
+        (Failed(5), "outcome.message"),  # type: ignore[arg-type]
+        (Failed({1}), "outcome.message"),  # type: ignore[arg-type]
+        (Failed("m", code=""), "outcome.code"),
+        (Failed("m", failure_class="lost"), "outcome.failure_class"),  # type: ignore[arg-type]
+        (Failed("m", raw={1}), "outcome.raw"),
+        (Cancelled(None), "outcome.message"),  # type: ignore[arg-type]
+        (Cancelled("m", control={1}), "outcome.control"),
+    ],
+)
+def test_an_outcome_that_cannot_be_kept_is_refused(outcome: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as info:
+        events.completion_event("build", outcome, LIMITS)
+    assert info.value.field == field
+
+
+def test_an_outcome_may_be_as_deep_as_any_document() -> None:
+    limits = Limits(document_depth=2)
+    assert events.completion_event("build", Completed([[]]), limits).encoded.endswith(b'"value":[[]],"control":null}}')
+    with pytest.raises(InvalidRequest) as info:
+        events.completion_event("build", Completed([[[]]]), limits)
+    assert (info.value.field, info.value.limit) == ("outcome.value", 2)
+
+
+def test_the_store_s_own_replay_keys_cannot_be_taken() -> None:
+    assert events.check_replay_key(None, LIMITS) is None
+    assert events.check_replay_key("mine", LIMITS) == "mine"
+    for own in (events.terminal_key("process.completed"), events.cancel_key(None)):
+        with pytest.raises(InvalidRequest) as info:
+            events.check_replay_key(own, LIMITS)
+        assert info.value.field == "replay_key"
+
+
+def test_the_same_reason_to_cancel_is_the_same_request() -> None:
+    assert events.cancel_key({"a": 1, "b": 2}) == events.cancel_key({"b": 2, "a": 1})
+    assert events.cancel_key({"a": 1}) != events.cancel_key({"a": True})
+
+
+# Wakes.
+
+
+@pytest.mark.parametrize(
+    ("rule", "payload", "signal"),
+    [
+        (WakeRule(Payload()), "hi", WakeSignal("hi", "build:5")),
+        (WakeRule(Payload()), {"a": 1}, WakeSignal('{"a":1}', "build:5")),
+        (WakeRule(Const("go"), dedupe=Const("once")), None, WakeSignal("go", "once")),
+        (WakeRule(Const(1), dedupe=Pointer("/id")), {"id": 7}, WakeSignal("1", "7")),
+        (WakeRule(Template("{n}!", {"n": Pointer("/n")})), {"n": 3}, WakeSignal("3!", "build:5")),
+    ],
+)
+def test_a_wake_says_what_its_rule_selects(rule: WakeRule, payload: Any, signal: WakeSignal) -> None:
+    plan = events.plan(intent("w", payload), process(EventType("w", wake=rule)), now_ms=50)
+    assert plan.wake == signal
+    assert events.wake_signal_of(plan.row) == signal
+    assert events.event_of(plan.row).wake == signal
+
+
+@pytest.mark.parametrize("value", [True, 1, -1, 0.5, "a", "0", [0], {"a": 0}])
+@pytest.mark.parametrize("falsy", [False, 0, 0.0, "", [], {}, None])
+def test_a_condition_is_true_or_false_as_in_python(value: Any, falsy: Any) -> None:
+    woken = process(EventType("w", wake=WakeRule(Const("x"), when=Pointer("/when"))))
+    assert events.plan(intent("w", {"when": value}), woken, now_ms=50).wake == WakeSignal("x", "build:5")
+    assert events.plan(intent("w", {"when": falsy}), woken, now_ms=50).wake is None
+
+
+def wake_row(**changes: Any) -> EventRow:
+    plain = EventRow("build", 5, "wake", "hash", None, None, b'\x01{"input":"hi","dedupe_key":"k"}', 0, 50, b"null")
+    return msgspec.structs.replace(plain, **changes)
+
+
+def test_a_wake_needs_a_signal_and_a_target() -> None:
+    signal, target = WakeSignal("hi", "k"), Scope("chat", "f")
+    assert events.wake_of(wake_row(), None, target, None) is None
+    assert events.wake_of(wake_row(), signal, None, None) is None
+    assert events.wake_of(wake_row(), signal, target, [1]) == Wake(
+        "wake:" + stable('["chat","f","k"]'), target, "build", 5, "wake", "k", "hi", 50, [1]
+    )
+
+
+@STEADY
+@given(*[st.tuples(st.sampled_from("ab"), st.sampled_from([None, "f", "g"]), st.sampled_from("kl"))] * 2)
+def test_wakes_share_an_id_exactly_if_target_and_dedupe_key_are_the_same(left: Any, right: Any) -> None:
+    first, second = (
+        events.wake_of(wake_row(sequence=number), WakeSignal("hi", key), Scope(session, frame), None)
+        for number, (session, frame, key) in enumerate((left, right))
+    )
+    assert first is not None
+    assert second is not None
+    assert (first.wake_id == second.wake_id) is (left == right)
+
+
+def test_a_wake_is_delivered_as_work_that_is_done_once_and_alone() -> None:
+    wake = Wake("wake:1", Scope("chat", "f"), "build", 5, "wake", "k", "hi", 50, {"c": 1})
+    draft = events.wake_draft(wake)
+    assert msgspec.structs.replace(draft, payloads=()) == WorkDraft(
+        payloads=(), session_id="chat", source_key="wake:1", slot="exclusive"
+    )
+    assert json.loads(json.dumps(draft.payloads)) == [
+        {
+            "type": "process_wake",
+            "wake": {
+                "wake_id": "wake:1",
+                "target": {"session_id": "chat", "frame_id": "f"},
+                "process_id": "build",
+                "sequence": 5,
+                "event_type": "wake",
+                "dedupe_key": "k",
+                "input": "hi",
+                "created_at_ms": 50,
+                "caused_by": {"c": 1},
+            },
+        }
+    ]
+
+
+def test_a_stored_event_says_how_it_stands() -> None:
+    found = events.event_of(wake_row(acked=1, terminal_state="failed", replay_key="r"))
+    assert (found.acknowledged, found.terminal_state, found.replay_key) == (True, "failed", "r")
+    plain = events.event_of(wake_row(wake=None))
+    assert (plain.acknowledged, plain.terminal_state, plain.wake) == (False, None, None)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"wake": b"\x01{}"}, {"payload": b"{"}, {"terminal_state": "lost"}], ids=["wake", "payload", "state"]
+)
+def test_a_damaged_event_is_told(changes: dict[str, Any]) -> None:
+    with pytest.raises(Corrupt) as info:
+        events.event_of(wake_row(**changes))
+    assert (info.value.table, info.value.key) == ("events", "build/5")

@@ -1,0 +1,301 @@
+"""The public API as a user writes it; mypy and basedpyright prove that every result has the type it is said to have.
+
+Nothing here is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Literal, assert_type
+
+import holdfast
+from holdfast.blocking import Session as BlockingSession
+
+
+async def sessions(store: holdfast.Store) -> None:
+    session = await store.sessions.create("chat", name="First", owner="ada", model="m", relation=holdfast.Child("root"))
+    assert_type(session, holdfast.Session)
+    assert_type(await store.sessions.open("chat"), holdfast.Session | None)
+    assert_type(store.sessions.handle("chat"), holdfast.Session)
+    assert_type(store.sessions.unbound(), holdfast.Session)
+    assert_type(await store.sessions.fork("chat", into="other", at="n1"), holdfast.Session)
+    assert_type(await store.sessions.fork("chat", into="other", at=3), holdfast.Session)
+    page = await store.sessions.list(owner="ada", changed_since_ms=0, limit=10)
+    assert_type(page, holdfast.Page[holdfast.SessionSummary])
+    assert_type(page.next, str | None)
+    for summary in page:
+        assert_type(summary, holdfast.SessionSummary)
+        assert_type(summary.name, str | None)
+    assert_type(await store.sessions.delete("chat"), holdfast.SessionDeletionReport)
+    assert_type(session.session_id, str | None)
+
+
+async def turn(session: holdfast.Session, claim: holdfast.WorkClaim, lease: holdfast.Lease) -> None:
+    first = holdfast.Commit(
+        turn_id="turn-1",
+        expected_revision=0,
+        graph=holdfast.Append([holdfast.Node("n1", payload={"text": "hi"})], leaf="n1"),
+        checkpoint=holdfast.Checkpoint(turn_state={"turn": 1}, execution_state=b"...", others={"memory": [1]}),
+        config={"temperature": 0},
+        frames=[holdfast.AgentFrame("frame-1", execution_state=b"...")],
+        current_frame_id="frame-1",
+        usage=[holdfast.Usage("turn", "m", input_tokens=1)],
+        completes=[claim, claim.completion()],
+        attachments=["photo"],
+        enqueues=[holdfast.WorkDraft(payloads=["next"])],
+        lease=lease,
+    )
+    receipt = await session.commit(first)
+    assert_type(receipt, holdfast.CommitReceipt)
+    assert_type(receipt.revision, int)
+    assert_type(receipt.checkpoint_ref, str | None)
+    assert_type(receipt.enqueued, tuple[str, ...])
+    assert_type(receipt.manifest.ref("turn_state"), holdfast.Ref)
+    kept = holdfast.Checkpoint.keeping(receipt.manifest, turn_state={"turn": 2})
+    assert_type(kept, holdfast.Checkpoint)
+    await session.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf=None), checkpoint=kept))
+    await session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("n1")], leaf="n1"))))
+    assert_type(await session.add_nodes([holdfast.Node("note")]), holdfast.NodesReceipt)
+    assert_type(await session.tombstone(["note"]), int)
+
+
+async def reading(session: holdfast.Session) -> None:
+    view = await session.load()
+    assert_type(view, holdfast.SessionView | None)
+    assert_type(await session.load(holdfast.ActivePath(last=3), at=2), holdfast.SessionView | None)
+    assert_type(await session.load(holdfast.FullGraph()), holdfast.SessionView | None)
+    if view is not None:
+        assert_type(view.revision, int)
+        assert_type(view.frames, tuple[holdfast.AgentFrame, ...])
+        assert_type(view.ledger, tuple[holdfast.Usage, ...])
+        assert_type(view.checkpoint, holdfast.Checkpoint | None)
+        for node in view.graph.nodes:
+            assert_type(node, holdfast.Node)
+    assert_type(await session.load_node("n1"), holdfast.Node | None)
+    assert_type(await session.nodes(kind="note", newest_first=True), holdfast.Page[holdfast.Node])
+    assert_type(await session.history(), holdfast.Page[holdfast.Revision])
+    meta = await session.meta()
+    assert_type(meta, holdfast.SessionMeta | None)
+    if meta is not None:
+        assert_type(await session.save_meta(meta), None)
+
+
+async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
+    draft = holdfast.WorkDraft(session_id="chat", payloads=[1], merge_key=holdfast.Group("g"), slot="exclusive")
+    assert_type(await store.queue.enqueue(draft), holdfast.WorkBatch)
+    assert_type(holdfast.WorkDraft.command("chat", "refresh", idempotency_key="1"), holdfast.WorkDraft)
+    claim = await store.queue.claim(
+        "chat", owner_id="w", boundary="active_turn_checkpoint", exclusive=True, lease=lease
+    )
+    assert_type(claim, holdfast.WorkClaim | None)
+    assert_type(await store.queue.claim_exactly("chat", ["b"], owner_id="w"), holdfast.WorkClaim | None)
+    if claim is not None:
+        assert_type(await store.queue.renew(claim, ttl_ms=1_000), holdfast.WorkClaim)
+        assert_type(await store.queue.abandon(claim), int)
+        assert_type(await store.queue.abandon(claim.completion()), int)
+        assert_type(claim.token, holdfast.Token)
+    assert_type(await store.queue.cancel("chat", "b"), holdfast.WorkBatch | None)
+    batch = await store.queue.get("chat", "b")
+    assert_type(batch, holdfast.WorkBatch | None)
+    if batch is not None:
+        assert_type(batch.state, Literal["pending", "claimed", "completed", "cancelled"])
+    assert_type(await store.queue.list("chat"), holdfast.Page[holdfast.WorkBatch])
+    assert_type(await store.queue.list_pending("chat"), holdfast.Page[holdfast.WorkBatch])
+    assert_type(await store.queue.sessions(), holdfast.Page[str])
+    assert_type(await store.queue.wait("chat", timeout_ms=1_000), None)
+
+
+async def attachments(store: holdfast.Store, session: holdfast.Session) -> None:
+    ref = await session.attachments.put(b"...", media_type="image/png", width=1, height=1, label="a cat")
+    assert_type(ref, holdfast.AttachmentRef)
+    assert_type(await session.attachments.get(ref.id), holdfast.Attachment)
+    assert_type(await session.attachments.list(), holdfast.Page[holdfast.AttachmentRef])
+    assert_type(await session.attachments.record_intent("photo", uri="s3://b/1"), holdfast.AttachmentEntry)
+    assert_type(await session.attachments.commit_refs([ref.id]), int)
+    assert_type(await session.attachments.list_uncommitted(), holdfast.Page[holdfast.AttachmentEntry])
+    assert_type(await session.attachments.forget(ref.id), bool)
+    assert_type(await store.attachments.list_uncommitted(), holdfast.Page[holdfast.AttachmentEntry])
+    assert_type(await store.attachments.sweep(older_than_ms=1), holdfast.SweepReport)
+
+
+async def processes(store: holdfast.Store, lease: holdfast.Lease) -> None:
+    kinds = [
+        holdfast.EventType("done", terminal=holdfast.TerminalRule("completed", outcome=holdfast.Pointer("/result"))),
+        holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload(), when=holdfast.Present("/x"))),
+    ]
+    scope = holdfast.Scope("chat", "frame-1")
+    registration = holdfast.ProcessRegistration(
+        "build", holdfast.ToolCall("c", "t", "tool"), event_types=kinds, env_ref="env", wake_target=scope
+    )
+    process = await store.processes.register(registration)
+    assert_type(process, holdfast.Process)
+    assert_type(process.status, Literal["running", "completed", "failed", "cancelled"])
+    assert_type(process.outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled | None)
+    assert_type(await store.processes.get("build"), holdfast.Process | None)
+    assert_type(await store.processes.list(status="any", waiting=True), holdfast.Page[holdfast.Process])
+    assert_type(await store.processes.set_external_ref("build", holdfast.ExternalRef("ci", "1")), holdfast.Process)
+    assert_type(await store.processes.set_wait("build", holdfast.SignalWait("go", 1)), holdfast.Process)
+    assert_type(await store.processes.clear_wait("build"), holdfast.Process)
+    assert_type(await store.processes.complete("build", holdfast.Failed("no"), lease=lease), holdfast.Process)
+    outcome = await store.processes.wait("build", timeout_ms=1)
+    assert_type(outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled)
+    match outcome:
+        case holdfast.Completed():
+            pass
+        case holdfast.Failed(message=message) | holdfast.Cancelled(message=message):
+            assert_type(message, str)
+    assert_type(await store.processes.forget_session("chat"), holdfast.ProcessSessionReport)
+
+
+async def events(store: holdfast.Store) -> None:
+    receipt = await store.events.append("build", "news", {"x": 1}, replay_key="r", wake_target=holdfast.Scope("chat"))
+    assert_type(receipt, holdfast.AppendReceipt)
+    assert_type(receipt.wake, holdfast.Wake | None)
+    assert_type(await store.events.signal("build", "go"), holdfast.AppendReceipt)
+    assert_type(await store.events.request_cancel("build", reason="late"), holdfast.AppendReceipt)
+    assert_type(await store.events.after("build", 3, type="news"), holdfast.Page[holdfast.ProcessEvent])
+    assert_type(await store.events.recent("build"), tuple[holdfast.ProcessEvent, ...])
+    assert_type(await store.events.count("build", "news", through=9), int)
+    assert_type(await store.events.wait_for("build", "news", timeout_ms=1), holdfast.ProcessEvent)
+    assert_type(await store.events.wakes("build"), holdfast.Page[holdfast.ProcessEvent])
+    assert_type(await store.events.ack_wake("build", 1), None)
+    following = store.events.follow("build", after=1)
+    assert_type(following, AsyncIterator[holdfast.ProcessEvent])
+    async for event in following:
+        assert_type(event, holdfast.ProcessEvent)
+
+
+async def handles(store: holdfast.Store) -> None:
+    scope, other = holdfast.Scope("chat"), holdfast.Scope("other")
+    descriptor = holdfast.HandleDescriptor("job", "mine")
+    assert_type(await store.grants.grant(scope, "build", descriptor), holdfast.Grant)
+    assert_type(await store.grants.revoke(scope, "build"), bool)
+    assert_type(await store.grants.transfer(scope, other, ["build"]), tuple[holdfast.Grant, ...])
+    assert_type(await store.grants.list(scope), holdfast.Page[holdfast.GrantedProcess])
+    assert_type(await store.grants.list_live(scope), holdfast.Page[holdfast.GrantedProcess])
+    assert_type(await store.grants.has(scope, "build"), bool)
+    assert_type(await store.grants.of_process("build"), holdfast.Page[holdfast.Grant])
+    lease = await store.leases.claim(holdfast.OnProcess("build"), owner_id="w", ttl_ms=1)
+    assert_type(lease, holdfast.Lease)
+    assert_type(lease.resource, holdfast.OnSession | holdfast.OnProcess)
+    assert_type(await store.leases.renew(lease), holdfast.Lease)
+    assert_type(await store.leases.release(lease), bool)
+    assert_type(await store.leases.holder(holdfast.OnSession("chat")), holdfast.LeaseHolder | None)
+
+
+async def triggers(store: holdfast.Store) -> None:
+    draft = holdfast.SubscriptionDraft(
+        source_type="cron",
+        target=holdfast.Engine("py", {}),
+        registrant=holdfast.BySession(holdfast.Scope("chat")),
+        input_template={"event": holdfast.EventPayload(), "n": holdfast.Fixed(1)},
+        env_ref="env",
+    )
+    subscription = await store.triggers.subscribe(draft)
+    assert_type(subscription, holdfast.Subscription)
+    assert_type(await store.triggers.list(session_id="chat"), holdfast.Page[holdfast.Subscription])
+    assert_type(await store.triggers.cancel(subscription.handle, registrant=holdfast.Host()), bool)
+    assert_type(await store.triggers.forget_session("chat"), int)
+    assert_type(store.triggers.source_key("cron", {"at": 7}), str)
+    occurrence = await store.triggers.record("cron", "daily", idempotency_key="1", payload={})
+    assert_type(occurrence, holdfast.Occurrence)
+    assert_type(await store.triggers.reserve(occurrence.occurrence_id), tuple[holdfast.TriggerDelivery, ...])
+    emission = await store.triggers.emit("cron", "daily", idempotency_key="1")
+    assert_type(emission, holdfast.Emission)
+    for delivery in emission.deliveries:
+        assert_type(holdfast.registration_for(delivery), holdfast.ProcessRegistration)
+        assert_type(await store.triggers.mark_started(delivery), holdfast.TriggerDelivery)
+        assert_type(await store.triggers.mark_failed(delivery, "no"), holdfast.TriggerDelivery)
+    assert_type(await store.triggers.undelivered(), holdfast.Page[holdfast.TriggerDelivery])
+
+
+async def the_rest(store: holdfast.Store) -> None:
+    assert_type(await store.artifacts.put("module", "main", b""), str)
+    assert_type(await store.artifacts.put_content("module", b""), str)
+    artifact = await store.artifacts.get("module", "main")
+    assert_type(artifact, holdfast.Artifact | None)
+    assert_type(await store.artifacts.delete("module", "main"), bool)
+    assert_type(await store.maintenance.vacuum("chat"), holdfast.VacuumReport)
+    assert_type(await store.maintenance.collect_garbage(), holdfast.GarbageReport)
+    policy = holdfast.RetentionPolicy(keep_revisions=10, settled_work_older_than_ms=1)
+    assert_type(await store.maintenance.prune(policy, dry_run=True, max_rows=5), holdfast.PruneReport)
+    assert_type(await store.maintenance.stats(), holdfast.Stats)
+    report = await store.maintenance.verify()
+    assert_type(report, holdfast.VerifyReport)
+    assert_type(report.findings, tuple[holdfast.Finding, ...])
+    assert_type(store.durability, Literal["ephemeral", "durable"])
+    assert_type(store.schema_version, int)
+    assert_type(store.ddl(), str)
+
+
+async def opening() -> None:
+    async with holdfast.open("memory:", limits=holdfast.Limits(page=10)) as store:
+        assert_type(store, holdfast.Store)
+    opened = await holdfast.open(Path("agent.db"), options=holdfast.SqliteOptions(synchronous="normal"))
+    assert_type(opened, holdfast.Store)
+    assert_type(await opened.close(), None)
+
+
+def refusals(session: holdfast.Session, error: holdfast.HoldfastError) -> None:
+    assert_type(error.outcome, Literal["applied", "not_applied", "unknown"])
+    assert_type(error.retryable, bool)
+    match error:
+        case holdfast.HeadConflict():
+            assert_type(error.actual, int)
+        case holdfast.LeaseHeld():
+            assert_type(error.owner, str)
+            assert_type(error.expires_at_ms, int)
+        case holdfast.InvalidRequest():
+            assert_type(error.field, str)
+            assert_type(error.limit, int | None)
+        case holdfast.Corrupt():
+            assert_type(error.table, str)
+        case _:
+            assert_type(error.message, str)
+
+
+def without_await() -> None:
+    with holdfast.open_blocking("memory:") as store:
+        assert_type(store, holdfast.BlockingStore)
+        session = store.sessions.create("chat", owner="ada")
+        assert_type(session, BlockingSession)
+        assert_type(store.sessions.open("chat"), BlockingSession | None)
+        assert_type(store.sessions.handle("chat"), BlockingSession)
+        view = session.load(holdfast.ActivePath(last=3))
+        assert_type(view, holdfast.SessionView | None)
+        receipt = session.commit(holdfast.Commit(turn_id="t"))
+        assert_type(receipt, holdfast.CommitReceipt)
+        assert_type(session.attachments.put(b"..."), holdfast.AttachmentRef)
+        assert_type(session.history(limit=3), holdfast.Page[holdfast.Revision])
+        assert_type(store.sessions.list(owner="ada"), holdfast.Page[holdfast.SessionSummary])
+        fork = store.sessions.fork("chat", into="other")
+        assert_type(fork, BlockingSession)
+        claim = store.queue.claim("chat", owner_id="w")
+        assert_type(claim, holdfast.WorkClaim | None)
+        assert_type(store.queue.wait("chat", timeout_ms=1), None)
+        events = store.events.follow("build", timeout_ms=1)
+        assert_type(events, Iterator[holdfast.ProcessEvent])
+        for event in events:
+            assert_type(event, holdfast.ProcessEvent)
+        outcome = store.processes.wait("build", timeout_ms=1)
+        assert_type(outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled)
+        assert_type(store.grants.has(holdfast.Scope("chat"), "build"), bool)
+        assert_type(store.leases.claim(holdfast.OnSession("chat"), owner_id="w"), holdfast.Lease)
+        assert_type(store.triggers.emit("cron", "daily", idempotency_key="1"), holdfast.Emission)
+        assert_type(store.triggers.source_key("cron"), str)
+        assert_type(store.artifacts.get("module", "main"), holdfast.Artifact | None)
+        assert_type(store.maintenance.verify().ok, bool)
+        assert_type(store.durability, Literal["ephemeral", "durable"])
+
+
+async def wrong(store: holdfast.Store, session: holdfast.Session, blocking: holdfast.BlockingStore) -> None:
+    """Mistakes that mypy must see: an ignore that is not needed is an error. `mistakes.py` is for basedpyright."""
+    await session.load(at="3")  # type: ignore[arg-type]
+    await session.commit(turn_id="t")  # type: ignore[call-arg]
+    await store.queue.claim("chat", "w")  # type: ignore[call-arg]
+    await store.processes.list(status="done")  # type: ignore[arg-type]
+    holdfast.Commit("t")  # type: ignore[call-arg]
+    blocking.queue.claim("chat")  # type: ignore[call-arg]
+    blocking.sessions.create(5)  # type: ignore[arg-type]
+    holdfast.Node("n").id = "m"  # type: ignore[misc]
