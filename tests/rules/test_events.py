@@ -167,7 +167,7 @@ def test_a_pointer_finds_what_the_standard_says(path: str, value: Any) -> None:
         "/foo/+1",
         "/foo/1.0",
         "/foo/²",
-        "/foo/٠",
+        "/foo/\u0660",
         "/foo/",
         "/foo/1000000000000",
         "/foo/0/0",
@@ -232,7 +232,7 @@ NAMES = st.text(alphabet="ab ", min_size=1, max_size=2)
 def test_a_template_is_filled_in_one_pass(text: str, values: dict[str, str]) -> None:
     template = Template(text, {name: Const(value) for name, value in values.items()})
     pieces = re.split(r"(\{[ab ]*\})", text)
-    expected = "".join(values.get(piece[1:-1], piece) if piece[:1] == "{" else piece for piece in pieces)
+    expected = "".join(values.get(piece[1:-1], piece) if number % 2 else piece for number, piece in enumerate(pieces))
     assert events.select("payload", template, None) == expected
 
 

@@ -57,14 +57,14 @@ async def get(tx: Transaction, address: sessions.Address, attachment_id: str) ->
     return session, rules.attachment_of(row, data)
 
 
-async def forget(
-    tx: Transaction, address: sessions.Address, attachment_id: str, *, outside: bool
-) -> tuple[SessionRow | None, bool]:
+async def forget(tx: Transaction, address: sessions.Address, attachment_id: str) -> tuple[SessionRow | None, bool]:
     """Drop the session's reference, and the bytes with it if it was the last one."""
     session = await sessions.find(tx, address)
-    if session is None or not await tx.forget_attachment(session.session_key, attachment_id):
+    row = None if session is None else await tx.find_attachment(session.session_key, attachment_id)
+    if row is None:
         return session, False
-    await drop_if_unreferenced(tx, session.family, attachment_id, outside=outside)
+    await tx.forget_attachment(row.session_key, attachment_id)
+    await drop_if_unreferenced(tx, row)
     return session, True
 
 
@@ -105,28 +105,30 @@ async def uncommitted_page(
     return session, Page(tuple(rules.entry_of(ids[row.session_key], row) for row in shown), cursor)
 
 
-async def sweep(tx: Transaction, *, older_than_ms: int, limit: int, outside: bool) -> tuple[int, int, int]:
+async def sweep(tx: Transaction, *, older_than_ms: int, limit: int) -> tuple[int, int, int]:
     """Forget abandoned intents, and drop the bytes that nobody refers to any more: (intents, objects, bytes)."""
     rows = await tx.list_uncommitted(None, older_than_ms=older_than_ms, after=None, limit=limit)
     objects = freed = 0
     for row in rows:
         await tx.forget_attachment(row.session_key, row.attachment_id)
-        size = await drop_if_unreferenced(tx, row.family, row.attachment_id, outside=outside)
+        size = await drop_if_unreferenced(tx, row)
         objects += size is not None
         freed += size or 0
     return len(rows), objects, freed
 
 
-async def drop_if_unreferenced(tx: Transaction, family: int, attachment_id: str, *, outside: bool) -> int | None:
-    """Drop bytes that no session of the family refers to from the database. Returns their size, None for none.
+async def drop_if_unreferenced(tx: Transaction, row: AttachmentRow) -> int | None:
+    """Drop the bytes of a forgotten reference from the database if it was the last one. Returns their size.
 
-    Bytes outside are only noted: deleting them now would lose them if this transaction failed after all.
+    Bytes that are ours but not in the database are only noted: deleting them now would lose them if this transaction
+    failed after all. Whoever has the place where they are works the notes off.
     """
-    if await tx.attachment_is_referenced(family, attachment_id):
+    if await tx.attachment_is_referenced(row.family, row.attachment_id):
         return None
-    if outside and rules.is_content_id(attachment_id):
-        await tx.doom_object(family, attachment_id)
-    return await tx.drop_object(family, attachment_id)
+    size = await tx.drop_object(row.family, row.attachment_id)
+    if size is None and rules.is_kept_here(row):
+        await tx.doom_object(row.family, row.attachment_id)
+    return size
 
 
 async def delete_doomed(tx: Transaction, objects: AttachmentBytes, limit: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from holdfast.operations import attachments, processes, triggers
 from holdfast.operations.work import queue_topic
 from holdfast.ports import Transaction
 from holdfast.records.sessions import SessionDeletionReport
-from holdfast.rows import SessionRow
+from holdfast.rows import AttachmentRow, SessionRow
 from holdfast.rules import graph
 from holdfast.rules import sessions as rules
 
@@ -16,7 +16,7 @@ EVERYTHING = 2**62
 PAGE = 500
 
 
-async def delete(tx: Transaction, session_id: str, *, outside: bool) -> SessionDeletionReport:
+async def delete(tx: Transaction, session_id: str) -> SessionDeletionReport:
     """Erase a session: head, history, nodes, queue, usage, manifest, grants, subscriptions and unshared blobs."""
     forgotten = await processes.forget_session(tx, session_id)
     edges = SessionDeletionReport(
@@ -32,10 +32,10 @@ async def delete(tx: Transaction, session_id: str, *, outside: bool) -> SessionD
     if row is None or row.deleted_at_ms is not None:
         # Grants, subscriptions and wake targets need no session to exist, and must not outlive its deletion.
         return edges
-    names = await _attachment_ids(tx, row.session_key)
+    references = await _attachments(tx, row.session_key)
     revisions, usage, work, manifest = await tx.drop_session_content(row.session_key)
-    for name in names:
-        await attachments.drop_if_unreferenced(tx, row.family, name, outside=outside)
+    for reference in references:
+        await attachments.drop_if_unreferenced(tx, reference)
     await tx.drop_lease("session", str(row.session_key))
     await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms))
     nodes = await drop_unreachable_nodes(tx, row.family, EVERYTHING)
@@ -53,13 +53,13 @@ async def delete(tx: Transaction, session_id: str, *, outside: bool) -> SessionD
     )
 
 
-async def _attachment_ids(tx: Transaction, session_key: int) -> list[str]:
-    names: list[str] = []
+async def _attachments(tx: Transaction, session_key: int) -> list[AttachmentRow]:
+    rows: list[AttachmentRow] = []
     while True:
-        page = await tx.list_attachments(session_key, after=names[-1] if names else "", limit=PAGE)
-        names.extend(row.attachment_id for row in page)
+        page = await tx.list_attachments(session_key, after=rows[-1].attachment_id if rows else "", limit=PAGE)
+        rows.extend(page)
         if len(page) < PAGE:
-            return names
+            return rows
 
 
 async def drop_unreachable_nodes(tx: Transaction, family: int, limit: int) -> int:

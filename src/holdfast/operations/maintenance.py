@@ -77,10 +77,9 @@ async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dr
     )
 
 
-async def sweep(tx: Transaction, older_than_ms: int, limit: int, *, outside: bool) -> tuple[int, int, int]:
+async def sweep(tx: Transaction, older_than_ms: int, limit: int) -> tuple[int, int, int]:
     """Forget abandoned attachments: (intents, objects, bytes)."""
-    until = rules.cutoff(tx.now_ms, older_than_ms)
-    return await attachments.sweep(tx, older_than_ms=until, limit=limit, outside=outside)
+    return await attachments.sweep(tx, older_than_ms=rules.cutoff(tx.now_ms, older_than_ms), limit=limit)
 
 
 async def stats(tx: Transaction) -> Stats:

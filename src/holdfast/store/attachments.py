@@ -169,10 +169,7 @@ class SessionAttachments:
         """
         context, address = self._context, self._binding.address()
         checked = context.identifier("attachment_id", attachment_id)
-        outside = context.objects is not None
-        session, forgotten = await context.backend.write(
-            lambda tx: operations.forget(tx, address, checked, outside=outside)
-        )
+        session, forgotten = await context.backend.write(lambda tx: operations.forget(tx, address, checked))
         self._binding.learn(session)
         await context.try_delete_doomed()
         return forgotten
@@ -212,10 +209,9 @@ class Attachments:
         """
         context = self._context
         age = checks.whole("older_than_ms", older_than_ms)
-        outside = context.objects is not None
         intents = objects = freed = 0
         while True:
-            step = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH, outside=outside))
+            step = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH))
             intents, objects, freed = intents + step[0], objects + step[1], freed + step[2]
             if step[0] < SWEEP_BATCH:
                 break

@@ -155,7 +155,6 @@ class Sessions:
         (True, False)
         """
         checked = self._context.identifier("session_id", session_id)
-        outside = self._context.objects is not None
-        report = await self._context.backend.write(lambda tx: deletion.delete(tx, checked, outside=outside))
+        report = await self._context.backend.write(lambda tx: deletion.delete(tx, checked))
         await self._context.try_delete_doomed()
         return report
