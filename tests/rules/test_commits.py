@@ -295,6 +295,7 @@ def test_an_accepted_turn_writes_everything_at_once() -> None:
             hashes=frozenset({json_ref(b"1")}),
             batches=(held(1), held(2)),
             lease=LEASE_ROW,
+            attachment_ids=frozenset({"x", "y", "z"}),
         ),
         ledger=(UsageRow("turn", "m", MOST - 1, MOST - 2, MOST - 3, MOST - 4, 5),),
     )
@@ -455,6 +456,7 @@ def test_the_first_reason_against_a_commit_is_told() -> None:
         lease=LEASE,
         graph=Append([Node("b", payload="other")], leaf="x"),
         checkpoint=Checkpoint(turn_state=Ref(json_ref(b"unknown"))),
+        attachments=["x", "y"],
         usage=[Usage("turn", "m", 1)],
         enqueues=[WorkDraft(payloads=[1], source_key="k")],
     )
@@ -478,7 +480,9 @@ def test_the_first_reason_against_a_commit_is_told() -> None:
     assert reason(InvalidRequest).field == "graph.leaf"
     commit = msgspec.structs.replace(commit, graph=Unchanged())
     assert reason(UnknownRef).field == "checkpoint.turn_state"
-    facts = msgspec.structs.replace(facts, hashes=frozenset({json_ref(b"unknown")}))
+    facts = msgspec.structs.replace(facts, hashes=frozenset({json_ref(b"unknown")}), attachment_ids=frozenset({"x"}))
+    assert reason(UnknownRef).field == "attachments[1]"
+    facts = msgspec.structs.replace(facts, attachment_ids=frozenset({"x", "y"}))
     assert reason(InvalidRequest).field == "usage[0]"
     full = ()
     assert reason(SourceKeyConflict).source_key == "k"

@@ -82,7 +82,7 @@ async def complete(tx: Transaction, intent: event_rules.EventIntent, lease: Leas
     replay = event_rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key or ""))
     if replay is not None:
         return rules.process_of(row)
-    if lease is not None:
+    if lease is not None and row.status == "running":  # an ended process has no lease, and says so below
         leases.require(await tx.find_lease("process", intent.process_id), lease, tx.now_ms)
     await events.append_new(tx, row, intent, batch_id)
     return rules.process_of(await require(tx, intent.process_id))

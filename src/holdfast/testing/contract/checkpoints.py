@@ -28,7 +28,8 @@ VALUES: dict[str, holdfast.Document] = {
     "large-bytes": b"\x00\xff" * 5_000,
     "document": {"z": 1, "a": {"": ["é\u0000"]}},
     "whole-float": 1.0,
-    "beyond-64-bits": 2**70,
+    "smallest": -(2**63),
+    "largest": 2**64 - 1,
 }
 
 
@@ -201,8 +202,8 @@ class CheckpointContract(Contract):
 
     @pytest.mark.parametrize(
         "value",
-        [float("nan"), float("inf"), {"k": (1, 2)}, {1: 2}, "\ud800", {"k": b"x"}, {1, 2}],
-        ids=["nan", "inf", "tuple", "number-key", "surrogate", "bytes-inside", "set"],
+        [float("nan"), float("inf"), {"k": (1, 2)}, {1: 2}, "\ud800", {"k": b"x"}, {1, 2}, 2**64],
+        ids=["nan", "inf", "tuple", "number-key", "surrogate", "bytes-inside", "set", "beyond-64-bits"],
     )
     def test_what_json_cannot_hold_is_refused(self, chat: Session, bench: Bench, value: holdfast.Document) -> None:
         with refused(bench, holdfast.InvalidRequest):

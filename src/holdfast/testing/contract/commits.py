@@ -94,7 +94,9 @@ class CommitContract(Contract):
 
     @pytest.fixture
     def chat(self, store: BlockingStore) -> Session:
-        return store.sessions.create("chat")
+        session = store.sessions.create("chat")
+        session.attachments.record_intent("photo", uri="s3://photo")
+        return session
 
     # Receipts and history.
 
@@ -203,7 +205,7 @@ class CommitContract(Contract):
         assert loaded(chat).ledger == (holdfast.Usage("turn", "m", input_tokens=3),)
         assert [session.commit(replace(turn, turn_id="t-1")).revision for session in (chat, other)] == [4, 1]
 
-    def test_one_turn_sent_by_several_at_once_is_committed_once(self, bench: Bench) -> None:
+    def test_one_turn_sent_by_several_at_once_is_committed_once(self, bench: Bench, chat: Session) -> None:
         handles = [bench.open().sessions.handle("chat") for _ in range(4)]
         receipts = at_once(*(partial(handle.commit, TURN) for handle in handles))
         assert sorted(
@@ -398,18 +400,27 @@ class CommitContract(Contract):
         self, store: BlockingStore, chat: Session, clock: ManualClock
     ) -> None:
         other = store.sessions.create("other")
+        chat.attachments.forget("photo")
         for name in ("by-hand", "by-turn", "orphan"):
             chat.attachments.record_intent(name, uri=f"s3://{name}")
         other.attachments.record_intent("by-turn", uri="s3://theirs")
         assert len(chat.attachments.list_uncommitted()) == 3
         assert chat.attachments.commit_refs(["by-hand", "unknown"]) == 1
-        chat.commit(holdfast.Commit(attachments=["by-turn", "unknown"]))
+        chat.commit(holdfast.Commit(attachments=["by-turn"]))
         clock.advance(1)
         chat.commit(holdfast.Commit(attachments=["by-turn"]))
         assert [entry.attachment_id for entry in chat.attachments.list_uncommitted()] == ["orphan"]
         assert [entry.attachment_id for entry in other.attachments.list_uncommitted()] == ["by-turn"]
         assert chat.attachments.forget("orphan") is True
         assert chat.attachments.list_uncommitted().items == ()
+
+    def test_a_turn_that_names_an_attachment_of_nobody_or_of_others_is_refused(
+        self, store: BlockingStore, chat: Session, bench: Bench
+    ) -> None:
+        store.sessions.create("other").attachments.record_intent("theirs", uri="s3://theirs")
+        for name in ("nothing", "theirs"):
+            with refused(bench, holdfast.UnknownRef):
+                chat.commit(replace(TURN, attachments=["photo", name]))
 
     def test_follow_up_work_is_enqueued_with_the_turn(self, store: BlockingStore, chat: Session, bench: Bench) -> None:
         drafts = [

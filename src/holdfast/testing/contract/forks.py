@@ -320,8 +320,8 @@ class ForkContract(Contract):
     def test_later_attachments_belong_to_their_own_branch(self, store: BlockingStore, source: Session) -> None:
         fork = store.sessions.fork("source", into="fork")
         ours, theirs = fork.attachments.put(b"fork"), source.attachments.put(b"source")
-        fork.commit(holdfast.Commit(attachments=[ours.id, theirs.id]))
-        source.commit(holdfast.Commit(attachments=[ours.id, theirs.id]))
+        fork.commit(holdfast.Commit(attachments=[ours.id]))
+        source.commit(holdfast.Commit(attachments=[theirs.id]))
         assert (fork.attachments.get(ours.id).data, source.attachments.get(theirs.id).data) == (b"fork", b"source")
         for session, foreign in ((fork, theirs.id), (source, ours.id)):
             with pytest.raises(holdfast.UnknownRef):

@@ -1,0 +1,330 @@
+"""Whoever waits is told once, by whoever publishes; a blocking coroutine never suspends, an async one only to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.waiting import AsyncWaiting, BlockingWaiting, Signals, run_to_end
+
+SECONDS = 10
+"""How long a test waits for something that happens at once: only a failure takes so long."""
+
+
+class Broken(Exception):
+    """What a failed wait raises."""
+
+
+def done(value: Any = None) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def failed() -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(Broken())
+    return future
+
+
+def raise_broken() -> None:
+    raise Broken
+
+
+def in_thread(call: Callable[[], Any]) -> Future[Any]:
+    """The result of a call in a thread of its own."""
+    result: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return result
+
+
+# Running without an event loop.
+
+
+def test_a_coroutine_that_never_suspends_runs_to_its_end() -> None:
+    async def inner(value: int) -> int:
+        return value + 1
+
+    async def outer() -> int:
+        return await inner(1) + await inner(2)
+
+    assert run_to_end(outer()) == 5
+
+
+def test_its_error_is_the_caller_s_error() -> None:
+    async def fails() -> None:
+        raise Broken
+
+    with pytest.raises(Broken):
+        run_to_end(fails())
+
+
+def test_a_coroutine_that_suspends_is_closed_and_refused() -> None:
+    closed: list[bool] = []
+
+    async def suspends() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_to_end(suspends())
+    assert closed == [True]
+
+
+# Waiting by blocking.
+
+
+def test_a_blocking_wait_gives_the_result_or_the_error() -> None:
+    waiting = BlockingWaiting()
+    assert run_to_end(waiting.settle(done(5))) == 5
+    with pytest.raises(Broken):
+        run_to_end(waiting.settle(failed()))
+
+
+def test_a_blocking_wait_holds_its_thread_until_the_result_is_there() -> None:
+    future: Future[int] = Future()
+    waiter = in_thread(lambda: run_to_end(BlockingWaiting().settle(future)))
+    assert not waiter.done()
+    future.set_result(7)
+    assert waiter.result(SECONDS) == 7
+
+
+def test_a_blocking_call_runs_in_the_caller_s_own_thread() -> None:
+    assert run_to_end(BlockingWaiting().offload(threading.get_ident)) == threading.get_ident()
+    with pytest.raises(Broken):
+        run_to_end(BlockingWaiting().offload(raise_broken))
+
+
+def test_a_blocking_pause_ends_with_the_change_or_with_its_time() -> None:
+    waiting, signals = BlockingWaiting(), Signals()
+    assert run_to_end(waiting.pause(done(), 0)) is True
+    with pytest.raises(Broken):
+        run_to_end(waiting.pause(failed(), 0))
+    assert run_to_end(waiting.pause(signals.watch("t"), 0)) is False
+    assert not signals.watched
+
+
+def test_a_blocking_pause_is_woken_from_another_thread() -> None:
+    signals = Signals()
+    change = signals.watch("t")
+    waiter = in_thread(lambda: run_to_end(BlockingWaiting().pause(change, SECONDS * 1_000)))
+    signals.publish(["t"])
+    assert waiter.result(SECONDS) is True
+
+
+# Waiting by suspending.
+
+
+def test_an_async_wait_gives_the_result_or_the_error() -> None:
+    async def scenario() -> None:
+        waiting = AsyncWaiting()
+        assert await waiting.settle(done(5)) == 5
+        with pytest.raises(Broken):
+            await waiting.settle(failed())
+
+    asyncio.run(scenario())
+
+
+def test_an_async_wait_lets_its_event_loop_go_on() -> None:
+    async def scenario() -> list[int]:
+        future: Future[int] = Future()
+        task = asyncio.create_task(AsyncWaiting().settle(future))
+        order = [0]
+        await asyncio.sleep(0)
+        assert not task.done()
+        order.append(1)
+        future.set_result(2)
+        order.append(await task)
+        return order
+
+    assert asyncio.run(scenario()) == [0, 1, 2]
+
+
+def test_a_cancelled_task_takes_back_what_has_not_started() -> None:
+    async def scenario() -> tuple[Future[int], Future[int]]:
+        waiting: Future[int] = Future()
+        running: Future[int] = Future()
+        running.set_running_or_notify_cancel()
+        for future in (waiting, running):
+            task = asyncio.create_task(AsyncWaiting().settle(future))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return waiting, running
+
+    waiting, running = asyncio.run(scenario())
+    assert waiting.cancelled()
+    assert not running.cancelled()
+
+
+def test_an_async_call_runs_in_another_thread() -> None:
+    async def scenario() -> None:
+        assert await AsyncWaiting().offload(threading.get_ident) != threading.get_ident()
+        with pytest.raises(Broken):
+            await AsyncWaiting().offload(raise_broken)
+
+    asyncio.run(scenario())
+
+
+def test_an_async_pause_ends_with_the_change_or_with_its_time() -> None:
+    async def scenario() -> None:
+        waiting, signals = AsyncWaiting(), Signals()
+        assert await waiting.pause(done(), SECONDS * 1_000) is True
+        with pytest.raises(Broken):
+            await waiting.pause(failed(), SECONDS * 1_000)
+        assert await waiting.pause(signals.watch("t"), 0) is False
+        assert await waiting.pause(signals.watch("t"), 1) is False
+        assert not signals.watched
+        change = signals.watch("t")
+        task = asyncio.create_task(waiting.pause(change, SECONDS * 1_000))
+        await asyncio.sleep(0)
+        in_thread(lambda: signals.publish(["t"])).result(SECONDS)
+        assert await task is True
+
+    asyncio.run(scenario())
+
+
+# Signals.
+
+
+def test_a_publication_wakes_the_watchers_of_its_topic_once() -> None:
+    signals = Signals()
+    first, second, other = signals.watch("a"), signals.watch("a"), signals.watch("b")
+    signals.publish(["a", "a", "c"])
+    assert (first.done(), second.done(), other.done()) == (True, True, False)
+    assert first.result() is None
+    later = signals.watch("a")
+    assert not later.done()
+    signals.publish(["a", "b"])
+    assert later.done()
+    assert other.done()
+    assert not signals.watched
+
+
+def test_a_cancelled_watch_is_forgotten_and_the_others_stay() -> None:
+    signals = Signals()
+    first, second = signals.watch("a"), signals.watch("a")
+    first.cancel()
+    assert signals.watched
+    signals.publish(["a"])
+    assert first.cancelled()
+    assert second.result() is None
+    assert not signals.watched
+
+
+def test_a_watch_that_is_cancelled_while_it_is_being_woken_stays_cancelled() -> None:
+    signals = Signals()
+    first, second = signals.watch("a"), signals.watch("a")
+    # Whoever is woken first cancels the other, which the publisher already holds in its hands.
+    first.add_done_callback(lambda _: second.cancel())
+    second.add_done_callback(lambda _: first.cancel())
+    signals.publish(["a"])
+    assert sorted([first.cancelled(), second.cancelled()]) == [False, True]
+    third, fourth = signals.watch("b"), signals.watch("b")
+    third.add_done_callback(lambda _: fourth.cancel())
+    fourth.add_done_callback(lambda _: third.cancel())
+    signals.fail_all(Broken)
+    assert sorted([third.cancelled(), fourth.cancelled()]) == [False, True]
+
+
+def test_when_nobody_knows_what_changed_everybody_is_woken() -> None:
+    signals = Signals()
+    watches = [signals.watch(topic) for topic in "abca"]
+    signals.publish_all()
+    assert all(watch.result() is None for watch in watches)
+    signals.publish_all()
+    assert not signals.watched
+
+
+def test_when_nothing_will_come_any_more_everybody_is_told_with_an_error_of_his_own() -> None:
+    signals = Signals()
+    watches = [signals.watch(topic) for topic in "aba"]
+    signals.fail_all(Broken)
+    errors = [watch.exception() for watch in watches]
+    assert [type(error) for error in errors] == [Broken] * 3
+    assert len({id(error) for error in errors}) == 3
+    assert not signals.watched
+    signals.publish(["a"])
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["watch", "watch", "publish", "cancel", "publish all"]), st.integers(0, 2)), max_size=20
+)
+
+
+@settings(derandomize=True, deadline=None)
+@given(STEPS)
+def test_nobody_is_missed_and_nobody_is_woken_for_nothing(steps: list[tuple[str, int]]) -> None:
+    signals = Signals()
+    watches: list[tuple[int, Future[None]]] = []
+    expected: list[str] = []
+    for step, topic in steps:
+        if step == "watch":
+            watches.append((topic, signals.watch(f"t{topic}")))
+            expected.append("waiting")
+        elif step == "cancel" and watches:
+            index = topic % len(watches)
+            watches[index][1].cancel()
+            expected[index] = "cancelled" if expected[index] == "waiting" else expected[index]
+        elif step in ("publish", "publish all"):
+            if step == "publish":
+                signals.publish([f"t{topic}"])
+            else:
+                signals.publish_all()
+            hit = [step == "publish all" or mine == topic for mine, _ in watches]
+            expected = ["woken" if now == "waiting" and here else now for now, here in zip(expected, hit, strict=True)]
+        found = [
+            "cancelled" if change.cancelled() else "woken" if change.done() else "waiting" for _, change in watches
+        ]
+        assert found == expected
+        assert signals.watched is ("waiting" in expected)
+
+
+def test_of_two_publishers_only_one_wakes_a_watcher() -> None:
+    signals = Signals()
+    rounds, publishers = 200, 4
+    barrier = threading.Barrier(publishers + 1)
+    woken: list[int] = []
+
+    def publish() -> None:
+        for _ in range(rounds):
+            barrier.wait(SECONDS)
+            signals.publish(["t"])
+            barrier.wait(SECONDS)
+
+    threads = [in_thread(publish) for _ in range(publishers)]
+    for number in range(rounds):
+        change = signals.watch("t")
+        change.add_done_callback(lambda _, number=number: woken.append(number))
+        barrier.wait(SECONDS)
+        barrier.wait(SECONDS)
+        assert change.result(SECONDS) is None
+    for thread in threads:
+        thread.result(SECONDS)
+    assert woken == list(range(rounds))
+
+
+def test_a_cancelled_watch_raises_for_whoever_still_waits_on_it() -> None:
+    signals = Signals()
+    change = signals.watch("t")
+    waiter = in_thread(lambda: run_to_end(BlockingWaiting().pause(change, SECONDS * 1_000)))
+    change.cancel()
+    with pytest.raises(CancelledError):
+        waiter.result(SECONDS)
