@@ -193,7 +193,11 @@ def test_a_document_that_contains_itself_is_refused() -> None:
     assert isinstance(codec.checked_document(loop, depth=DEPTH), codec.Unfit)
 
 
-@pytest.mark.parametrize("raw", [b"{", b"1", b"", b"[1,", b'"\xff"'], ids=["open", "number", "empty", "cut", "bytes"])
+@pytest.mark.parametrize(
+    "raw",
+    [b"{", b"1", b"", b"[1,", b'"\xff"', b"[" * 100_000],
+    ids=["open", "number", "empty", "cut", "bytes", "deep"],
+)
 def test_ready_made_json_is_no_document(raw: bytes) -> None:
     assert isinstance(codec.checked_document(msgspec.Raw(raw), depth=DEPTH), codec.Unfit)
     assert isinstance(codec.checked_document({"a": msgspec.Raw(raw)}, depth=DEPTH), codec.Unfit)

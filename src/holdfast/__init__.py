@@ -1,6 +1,7 @@
 """Durable state for agent runtimes: a turn is one atomic commit, and nothing acknowledged is lost or done twice."""
 
 from holdfast.blocking import BlockingStore
+from holdfast.blocking import Session as BlockingSession
 from holdfast.errors import (
     AlreadyTerminal,
     ClaimLost,
@@ -124,6 +125,7 @@ __all__ = [
     "Attachment",
     "AttachmentEntry",
     "AttachmentRef",
+    "BlockingSession",
     "BlockingStore",
     "BySession",
     "Cancelled",

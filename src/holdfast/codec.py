@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -34,11 +33,6 @@ RECORD_FORMAT = 1
 COMPRESS_FROM_BYTES = 256
 """Smaller contents are stored as they are: a frame header would eat what compression saves."""
 
-SMALLEST_NUMBER, LARGEST_NUMBER = -(2**63), 2**64 - 1
-"""The whole numbers that a document may hold."""
-
-_MANY_DIGITS = re.compile(rb"[0-9]{19}")
-
 Encoding = Literal["raw", "zstd"]
 ContentFormat = Literal["json", "bytes"]
 
@@ -51,6 +45,7 @@ def _plain(value: object) -> str:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode
+_encode_64_bit = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 _encode_sorted = msgspec.json.Encoder(enc_hook=_plain, order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
@@ -64,7 +59,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def encode_document(value: Document) -> bytes:
-    """JSON, in the caller's key order. The value must have been checked (see `document_problem`)."""
+    """JSON, in the caller's key order. The value must have been checked (see `checked_document`)."""
     return _encode(value)
 
 
@@ -83,7 +78,7 @@ class Unfit(msgspec.Struct, frozen=True):
     limit: int | None = None
 
 
-def checked_document(value: Document, *, depth: int, canonical: bool = False) -> bytes | Unfit:
+def checked_document(value: Document, *, depth: int, size: int, canonical: bool = False) -> bytes | Unfit:
     """The value's bytes if it survives its own encoding unchanged.
 
     A value that JSON cannot hold (NaN, bytes, a tuple, a non-text key, a lone surrogate) does not come back equal.
@@ -98,6 +93,8 @@ def checked_document(value: Document, *, depth: int, canonical: bool = False) ->
         return Unfit("contains a lone surrogate, which is not text")
     except (TypeError, ValueError, OverflowError, msgspec.EncodeError) as error:
         return Unfit(f"is not a JSON value: {error}")
+    if len(data) > size:  # before anything else is done with it
+        return Unfit(f"is {len(data)} bytes long, the limit is {size}", size)
     # Depth cannot exceed the number of brackets, and counting those is cheap: most documents need no walk.
     if data.count(b"[") + data.count(b"{") > depth and _deeper_than(value, depth):
         return too_deep
@@ -105,27 +102,16 @@ def checked_document(value: Document, *, depth: int, canonical: bool = False) ->
         unchanged = bool(_decode(data) == value)
     except RecursionError:
         return too_deep
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return Unfit("is not a JSON value")
     if not unchanged:
         return Unfit("is not a JSON value: it holds NaN, Infinity, a tuple, bytes or a key that is not text")
-    # A whole number of more than 64 bits would come back as a float, equal or not.
-    if _MANY_DIGITS.search(data) and _holds_huge_number(value):
-        return Unfit(f"holds a whole number outside {SMALLEST_NUMBER} … {LARGEST_NUMBER}", LARGEST_NUMBER)
+    try:
+        # MessagePack knows whole numbers of 64 bits only, and larger ones may come back from JSON as floats.
+        _encode_64_bit(value)
+    except OverflowError:
+        return Unfit("holds a whole number of more than 64 bits")
     return data
-
-
-def _holds_huge_number(value: Document) -> bool:
-    unseen: list[Any] = [value]
-    while unseen:
-        item = unseen.pop()
-        if isinstance(item, dict):
-            unseen += cast("dict[str, Any]", item).values()
-        elif isinstance(item, list):
-            unseen += cast("Any", item)
-        elif isinstance(item, int) and not SMALLEST_NUMBER <= item <= LARGEST_NUMBER:
-            return True
-    return False
 
 
 def _deeper_than(value: Document, depth: int) -> bool:
@@ -239,9 +225,9 @@ def encode_cursor(listing: str, position: Sequence[int | str]) -> str:
     return base64.urlsafe_b64encode(_encode([listing, *position])).decode().rstrip("=")
 
 
-def decode_cursor(listing: str, cursor: object, kinds: Sequence[type]) -> tuple[Any, ...]:
+def decode_cursor(listing: str, cursor: object, kinds: Sequence[type], *, field: str = "after") -> tuple[Any, ...]:
     """The place that `encode_cursor` named; a cursor of another listing is refused."""
-    problem = InvalidRequest("after", f"is not a cursor of this listing ({listing})")
+    problem = InvalidRequest(field, f"is not a cursor of this listing ({listing})")
     if not isinstance(cursor, str) or not cursor.isascii():
         raise problem
     try:

@@ -7,6 +7,8 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, cast
 
+import msgspec
+
 from holdfast.blocking import BlockingStore
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidRequest
@@ -19,6 +21,8 @@ from holdfast.store import Context, Store
 from holdfast.waiting import AsyncWaiting, BlockingWaiting, Waiting
 
 SYNCHRONOUS = ("off", "normal", "full", "extra")
+DEEPEST = 256
+PORT = ("put", "get", "delete")
 
 
 def open_blocking(
@@ -37,8 +41,9 @@ def open_blocking(
     ...     other.durability
     'ephemeral'
     """
-    backend = open_backend(url, options, clock or SystemClock(), BlockingWaiting())
-    return BlockingStore(Store(_context(backend, limits, attachments)), backend)
+    parts = _check_parts(limits, clock, attachments)
+    backend = open_backend(url, options, parts.clock, BlockingWaiting())
+    return BlockingStore(Store(Context(backend, parts.limits, parts.objects)), backend)
 
 
 def open(
@@ -60,27 +65,23 @@ def open(
     >>> asyncio.run(main())
     'ephemeral'
     """
-    return Opening(url, options, limits, clock or SystemClock(), attachments)
+    return Opening(url, options, _check_parts(limits, clock, attachments))
 
 
 class Opening:
     """A store about to be opened."""
 
-    def __init__(
-        self, url: str | os.PathLike[str], options: SqliteOptions | None, limits: Limits, clock: Clock,
-        attachments: str | os.PathLike[str] | AttachmentBytes | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, url: str | os.PathLike[str], options: SqliteOptions | None, parts: Parts) -> None:
         self._url = url
         self._options = options
-        self._limits = limits
-        self._clock = clock
-        self._attachments = attachments
+        self._parts = parts
         self._store: Store | None = None
 
     async def _open(self) -> Store:
         waiting = AsyncWaiting()
-        backend = await waiting.offload(lambda: open_backend(self._url, self._options, self._clock, waiting))
-        return Store(_context(backend, self._limits, self._attachments))
+        parts = self._parts
+        backend = await waiting.offload(lambda: open_backend(self._url, self._options, parts.clock, waiting))
+        return Store(Context(backend, parts.limits, parts.objects))
 
     def __await__(self) -> Generator[Any, None, Store]:
         return self._open().__await__()
@@ -98,35 +99,39 @@ class Opening:
 
 def open_backend(url: str | os.PathLike[str], options: SqliteOptions | None, clock: Clock, waiting: Waiting) -> Backend:
     """The backend that a URL names, open."""
-    text = url if isinstance(url, str) else _path_text(url)
-    if text == "memory:":
+    if url == "memory:":
         from holdfast.backends.memory import MemoryBackend  # only who opens it loads it
 
         _refuse_options(options, "a memory store")
         return MemoryBackend(clock, waiting)
-    path = _sqlite_path(text) if isinstance(url, str) else text
+    path = _sqlite_path(url) if isinstance(url, str) else check_path("url", url)
     chosen = _check_sqlite_options(options)
     from holdfast.backends.sqlite import SqliteBackend  # only who opens it loads it
 
     return SqliteBackend.open(path, chosen, clock, waiting)
 
 
-def _path_text(url: object) -> str:
-    if not isinstance(url, os.PathLike):
-        raise InvalidRequest("url", f"must be text or a path, not {type(url).__name__}")
-    return os.fsdecode(cast("Any", url))
+def check_path(field: str, value: object) -> str:
+    """A path that an operating system can take."""
+    if not isinstance(value, str | os.PathLike):
+        raise InvalidRequest(field, f"must be text or a path, not {type(value).__name__}")
+    path = os.fsdecode(cast("Any", value))
+    if not path.strip() or "\0" in path:
+        raise InvalidRequest(field, "must name a file, without NUL")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(field, "contains a lone surrogate, which is not text") from None
+    return path
 
 
 def _sqlite_path(url: str) -> str:
     scheme, colon, rest = url.partition(":")
-    path = rest if colon and scheme == "sqlite" else url
     if colon and scheme != "sqlite" and rest.startswith("//"):
         raise InvalidRequest(
             "url", f"{scheme!r} is not a database that this version knows: use memory: or sqlite:<path>"
         )
-    if not path.strip() or "\0" in path:
-        raise InvalidRequest("url", "must name a file: sqlite:<path>")
-    return path
+    return check_path("url", rest if colon and scheme == "sqlite" else url)
 
 
 def _refuse_options(options: object, what: str) -> None:
@@ -147,10 +152,26 @@ def _check_sqlite_options(options: object) -> SqliteOptions:
     return given
 
 
-def _context(backend: Backend, limits: Limits, attachments: object) -> Context:
-    checks.instance("limits", limits, Limits)
-    if attachments is None:
-        return Context(backend, limits)
+class Parts(msgspec.Struct, frozen=True):
+    """What a store is made of besides its backend, checked."""
+
+    limits: Limits
+    clock: Clock
+    objects: AttachmentBytes | None
+
+
+def _check_parts(limits: object, clock: object, attachments: object) -> Parts:
+    """Everything that can be refused before a file is touched."""
+    given = checks.instance("limits", limits, Limits)
+    for name in given.__struct_fields__:
+        checks.whole(f"limits.{name}", getattr(given, name), least=1)
+    # Whoever reads a document may stand deep in the stack: what was accepted must stay readable from there.
+    checks.whole("limits.document_depth", given.document_depth, most=DEEPEST)
+    if clock is not None and not callable(getattr(clock, "now_ms", None)):
+        raise InvalidRequest("clock", "must have a method now_ms")
+    objects: object = attachments
     if isinstance(attachments, str | os.PathLike):
-        return Context(backend, limits, Folder(attachments))  # pyright: ignore[reportUnknownArgumentType]
-    return Context(backend, limits, attachments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        objects = Folder(check_path("attachments", cast("object", attachments)))
+    elif attachments is not None and not all(callable(getattr(attachments, name, None)) for name in PORT):
+        raise InvalidRequest("attachments", f"must be a folder, or have the methods {', '.join(PORT)}")
+    return Parts(given, cast("Clock", clock or SystemClock()), cast("AttachmentBytes | None", objects))

@@ -17,6 +17,7 @@ from holdfast.errors import (
     InvalidRequest,
     LeaseLost,
     NodeConflict,
+    SessionDeleted,
     SourceKeyConflict,
     TurnConflict,
     UnknownRef,
@@ -111,6 +112,7 @@ def judge(
     commit: Commit,
     *,
     session: SessionRow = SESSION,
+    other: SessionRow = OTHER,
     facts: CommitFacts = FACTS,
     current: tuple[NodeRow, ...] = STORED,
     ledger: tuple[UsageRow, ...] = (),
@@ -122,7 +124,7 @@ def judge(
         facts,
         current=current,
         ledger=ledger,
-        targets={"chat": session, "other": OTHER},
+        targets={"chat": session, "other": other},
         batch_ids=[f"new{index}" for index in range(len(intent.enqueues))],
         now_ms=150,
     )
@@ -516,6 +518,13 @@ def test_follow_up_work_with_a_source_key_is_enqueued_once() -> None:
     second = judge(Commit(enqueues=[draft]), facts=msgspec.structs.replace(FACTS, sources=(known,)))
     assert second.enqueues == ()
     assert commits.body_of(second.revision).enqueued == ("known",)
+
+
+def test_follow_up_work_for_a_deleted_session_is_refused() -> None:
+    commit = Commit(enqueues=[WorkDraft(payloads=[1]), WorkDraft(payloads=[1], session_id="other")])
+    with pytest.raises(SessionDeleted) as info:
+        judge(commit, other=msgspec.structs.replace(OTHER, deleted_at_ms=5))
+    assert info.value.session_id == "other"
 
 
 def test_a_revision_names_each_ref_that_it_needs_once() -> None:

@@ -218,6 +218,12 @@ def graph_delta(m: Machine, handle: Handle, session_id: str) -> Any:
     return holdfast.ReplaceGraph(holdfast.Graph(made, leaf=made[-1].id if m.chance(0.9) else None))
 
 
+def attachments(m: Machine, session_id: str) -> list[str]:
+    """Mostly those of the session, without which the turn is refused."""
+    own = [name for handle, name in m.known.attachments if handle.session_id == session_id or m.chance(0.05)]
+    return m.some(own, most=2)
+
+
 def commit(m: Machine, handle: Handle) -> holdfast.Commit:
     session_id = handle.session_id or m.session_id()
     revision = m.known.revisions.get(session_id, 0)
@@ -236,7 +242,7 @@ def commit(m: Machine, handle: Handle) -> holdfast.Commit:
         current_frame_id=m.maybe(0.1, ("fr1", "fr2")),
         usage=usage(m) if m.chance(0.3) else (),
         completes=[claim] if claim is not None else (),
-        attachments=m.some([name for _, name in m.known.attachments], most=2) if m.chance(0.2) else (),
+        attachments=attachments(m, session_id) if m.chance(0.2) else (),
         enqueues=[draft(m, session_id=target if m.chance(0.3) else None) for _ in range(m.rng.randint(1, 2))]
         if m.chance(0.2)
         else (),

@@ -141,12 +141,10 @@ def document(
     field: str, value: Document, limits: Limits, *, most: int | None = None, wrapped: int = 0, canonical: bool = False
 ) -> bytes:
     """A JSON value, as the bytes that will be stored. `wrapped` says how many of its levels are not the caller's."""
-    checked = checked_document(value, depth=limits.document_depth + wrapped, canonical=canonical)
+    size = limits.document_bytes if most is None else most
+    checked = checked_document(value, depth=limits.document_depth + wrapped, size=size, canonical=canonical)
     if isinstance(checked, Unfit):
         raise InvalidRequest(field, checked.problem, limit=checked.limit)
-    limit = limits.document_bytes if most is None else most
-    if len(checked) > limit:
-        raise InvalidRequest(field, f"is {len(checked)} bytes long, the limit is {limit}", limit=limit)
     return checked
 
 

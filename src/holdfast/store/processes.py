@@ -364,5 +364,5 @@ FOLLOW_STRETCH_MS = 60_000
 def _sequence(field: str, value: object) -> int:
     """Where a reading of a log goes on: a sequence number, or the cursor of an earlier page."""
     if isinstance(value, str):
-        return int(codec.decode_cursor("events", value, [int])[0])
+        return int(codec.decode_cursor("events", value, [int], field=field)[0])
     return checks.whole(field, value)

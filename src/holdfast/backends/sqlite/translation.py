@@ -53,11 +53,17 @@ def translated(error: apsw.Error, path: str) -> HoldfastError:
 def unopenable(path: str) -> HoldfastError:
     """Why a file cannot be opened: SQLite does not say, so we look."""
     file = Path(path)
-    if file.is_dir():
-        return InvalidRequest("path", f"{path} is a folder: name a file in it")
-    if not file.parent.is_dir():
-        return InvalidRequest("path", f"the folder {file.parent} does not exist: create it first")
-    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+    try:
+        is_folder, has_folder, exists = file.is_dir(), file.parent.is_dir(), file.exists()
+    except PermissionError:
+        return Unavailable(f"{path}: this user may not enter the folder: change its permissions")
+    except OSError as error:
+        return InvalidRequest("url", f"is not a path that this system can open: {error.strerror}")
+    if is_folder:
+        return InvalidRequest("url", f"{path} is a folder: name a file in it")
+    if not has_folder:
+        return InvalidRequest("url", f"the folder {file.parent} does not exist: create it first")
+    if exists and not os.access(file, os.R_OK | os.W_OK):
         return Unavailable(f"{path}: the file may not be read and written by this user: change its permissions")
     if not os.access(file.parent, os.W_OK | os.X_OK):
         return Unavailable(f"{path}: this user may not write to the folder: change its permissions")

@@ -1,6 +1,53 @@
 """What every backend must do alike, as pytest classes: override the fixture `bench` and collect them."""
 
+from holdfast.testing.contract.artifacts import ArtifactContract
+from holdfast.testing.contract.attachments import AttachmentContract
 from holdfast.testing.contract.bench import Bench, Contract, LocalBench
+from holdfast.testing.contract.checkpoints import CheckpointContract
+from holdfast.testing.contract.claims import ClaimContract
+from holdfast.testing.contract.commits import CommitContract
+from holdfast.testing.contract.completions import CompletionContract
+from holdfast.testing.contract.deliveries import DeliveryContract
+from holdfast.testing.contract.events import EventContract
+from holdfast.testing.contract.forks import ForkContract
+from holdfast.testing.contract.grants import GrantContract
+from holdfast.testing.contract.graph import GraphContract
+from holdfast.testing.contract.hostile import HostileInputContract
 from holdfast.testing.contract.leases import LeaseContract
+from holdfast.testing.contract.logs import LogContract
+from holdfast.testing.contract.maintenance import MaintenanceContract
+from holdfast.testing.contract.processes import ProcessContract
+from holdfast.testing.contract.queue import QueueContract
+from holdfast.testing.contract.races import RaceContract
+from holdfast.testing.contract.second_process import SecondProcessContract
+from holdfast.testing.contract.sessions import SessionContract
+from holdfast.testing.contract.triggers import TriggerContract
+from holdfast.testing.contract.wakes import WakeContract
 
-__all__ = ["Bench", "Contract", "LeaseContract", "LocalBench"]
+__all__ = [
+    "ArtifactContract",
+    "AttachmentContract",
+    "Bench",
+    "CheckpointContract",
+    "ClaimContract",
+    "CommitContract",
+    "CompletionContract",
+    "Contract",
+    "DeliveryContract",
+    "EventContract",
+    "ForkContract",
+    "GrantContract",
+    "GraphContract",
+    "HostileInputContract",
+    "LeaseContract",
+    "LocalBench",
+    "LogContract",
+    "MaintenanceContract",
+    "ProcessContract",
+    "QueueContract",
+    "RaceContract",
+    "SecondProcessContract",
+    "SessionContract",
+    "TriggerContract",
+    "WakeContract",
+]

@@ -138,9 +138,8 @@ class AttachmentContract(Contract):
         with refused(bench, holdfast.UnknownRef):
             other.attachments.get(ABC)
         assert other.attachments.commit_refs([ABC]) == 0
-        other.commit(holdfast.Commit(attachments=[ABC]))
         with refused(bench, holdfast.UnknownRef):
-            other.attachments.get(ABC)
+            other.commit(holdfast.Commit(attachments=[ABC]))
         assert other.attachments.forget(ABC) is False
         assert mine.attachments.get(ABC).data == b"abc"
 
@@ -184,7 +183,7 @@ class AttachmentContract(Contract):
             clock.advance(1)
         assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == ["a", "b", "c"]
         assert session.attachments.commit_refs(["a", "unknown"]) == 1
-        session.commit(holdfast.Commit(attachments=["b", "b", "unknown"]))
+        session.commit(holdfast.Commit(attachments=["b", "b"]))
         assert list(session.attachments.list_uncommitted()) == [
             holdfast.AttachmentEntry("chat", "c", "s3://bucket/c", NOW + 2, None)
         ]
@@ -217,6 +216,17 @@ class AttachmentContract(Contract):
         again = session.attachments.record_intent(ABC, uri=f"sha256:{ABC}", byte_count=3)
         assert (again.intent_at_ms, again.committed_at_ms) == (NOW + 20, NOW + 10)
         assert len(session.attachments.list_uncommitted()) == 0
+
+    def test_a_commit_whose_attachment_is_gone_is_refused_as_a_whole(self, store: BlockingStore, bench: Bench) -> None:
+        session = store.sessions.create("chat")
+        session.attachments.put(b"abc")
+        swept = session.attachments.put(b"swept too early").id
+        session.attachments.forget(swept)
+        with refused(bench, holdfast.UnknownRef) as info:
+            session.commit(holdfast.Commit(config={"turn": 1}, attachments=[ABC, swept]))
+        assert isinstance(info.value, holdfast.UnknownRef)
+        assert (info.value.field, info.value.ref) == ("attachments[1]", swept)
+        assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == [ABC]
 
     def test_a_refused_commit_makes_no_attachment_permanent(self, store: BlockingStore, bench: Bench) -> None:
         session = store.sessions.create("chat")

@@ -95,6 +95,7 @@ class ForkContract(Contract):
         assert loaded(fork).ledger == ()
         fork.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", output_tokens=1)]))
         assert loaded(fork).ledger == (holdfast.Usage("turn", "m", output_tokens=1),)
+        assert [entry.usage for entry in fork.history()] == [(), (holdfast.Usage("turn", "m", output_tokens=1),)]
         assert loaded(source).ledger == (holdfast.Usage("turn", "m", input_tokens=30),)
 
     def test_a_fork_is_a_child_of_its_source(self, store: BlockingStore, source: Session, clock: ManualClock) -> None:

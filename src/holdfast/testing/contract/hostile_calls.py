@@ -13,9 +13,9 @@ from holdfast.records.processes import ProcessInput
 from holdfast.testing.contract.hostile_world import LARGEST, Call, World, parts
 
 
-def node(id: str = "n2", **fields: Any) -> holdfast.Node:
+def node(id: str = "n2", parent: str | None = "n1") -> holdfast.Node:
     """A node with every field set."""
-    return holdfast.Node(**{"id": id, "parent": "n1", "payload": {}, "frame_id": "f", "caused_by": {}, **fields})
+    return holdfast.Node(id, parent, payload={}, frame_id="f", caused_by={}, created_at_ms=1)
 
 
 NODE = "id:id parent:id? kind:id payload:document frame_id:id? caused_by:document? created_at_ms:whole?"
@@ -198,7 +198,7 @@ def always(**arguments: Any) -> Callable[[World], Mapping[str, Any]]:
     return lambda _: arguments
 
 
-CALLS = [
+CALLS: list[Call] = [
     Call(
         "sessions.create",
         always(

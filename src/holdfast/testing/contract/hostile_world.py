@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import msgspec
 
@@ -152,7 +152,7 @@ class World:
         return self.session.attachments.put(b"bytes")
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True):
     """A right call, and `path:kind` of every part that can be wrong; a `?` behind the kind allows None.
 
     A refusal names the path of the part, without `drops` in front; `path=field:kind` where it goes by another name.
@@ -171,11 +171,11 @@ class Call(NamedTuple):
 
     def invoke(self, world: World, arguments: Mapping[str, Any]) -> object:
         """Run it; an iterator is run to its end."""
-        result = attrgetter(self.method)(world)(**arguments)
-        return list(result) if isinstance(result, Iterator) else result
+        result: object = attrgetter(self.method)(world)(**arguments)
+        return list(cast("Iterator[object]", result)) if isinstance(result, Iterator) else result
 
 
-class Target(NamedTuple):
+class Target(msgspec.Struct, frozen=True):
     """One part of one call."""
 
     call: Call
@@ -200,7 +200,8 @@ def replaced(value: Any, path: list[str], part: object) -> Any:
         return part
     name, *rest = path
     if isinstance(value, Mapping):
-        return {**value, name: replaced(value.get(name), rest, part)}
+        fields = cast("Mapping[str, Any]", value)
+        return {**fields, name: replaced(fields.get(name), rest, part)}
     if isinstance(value, list | tuple):
         items: list[Any] = [*value]
         items[int(name)] = replaced(items[int(name)], rest, part)
@@ -249,7 +250,7 @@ ODD_DOCUMENTS: list[Any] = [
 """Documents that are legal, and must come back as they were sent."""
 
 
-class Breach(NamedTuple):
+class Breach(msgspec.Struct, frozen=True):
     """A call that breaks a limit which was set lower than usual."""
 
     limits: dict[str, int]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -329,7 +330,11 @@ class RaceContract(ProcessRaces):
                 return second.queue.claim("chat", owner_id="w2", ttl_ms=1_000)
 
             finish = holdfast.Commit(completes=[held])
-            calls: list[Callable[[], Any]] = [take_over, lambda: handle.commit(finish), lambda: first.queue.renew(held)]
+            calls: list[Callable[[], Any]] = [
+                take_over,
+                lambda: handle.commit(finish),
+                partial(first.queue.renew, held),
+            ]
             results, refusals = race(*calls)
             only(refusals, holdfast.ClaimLost)
             taken = results[0]

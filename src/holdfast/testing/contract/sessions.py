@@ -442,6 +442,7 @@ class SessionContract(Contract):
         claim = store.queue.claim("chat", owner_id="w")
         assert claim is not None
         store.sessions.delete("chat")
+        assert store.maintenance.stats().live_leases == 0
         anew = store.sessions.create("chat")
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
         with refused(bench, holdfast.ClaimLost):
