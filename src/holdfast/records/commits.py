@@ -70,7 +70,10 @@ class NodesReceipt(Record, frozen=True):
 
 
 class SessionView(Record, frozen=True):
-    """One consistent snapshot of a session."""
+    """One consistent snapshot of a session.
+
+    `node_count` counts every node of the graph, inherited and tombstoned ones included.
+    """
 
     session_id: str
     revision: int

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 Document: TypeAlias = Any
-"""A JSON value: None, bool, int, float, str, list or dict with string keys. It is given back as it was sent."""
+"""A JSON value: None, bool, int, float, str, list or dict with string keys. It is given back as it was sent; checkpoint
+components and configurations, which are named by their content, come back with their keys sorted."""
 
 T_co = TypeVar("T_co", covariant=True)
 

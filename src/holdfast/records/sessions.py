@@ -34,7 +34,10 @@ class SessionMeta(Record, frozen=True):
 
 
 class SessionSummary(Record, frozen=True):
-    """One line of a listing. A session that was committed but never created has no name."""
+    """One line of a listing. A session that was committed but never created has no name.
+
+    `node_count` counts every node of the graph, inherited and tombstoned ones included.
+    """
 
     session_id: str
     name: str | None

@@ -203,6 +203,8 @@ class Session:
     async def tombstone(self, node_ids: Sequence[str]) -> int:
         """Hide nodes that this session added; the path is cut above them. Unknown ids are passed over.
 
+        Forks that share the nodes lose them, too. A fork may hide what it inherited only once the source is deleted.
+
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.add_nodes([holdfast.Node("n1")])
         >>> session.tombstone(["n1", "n2"])

@@ -38,13 +38,14 @@ MIB = 1024 * 1024
 
 def same(left: object, right: object) -> bool:
     """Equal in value and type, all the way down; the order of an object's keys means nothing."""
+    exact = alike(left, right)
     if isinstance(left, dict) and isinstance(right, dict):
         first, second = cast("dict[str, object]", left), cast("dict[str, object]", right)
         return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
     if isinstance(left, list) and isinstance(right, list):
         pair = cast("list[object]", left), cast("list[object]", right)
         return len(pair[0]) == len(pair[1]) and all(same(a, b) for a, b in zip(*pair, strict=True))
-    return alike(cast("object", left), cast("object", right))
+    return exact
 
 
 def alike(left: object, right: object) -> bool:

@@ -315,6 +315,27 @@ class RaceContract(ProcessRaces):
             assert stored is not None
             assert stored.state == ("claimed" if claim is not None else "cancelled")
 
+    def test_whose_claim_has_expired_never_beats_who_takes_over(
+        self, stores: list[BlockingStore], clock: ManualClock
+    ) -> None:
+        first, second, *_ = stores
+        handle = first.sessions.create("chat")
+        for number in range(ROUNDS):
+            first.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[number]))
+            held = first.queue.claim("chat", owner_id="w1", ttl_ms=1_000)
+            assert held is not None
+            clock.advance(1_000)
+            calls: list[Callable[[], Any]] = [
+                partial(second.queue.claim, "chat", owner_id="w2"),
+                partial(handle.commit, holdfast.Commit(completes=[held])),
+                partial(first.queue.renew, held),
+            ]
+            results, refusals = race(*calls)
+            assert len(only(refusals, holdfast.ClaimLost)) == 2
+            (taken,) = results
+            assert taken.fence == held.fence + 1
+            assert handle.commit(holdfast.Commit(completes=[taken])).revision == number + 1
+
     def test_work_taken_over_after_expiry_is_completed_by_one_owner_only(
         self, stores: list[BlockingStore], clock: ManualClock
     ) -> None:
