@@ -75,8 +75,16 @@ def test_the_ledger_at_an_earlier_revision_is_the_sum_up_to_it(turns: list[list[
 
 @pytest.mark.parametrize(
     "later",
-    [[Usage("tool", "m", 1)], [Usage("turn", "m", 6)], [Usage("turn", "m", 3), Usage("turn", "m", 3)]],
-    ids=["no counter", "too little", "too little for both"],
+    [
+        [Usage("tool", "m", 1)],
+        [Usage("tool", "m", 0, 1)],
+        [Usage("tool", "m", 0, 0, 1)],
+        [Usage("tool", "m", 0, 0, 0, 1)],
+        [Usage("turn", "m", 6)],
+        [Usage("turn", "m", 0, 1)],
+        [Usage("turn", "m", 3), Usage("turn", "m", 3)],
+    ],
+    ids=["input", "output", "cached", "reasoning", "too little", "too little output", "too little for both"],
 )
 def test_a_ledger_that_does_not_add_up_is_damage(later: list[Usage]) -> None:
     with pytest.raises(Corrupt) as info:

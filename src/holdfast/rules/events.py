@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -25,33 +25,28 @@ from holdfast.records.events import (
     WakeSignal,
 )
 from holdfast.records.limits import MIB, Limits
-from holdfast.records.processes import Cancelled, Completed, Failed, Process, ProcessOutcome, TerminalState
+from holdfast.records.processes import (
+    Cancelled,
+    Completed,
+    Failed,
+    FailureClass,
+    Process,
+    ProcessOutcome,
+    TerminalState,
+)
 from holdfast.records.work import WorkDraft
 from holdfast.rows import EventRow
 from holdfast.rules import checks, schemas
 
 SELECTORS = (Payload, Pointer, Const, Template, Present)
-STATES: tuple[TerminalState, ...] = ("completed", "failed", "cancelled")
+STATES: tuple[TerminalState, ...] = get_args(TerminalState)
 OWN_KEYS = "holdfast:"
 FIELD = re.compile(r"\{([^{}]*)\}")
 LONGEST_TEXT = 16 * MIB
 CANCEL_REQUESTED = "process.cancel_requested"
-TERMINAL_TYPES: dict[TerminalState, str] = {
-    "completed": "process.completed",
-    "failed": "process.failed",
-    "cancelled": "process.cancelled",
-}
+TERMINAL_TYPES = {state: f"process.{state}" for state in STATES}
 
-FAILURE_CLASSES = (
-    "invalid_request",
-    "unavailable",
-    "permission_denied",
-    "timeout",
-    "execution",
-    "external",
-    "resource_limit",
-    "internal",
-)
+FAILURE_CLASSES: tuple[str, ...] = get_args(FailureClass)
 
 CORE_EVENT_TYPES = (
     EventType(CANCEL_REQUESTED),

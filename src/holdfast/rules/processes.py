@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 
@@ -36,7 +36,7 @@ from holdfast.rules import checks, events
 T = TypeVar("T")
 
 INPUTS = (ToolCall, Engine, SessionTurn, External)
-STATUSES: tuple[ProcessStatus, ...] = ("running", "completed", "failed", "cancelled")
+STATUSES: tuple[ProcessStatus, ...] = get_args(ProcessStatus)
 _STATUS_OF: dict[str, ProcessStatus] = {word: word for word in STATUSES}
 SIGNAL_NAME = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 
 from holdfast import codec
@@ -21,7 +23,7 @@ from holdfast.records.triggers import (
 from holdfast.rows import DeliveryRow, OccurrenceRow, SubscriptionRow
 from holdfast.rules import checks, processes, schemas
 
-DELIVERY_STATES: tuple[DeliveryState, ...] = ("reserved", "started", "failed")
+DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 _STATE_OF: dict[str, DeliveryState] = {word: word for word in DELIVERY_STATES}
 DELIVERY_PROCESS_PREFIX = "process:trigger:"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -27,9 +27,10 @@ from holdfast.records.work import (
 from holdfast.rows import BatchRow, ClaimStamp, LeaseRow
 from holdfast.rules import checks, leases
 
-DELIVERIES = ("earliest_safe_boundary", "after_current_turn_commit")
-SLOTS = ("join", "exclusive")
-BOUNDARIES = ("active_turn_checkpoint", "idle")
+DELIVERIES: tuple[str, ...] = get_args(Delivery)
+SLOTS: tuple[str, ...] = get_args(Slot)
+BOUNDARIES: tuple[str, ...] = get_args(Boundary)
+STATES: tuple[str, ...] = get_args(WorkState)
 GROUP_PREFIX = "group:"
 
 
@@ -257,7 +258,7 @@ def batch_of(session_id: str, row: BatchRow, *, state: WorkState | None = None, 
         available_at_ms=row.available_at_ms,
         enqueued_at_ms=row.enqueued_at_ms,
         items=tuple(WorkItem(f"{row.batch_id}:item:{index}", payload) for index, payload in enumerate(items)),
-        state=cast("WorkState", _word(row, "state", seen, ("pending", "claimed", "completed", "cancelled"))),
+        state=cast("WorkState", _word(row, "state", seen, STATES)),
         settled_at_ms=row.settled_at_ms,
     )
 

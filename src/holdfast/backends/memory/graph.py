@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
+from holdfast.backends.memory.attachments import MemoryAttachments
 from holdfast.backends.memory.tables import Tables
 from holdfast.backends.memory.work import MemoryWork
 
 
-class MemoryGraph(MemoryWork):
+class MemoryGraph(MemoryWork, MemoryAttachments):
     """Implements `ports.GraphTables`."""
 
     tables: Tables

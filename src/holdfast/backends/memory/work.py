@@ -1,4 +1,4 @@
-"""The queue, leases and attachments in memory."""
+"""The queue and leases in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _live(row: r.BatchRow, now_ms: int) -> bool:
 
 
 class MemoryWork:
-    """Implements `ports.WorkTables` and `ports.AttachmentTables`."""
+    """Implements `ports.WorkTables`."""
 
     tables: Tables
 
@@ -140,78 +140,6 @@ class MemoryWork:
 
     async def fence_floor(self) -> int:
         return self.tables.settings.get("fence_floor") or 0
-
-    async def find_attachment(self, session_key: int, attachment_id: str) -> r.AttachmentRow | None:
-        return self.tables.attachments.get((session_key, attachment_id))
-
-    async def save_attachment(self, row: r.AttachmentRow) -> None:
-        self.tables.attachments.put((row.session_key, row.attachment_id), row)
-
-    async def stamp_attachments(self, session_key: int, attachment_ids: Sequence[str], now_ms: int) -> int:
-        stamped = 0
-        for attachment_id in attachment_ids:
-            row = self.tables.attachments.get((session_key, attachment_id))
-            if row is not None and row.committed_at_ms is None:
-                await self.save_attachment(msgspec.structs.replace(row, committed_at_ms=now_ms))
-                stamped += 1
-        return stamped
-
-    async def forget_attachment(self, session_key: int, attachment_id: str) -> int:
-        return self.tables.attachments.drop((session_key, attachment_id))
-
-    async def list_attachments(self, session_key: int, *, after: str, limit: int) -> list[r.AttachmentRow]:
-        found = self.tables.attachments.scan(lambda row: row.session_key == session_key and row.attachment_id > after)
-        return list(found)[:limit]
-
-    async def list_uncommitted(
-        self, session_key: int | None, *, older_than_ms: int, after: tuple[int, str, int] | None, limit: int
-    ) -> list[r.AttachmentRow]:
-        def place(row: r.AttachmentRow) -> tuple[int, str, int]:
-            return row.intent_at_ms, row.attachment_id, row.session_key
-
-        found = self.tables.attachments.scan(
-            lambda row: (
-                row.committed_at_ms is None
-                and row.intent_at_ms <= older_than_ms
-                and session_key in (None, row.session_key)
-                and (after is None or place(row) > after)
-            )
-        )
-        return sorted(found, key=place)[:limit]
-
-    async def copy_committed_attachments(self, from_key: int, to_key: int) -> int:
-        found = self.tables.attachments.scan(
-            lambda row: row.session_key == from_key and row.committed_at_ms is not None
-        )
-        copies = [msgspec.structs.replace(row, session_key=to_key) for row in list(found)]
-        for row in copies:
-            await self.save_attachment(row)
-        return len(copies)
-
-    async def attachment_is_referenced(self, family: int, attachment_id: str) -> bool:
-        found = self.tables.attachments.scan(lambda row: row.family == family and row.attachment_id == attachment_id)
-        return any(True for _ in found)
-
-    async def put_object(self, family: int, attachment_id: str, row: r.BlobRow) -> None:
-        if self.tables.attachment_objects.get((family, attachment_id)) is None:
-            self.tables.attachment_objects.put((family, attachment_id), row)
-
-    async def get_object(self, family: int, attachment_id: str) -> r.BlobRow | None:
-        return self.tables.attachment_objects.get((family, attachment_id))
-
-    async def drop_object(self, family: int, attachment_id: str) -> int | None:
-        row = self.tables.attachment_objects.get((family, attachment_id))
-        self.tables.attachment_objects.drop((family, attachment_id))
-        return None if row is None else len(row.body)
-
-    async def doom_object(self, family: int, attachment_id: str) -> None:
-        self.tables.doomed_objects.put((family, attachment_id), (family, attachment_id))
-
-    async def list_doomed(self, limit: int) -> list[tuple[int, str]]:
-        return list(self.tables.doomed_objects.scan())[:limit]
-
-    async def forget_doomed(self, family: int, attachment_id: str) -> int:
-        return self.tables.doomed_objects.drop((family, attachment_id))
 
 
 UNCLAIMED: dict[str, object] = {

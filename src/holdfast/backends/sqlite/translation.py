@@ -10,7 +10,7 @@ import apsw
 from holdfast.errors import Corrupt, HoldfastError, InvalidRequest, Unavailable
 
 BUSY = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError, apsw.SchemaChangeError)
-"""Somebody else is in the way, for now."""
+"""Somebody else is in the way, and will not be for ever."""
 
 
 ADVICE = (
