@@ -44,7 +44,7 @@ OWN_KEYS = "holdfast:"
 FIELD = re.compile(r"\{([^{}]*)\}")
 LONGEST_TEXT = 16 * MIB
 CANCEL_REQUESTED = "process.cancel_requested"
-TERMINAL_TYPES = {state: f"process.{state}" for state in STATES}
+TERMINAL_TYPES: dict[TerminalState, str] = {state: f"process.{state}" for state in STATES}
 
 FAILURE_CLASSES: tuple[str, ...] = get_args(FailureClass)
 
