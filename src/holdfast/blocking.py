@@ -296,6 +296,9 @@ class BlockingStore:
         self.artifacts = Artifacts(store.artifacts, backend)
         self.maintenance = Maintenance(store.maintenance, backend)
 
+    def __repr__(self) -> str:
+        return f"Blocking{self._store!r}"
+
     @property
     def durability(self) -> Literal["ephemeral", "durable"]:
         """Whether what is acknowledged survives the process."""

@@ -136,6 +136,12 @@ def document_of(value: object) -> Document:
     return msgspec.to_builtins(value, enc_hook=_plain)
 
 
+def own_copy(kind: type[T], value: T) -> T:
+    """The record with documents of its own: the caller may go on changing those that it sent."""
+    copy: T = _decoder(cast("Any", kind)).decode(_encode(value))
+    return copy
+
+
 def encode_record(value: object) -> bytes:
     """One of our own values, with the format version in front."""
     return bytes((RECORD_FORMAT,)) + _encode(value)

@@ -79,7 +79,7 @@ class TurnConflict(Conflict):
     """The turn id was committed before with other content: use a new turn id for a new turn."""
 
     def __init__(self, session_id: str, turn_id: str) -> None:
-        super().__init__(f"turn {turn_id!r} of session {session_id!r} was committed before with other content")
+        super().__init__(f"turn {turn_id!r} of session {session_id!r} has other content: use a new turn id")
         self.session_id = session_id
         self.turn_id = turn_id
 
@@ -124,7 +124,9 @@ class ReplayConflict(Conflict):
     """The replay key names an event with other content."""
 
     def __init__(self, process_id: str, replay_key: str) -> None:
-        super().__init__(f"event replay key {replay_key!r} of process {process_id!r} conflicts with an existing event")
+        super().__init__(
+            f"event replay key {replay_key!r} of process {process_id!r} conflicts with an existing event: use a new key"
+        )
         self.process_id = process_id
         self.replay_key = replay_key
 
@@ -133,7 +135,7 @@ class SourceKeyConflict(Conflict):
     """The source key names work with other content."""
 
     def __init__(self, session_id: str, source_key: str) -> None:
-        super().__init__(f"source key {source_key!r} of session {session_id!r} was used for other work")
+        super().__init__(f"source key {source_key!r} of session {session_id!r} was used for other work: use a new key")
         self.session_id = session_id
         self.source_key = source_key
 
@@ -144,7 +146,7 @@ class OccurrenceConflict(Conflict):
     def __init__(self, source_type: str, source_key: str, idempotency_key: str) -> None:
         super().__init__(
             f"trigger occurrence idempotency conflict: key {idempotency_key!r} of source "
-            f"{source_type!r}/{source_key!r} was used for another occurrence"
+            f"{source_type!r}/{source_key!r} was used for another occurrence: use a new key"
         )
         self.source_type = source_type
         self.source_key = source_key
@@ -174,7 +176,7 @@ class AlreadyTerminal(Conflict):
     """The process is already terminal: nothing more can happen to it."""
 
     def __init__(self, process_id: str, status: str) -> None:
-        super().__init__(f"process {process_id!r} is already terminal ({status})")
+        super().__init__(f"process {process_id!r} is already terminal ({status}): stop, and read its outcome")
         self.process_id = process_id
         self.status = status
 
@@ -185,7 +187,7 @@ class LeaseHeld(Conflict):
     retryable: ClassVar[bool] = True
 
     def __init__(self, resource: str, owner: str, expires_at_ms: int) -> None:
-        super().__init__(f"{resource} is already leased by {owner!r} until {expires_at_ms}")
+        super().__init__(f"{resource} is already leased by {owner!r} until {expires_at_ms}: wait, or leave it")
         self.resource = resource
         self.owner = owner
         self.expires_at_ms = expires_at_ms
@@ -232,7 +234,7 @@ class UnknownSession(NotFound):
     """No session of this id was ever made."""
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"unknown session {session_id!r}")
+        super().__init__(f"unknown session {session_id!r}: create it first")
         self.session_id = session_id
 
 
@@ -248,7 +250,7 @@ class UnknownProcess(NotFound):
     """No process of this id is registered."""
 
     def __init__(self, process_id: str) -> None:
-        super().__init__(f"unknown process {process_id!r}")
+        super().__init__(f"unknown process {process_id!r}: register it first")
         self.process_id = process_id
 
 
@@ -256,7 +258,7 @@ class UnknownWake(NotFound):
     """The process has no wake at this sequence number."""
 
     def __init__(self, process_id: str, sequence: int) -> None:
-        super().__init__(f"process {process_id!r} has no wake at sequence {sequence}")
+        super().__init__(f"process {process_id!r} has no wake at sequence {sequence}: see events.wakes()")
         self.process_id = process_id
         self.sequence = sequence
 
@@ -265,7 +267,7 @@ class UnknownOccurrence(NotFound):
     """No occurrence of this id was recorded."""
 
     def __init__(self, occurrence_id: str) -> None:
-        super().__init__(f"unknown trigger occurrence {occurrence_id!r}")
+        super().__init__(f"unknown trigger occurrence {occurrence_id!r}: record it first")
         self.occurrence_id = occurrence_id
 
 
@@ -273,16 +275,16 @@ class UnknownDelivery(NotFound):
     """No delivery of this occurrence to this subscription was reserved."""
 
     def __init__(self, occurrence_id: str, subscription_id: str) -> None:
-        super().__init__(f"occurrence {occurrence_id!r} has no delivery reserved for {subscription_id!r}")
+        super().__init__(f"occurrence {occurrence_id!r} has no delivery for {subscription_id!r}: reserve it first")
         self.occurrence_id = occurrence_id
         self.subscription_id = subscription_id
 
 
 class UnknownRef(NotFound):
-    """The ref names nothing that this session can reach: send the body."""
+    """What the call refers to is nothing that this session can reach."""
 
-    def __init__(self, field: str, ref: str) -> None:
-        super().__init__(f"{field}: unknown ref {ref!r}")
+    def __init__(self, field: str, ref: str, problem: str = "it is not stored: send the body") -> None:
+        super().__init__(f"{field}: unknown ref {ref!r}: {problem}")
         self.field = field
         self.ref = ref
 
@@ -291,7 +293,7 @@ class NotGranted(NotFound):
     """The scope holds no handle of this process."""
 
     def __init__(self, process_id: str, session_id: str) -> None:
-        super().__init__(f"process handle {process_id!r} is not granted to session {session_id!r}")
+        super().__init__(f"process handle {process_id!r} is not granted to session {session_id!r}: grant it first")
         self.process_id = process_id
         self.session_id = session_id
 
@@ -326,7 +328,7 @@ class WaitTimeout(Unavailable):
     """What was waited for did not happen in time: wait again."""
 
     def __init__(self, what: str, timeout_ms: int) -> None:
-        super().__init__(f"{what} did not happen within {timeout_ms} ms")
+        super().__init__(f"{what} did not happen within {timeout_ms} ms: wait again, or give up")
         self.what = what
         self.timeout_ms = timeout_ms
 
@@ -365,7 +367,7 @@ class Corrupt(HoldfastError):
     """Stored data cannot be what it should be: nothing was guessed, nothing was changed."""
 
     def __init__(self, table: str, key: str, reason: str) -> None:
-        super().__init__(f"{table} {key}: {reason}")
+        super().__init__(f"{table} {key}: {reason}: stored data is damaged, restore it from a backup")
         self.table = table
         self.key = key
         self.reason = reason

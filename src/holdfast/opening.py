@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Generator
 from types import TracebackType
@@ -11,7 +12,7 @@ import msgspec
 
 from holdfast.blocking import BlockingStore
 from holdfast.clock import SystemClock
-from holdfast.errors import InvalidRequest
+from holdfast.errors import HoldfastError, InvalidRequest
 from holdfast.folder import Folder
 from holdfast.ports import AttachmentBytes, Backend, Clock
 from holdfast.records.limits import Limits
@@ -80,7 +81,18 @@ class Opening:
     async def _open(self) -> Store:
         waiting = AsyncWaiting()
         parts = self._parts
-        backend = await waiting.offload(lambda: open_backend(self._url, self._options, parts.clock, waiting))
+        import asyncio  # a blocking user never pays for it
+
+        opening = asyncio.ensure_future(
+            waiting.offload(lambda: open_backend(self._url, self._options, parts.clock, waiting))
+        )
+        try:
+            backend = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on and opens it all the same: let go of what nobody will get.
+            with contextlib.suppress(HoldfastError):
+                await (await opening).close()
+            raise
         return Store(Context(backend, parts.limits, parts.objects))
 
     def __await__(self) -> Generator[Any, None, Store]:

@@ -130,7 +130,11 @@ def test_bytes_that_should_be_here_and_are_not_are_damage(
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"uri": "s3://bucket/data", "committed_at_ms": 60}, {"attachment_id": "logo", "committed_at_ms": 60}],
+    [
+        {},
+        {"uri": "s3://bucket/data", "committed_at_ms": 60},
+        {"attachment_id": "logo", "uri": "sha256:logo", "committed_at_ms": 60},
+    ],
     ids=["not committed yet", "kept elsewhere", "not named by content"],
 )
 def test_bytes_that_need_not_be_here_are_unknown_and_no_damage(changes: dict[str, Any]) -> None:

@@ -127,6 +127,7 @@ def test_a_wait_may_take_a_year_and_no_longer() -> None:
 
 
 def test_a_page_has_between_one_item_and_the_limit() -> None:
+    assert (checks.DEFAULT_PAGE, Limits().page) == (50, 1_000)
     assert [checks.page_size(size, LIMITS) for size in (1, 50, 100)] == [1, 50, 100]
     for size in (0, 101, True, None):
         with pytest.raises(InvalidRequest) as info:
@@ -189,6 +190,8 @@ def test_a_document_is_bounded_in_bytes_and_depth() -> None:
     assert checks.document("field", "a" * 15, LIMITS, most=17) == b'"aaaaaaaaaaaaaaa"'
     assert checks.document("field", [[[]]], LIMITS) == b"[[[]]]"
     assert "deeper than 3" in refusal(checks.document, [[[[]]]], LIMITS).problem
+    assert checks.document("field", [[[[]]]], LIMITS, wrapped=1) == b"[[[[]]]]"
+    assert "deeper than 4" in refusal(checks.document, [[[[[]]]]], LIMITS, wrapped=1).problem
     assert "NaN" in refusal(checks.document, [math.nan], LIMITS).problem
     assert checks.optional_document("field", {"b": 1, "a": 2}, LIMITS) == b'{"b":1,"a":2}'
 

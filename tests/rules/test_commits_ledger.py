@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.errors import Corrupt
 from holdfast.records.commits import Commit, Usage
 from holdfast.records.limits import Limits
-from holdfast.rows import CommitFacts, SessionRow, UsageRow
+from holdfast.rows import CommitFacts, RevisionRow, SessionRow, UsageRow
 from holdfast.rules import commits
 
 STEADY = settings(derandomize=True, deadline=None)
@@ -42,18 +42,20 @@ def summed(turns: list[list[Usage]]) -> list[tuple[Any, ...]]:
 def test_the_ledger_at_an_earlier_revision_is_the_sum_up_to_it(turns: list[list[Usage]], at: int) -> None:
     counters: dict[tuple[str, str], UsageRow] = {}
     stored: list[tuple[Usage, ...]] = []
+    head: RevisionRow | None = None
     for number, turn in enumerate(turns):
         plan = commits.judge(
             commits.check_commit(Commit(usage=turn), "chat", Limits()),
             msgspec.structs.replace(SESSION, revision=number),
-            CommitFacts(),
+            CommitFacts(head=head),
             current=(),
             ledger=tuple(counters.values()),
             targets={},
             batch_ids=(),
             now_ms=number,
         )
-        stored.append(commits.body_of(plan.revision).usage)
+        head = plan.revision
+        stored.append(commits.body_of(head).usage)
         for row in plan.usage:
             before = counters.get((row.source, row.model))
             counters[row.source, row.model] = (

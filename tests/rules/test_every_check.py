@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import enum
 import math
 import types
@@ -248,6 +249,31 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
 def test_every_check_accepts_what_is_right(name: str) -> None:
     check, good = EVERY_CHECK[name]
     check(good)
+
+
+def spoil(value: Any) -> None:
+    """Change every list and dict of the caller's, at any depth."""
+    if isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            spoil(getattr(value, name))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            spoil(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            spoil(one)
+        value["spoiled"] = 1
+    if isinstance(value, list):
+        value.append("spoiled")
+
+
+@pytest.mark.parametrize("name", EVERY_CHECK)
+def test_what_was_checked_does_not_change_with_the_objects_that_were_sent(name: str) -> None:
+    check, good = EVERY_CHECK[name]
+    sent = copy.deepcopy(good)
+    found = check(sent)
+    spoil(sent)
+    assert found == check(copy.deepcopy(good))
 
 
 def accepts_or_refuses(check: Callable[[Any], object], value: Any) -> None:

@@ -80,7 +80,7 @@ def test_a_declared_type_comes_first_and_may_stand_for_a_core_one() -> None:
     core = EventType("process.waiting", {"type": "object"})
     found = checked(event_types=[EventType("news"), core])
     assert [one.name for one in found.event_types] == ["news", "process.waiting", *CORE[:1], *CORE[2:]]
-    assert found.event_types[1] is core
+    assert found.event_types[1] == core
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,9 @@ def test_a_host_s_process_belongs_to_no_session() -> None:
 )
 def test_an_event_counts_and_a_terminal_one_ends_the_process_and_its_wait(outcome: Any, status: str) -> None:
     waiting = processes.with_wait(row(event_count=4), SignalWait("go", 1), now_ms=60)
-    found = processes.process_of(processes.with_event(waiting, outcome, now_ms=70))
+    after = processes.with_event(waiting, outcome, now_ms=70)
+    assert after.waiting == (1 if outcome is None else 0)
+    found = processes.process_of(after)
     assert (found.status, found.outcome, found.event_count, found.updated_at_ms) == (status, outcome, 5, 70)
     assert found.wait == (SignalWait("go", 1, 60) if outcome is None else None)
     assert found.is_terminal is (outcome is not None)
@@ -309,7 +311,7 @@ def test_a_record_that_contradicts_itself_is_damage(changes: dict[str, Any], rea
 
 def test_an_external_ref_is_kept() -> None:
     ref = ExternalRef("queue", "job-1", {"a": 1})
-    assert processes.check_external_ref(ref, LIMITS) is ref
+    assert processes.check_external_ref(ref, LIMITS) == ref
     found = processes.process_of(processes.with_external_ref(row(), ref, now_ms=60))
     assert (found.external_ref, found.updated_at_ms) == (ref, 60)
 
@@ -367,4 +369,5 @@ def test_a_wait_for_no_signal_is_refused(wait: object, field: str) -> None:
 @given(st.text(alphabet="abz09AZ-_", min_size=1, max_size=20), st.integers(1, 2**63 - 1))
 def test_any_plain_name_and_ordinal_can_be_waited_for(name: str, ordinal: int) -> None:
     wait = SignalWait(name, ordinal)
-    assert processes.check_wait(wait, LIMITS) is wait
+    assert processes.check_wait(wait, LIMITS) == wait
+    assert processes.signal_type("name", name, LIMITS) == f"signal.{name}"

@@ -66,6 +66,12 @@ def test_a_schema_that_no_validator_can_be_made_of_is_refused(schema: Any) -> No
     assert "\n" not in str(info.value)
 
 
+@pytest.mark.parametrize("schema", [None, [], "string", 1, 0])
+def test_a_schema_is_an_object_or_a_truth_value(schema: Any) -> None:
+    with pytest.raises(InvalidRequest, match="must be a JSON Schema: an object, True or False"):
+        schemas.check_schema("schema", schema, LIMITS)
+
+
 @pytest.mark.parametrize(
     ("payload", "schema"),
     [

@@ -81,6 +81,8 @@ def test_metadata_comes_back_as_it_was_saved() -> None:
         stored = sessions.with_meta(session(), meta, 95)
         assert stored.changed_at_ms == 95
         assert sessions.meta_of(stored) == meta
+        cause = meta.relation.caused_by if isinstance(meta.relation, Child) else None
+        assert stored.caused_by == (None if cause is None else b'{"c":1}')
 
 
 def test_metadata_replaces_all_that_was_there() -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
 
 from holdfast import codec
-from holdfast.errors import UnknownRef
+from holdfast.errors import HoldfastError, Unavailable, UnknownRef
 from holdfast.operations import sessions
 from holdfast.ports import AttachmentBytes, Transaction
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
 from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, SessionRow
 from holdfast.rules import attachments as rules
+
+T = TypeVar("T")
 
 
 async def record_intent(
@@ -25,6 +31,16 @@ async def record_intent(
     if data is not None:
         await tx.put_object(session.family, intent.attachment_id, rules.packed(intent.attachment_id, data))
     return session, row
+
+
+async def still_intended(tx: Transaction, row: AttachmentRow) -> AttachmentRow:
+    """The manifest row after its bytes were written outside; a sweep that forgot it meanwhile is made good."""
+    current = await tx.find_attachment(row.session_key, row.attachment_id)
+    if current is not None:
+        return current
+    again = msgspec.structs.replace(row, intent_at_ms=tx.now_ms)
+    await tx.save_attachment(again)
+    return again
 
 
 async def commit_refs(
@@ -44,7 +60,7 @@ async def find(
     session = await sessions.find(tx, address)
     row = None if session is None else await tx.find_attachment(session.session_key, attachment_id)
     if session is None or row is None:
-        raise UnknownRef("attachment_id", attachment_id)
+        raise UnknownRef("attachment_id", attachment_id, "this session has no such attachment: put it first")
     if not with_bytes:
         return session, row, None
     stored = await tx.get_object(session.family, attachment_id)
@@ -141,11 +157,21 @@ async def delete_doomed(tx: Transaction, objects: AttachmentBytes, limit: int) -
     deleted = freed = 0
     for family, attachment_id in doomed:
         if not await tx.attachment_is_referenced(family, attachment_id):
-            size = objects.delete(space_of(family), attachment_id)
+            size = outside(partial(objects.delete, space_of(family), attachment_id))
             deleted += size is not None
             freed += size or 0
         await tx.forget_doomed(family, attachment_id)
     return len(doomed), deleted, freed
+
+
+def outside(call: Callable[[], T]) -> T:
+    """Ask the place outside the database; whatever it raises becomes an error of ours."""
+    try:
+        return call()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise Unavailable(f"the attachment store failed with {type(error).__name__}: retry once it is back") from error
 
 
 def space_of(family: int) -> str:

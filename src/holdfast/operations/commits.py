@@ -9,6 +9,7 @@ import msgspec
 from holdfast.errors import InvalidRequest
 from holdfast.operations import sessions
 from holdfast.operations.work import queue_topic
+from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.commits import CommitReceipt, NodesReceipt
 from holdfast.rows import CommitQuery, SessionRow
@@ -92,7 +93,7 @@ async def add_nodes(
         session = msgspec.structs.replace(
             session, node_count=graph.position_of(rows[-1].node_key), changed_at_ms=tx.now_ms
         )
-        await tx.save_session(session)
+        hit(await tx.save_session(session), "sessions", session.session_key)
         await tx.insert_nodes(rows)
     return session, NodesReceipt(session.session_id, len(rows), len(intents) - len(rows))
 

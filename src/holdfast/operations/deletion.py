@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.operations import attachments, processes, triggers
 from holdfast.operations.work import queue_topic
+from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.sessions import SessionDeletionReport
 from holdfast.rows import AttachmentRow, SessionRow
@@ -37,7 +38,7 @@ async def delete(tx: Transaction, session_id: str) -> SessionDeletionReport:
     for reference in references:
         await attachments.drop_if_unreferenced(tx, reference)
     await tx.drop_lease("session", str(row.session_key))
-    await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms))
+    hit(await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms)), "sessions", row.session_key)
     nodes = await drop_unreachable_nodes(tx, row.family, EVERYTHING)
     blobs, _ = await tx.drop_unreferenced_blobs(row.family, limit=EVERYTHING, dry_run=False)
     tx.notify(queue_topic(session_id))

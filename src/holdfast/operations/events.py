@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast import codec
 from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import sessions, work
+from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page, Scope
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
@@ -38,7 +39,7 @@ async def append_new(tx: Transaction, row: ProcessRow, intent: rules.EventIntent
     process = processes.process_of(row)
     plan = rules.plan(intent, process, now_ms=tx.now_ms)
     await tx.insert_event(plan.row)
-    await tx.save_process(processes.with_event(row, plan.outcome, now_ms=tx.now_ms))
+    hit(await tx.save_process(processes.with_event(row, plan.outcome, now_ms=tx.now_ms)), "processes", row.process_id)
     if plan.outcome is not None:
         await _release_lease(tx, row.process_id)
     tx.notify(process_topic(row.process_id))

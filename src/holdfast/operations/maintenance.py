@@ -13,20 +13,20 @@ async def vacuum(tx: Transaction, session_key: int | None, limit: int) -> int:
     return await tx.vacuum_nodes(session_key, limit)
 
 
-async def collect_family(tx: Transaction, family: int, limit: int) -> GarbageReport:
-    """Delete what nobody in the family can reach."""
+async def collect_family(tx: Transaction, family: int, limit: int) -> tuple[GarbageReport, bool]:
+    """Delete what nobody in the family can reach, up to the limit. Says whether that was all."""
     revisions, roots, blobs = await tx.blob_census(family)
     rules.require_roots(family, revisions, blobs)
     nodes = await deletion.drop_unreachable_nodes(tx, family, limit)
     deleted, freed = await tx.drop_unreferenced_blobs(family, limit=limit, dry_run=False)
-    return GarbageReport(
+    report = GarbageReport(
         roots=roots,
         retained_blobs=blobs - deleted,
         deleted_blobs=deleted,
         deleted_bytes=freed,
         deleted_nodes=nodes,
-        complete=deleted < limit and nodes < limit,
     )
+    return report, deleted < limit and nodes < limit
 
 
 async def families(tx: Transaction, after: int, limit: int) -> list[int]:

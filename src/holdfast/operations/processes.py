@@ -7,6 +7,7 @@ import msgspec
 from holdfast import codec
 from holdfast.errors import UnknownProcess
 from holdfast.operations import events, triggers
+from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.leases import Lease
@@ -68,7 +69,7 @@ async def clear_wait(tx: Transaction, process_id: str) -> Process:
 
 
 async def _save(tx: Transaction, row: ProcessRow) -> Process:
-    await tx.save_process(row)
+    hit(await tx.save_process(row), "processes", row.process_id)
     tx.notify(events.process_topic(row.process_id))
     return rules.process_of(row)
 

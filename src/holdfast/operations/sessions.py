@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.errors import Corrupt, SessionExists, UnknownRef, UnknownSession
+from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Revision, SessionView, Usage
@@ -62,14 +63,14 @@ async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
         return await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))
     if row.created_at_ms is None:
         row = rules.with_meta(row, meta, tx.now_ms)
-        await tx.save_session(row)
+        hit(await tx.save_session(row), "sessions", row.session_key)
     return row
 
 
 async def save_meta(tx: Transaction, address: Address, meta: SessionMeta) -> SessionRow:
     """The session with other metadata."""
     row = rules.with_meta(await ensure(tx, address), meta, tx.now_ms)
-    await tx.save_session(row)
+    hit(await tx.save_session(row), "sessions", row.session_key)
     return row
 
 
@@ -133,7 +134,7 @@ async def _revision(tx: Transaction, row: SessionRow, revision: int) -> Revision
     if found is None and revision == row.revision and revision > 0:
         raise Corrupt("revisions", f"{row.session_key}/{revision}", "the head's revision is missing")
     if found is None:
-        raise UnknownRef("at", str(revision))
+        raise UnknownRef("at", str(revision), "there is no such retained revision: see session.history()")
     return found
 
 
@@ -147,7 +148,9 @@ async def _read_graph(
         return graph.graph_of(rows, leaf_id)
     if scope.leaf is not None:
         named = await tx.find_nodes(segments, [scope.leaf])
-        leaf_id, leaf_key = scope.leaf, named[0].node_key if named else None
+        if not named:
+            raise UnknownRef("scope.leaf", scope.leaf, "the session has no such node")
+        leaf_id, leaf_key = scope.leaf, named[0].node_key
     if leaf_key is None:
         return Graph((), leaf_id)
     path = await tx.read_path(leaf_key, scope.last)
@@ -271,10 +274,13 @@ async def _fork_node(
     segments = graph.segments_of(origin)
     found = await tx.find_nodes(segments, [node_id])
     if not found or found[0].mark != LIVE:
-        raise UnknownRef("at", node_id)
+        raise UnknownRef("at", node_id, "the source has no such node")
     node = found[0]
-    revision = None
-    if node.revision is not None:
-        revision = await tx.find_revision(node.session_key, node.revision)
-    ended_turn = revision is not None and revision.leaf_key == node.node_key
-    return graph.cut(segments, node.node_key), revision if ended_turn else None, (node.node_key, node_id)
+    revision = await tx.find_leaf_revision(origin.session_key, node.node_key)
+    if revision is None and node.revision is not None:
+        added_by = await tx.find_revision(node.session_key, node.revision)
+        if added_by is None:
+            # Whether the node ended its turn is forgotten, and with it the state that the fork should start with.
+            raise UnknownRef("at", node_id, "the turn that added this node is not retained: fork at a revision")
+        revision = added_by if added_by.leaf_key == node.node_key else None
+    return graph.cut(segments, node.node_key), revision, (node.node_key, node_id)

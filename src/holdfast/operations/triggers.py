@@ -7,6 +7,7 @@ import msgspec
 from holdfast import codec
 from holdfast.errors import Corrupt, UnknownDelivery, UnknownOccurrence
 from holdfast.operations import sessions
+from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.processes import Originator
@@ -44,7 +45,8 @@ async def cancel(tx: Transaction, registrant: Originator, sequence: int) -> bool
     row = await tx.find_subscription(sequence)
     if row is None or not rules.may_cancel(row, registrant):
         return False
-    await tx.save_subscription(msgspec.structs.replace(row, enabled=0, updated_at_ms=tx.now_ms))
+    disabled = msgspec.structs.replace(row, enabled=0, updated_at_ms=tx.now_ms)
+    hit(await tx.save_subscription(disabled), "subscriptions", row.sequence)
     return True
 
 
@@ -130,7 +132,7 @@ async def move(
         raise UnknownDelivery(occurrence_id, subscription_id)
     after = rules.moved(row, state, failure=failure, now_ms=tx.now_ms)
     if after != row:
-        await tx.save_delivery(after)
+        hit(await tx.save_delivery(after), "deliveries", after.process_id)
     return await _whole(tx, after)
 
 
@@ -140,4 +142,4 @@ async def note_started(tx: Transaction, process_id: str) -> None:
         return
     row = await tx.find_process_delivery(process_id)
     if row is not None:
-        await tx.save_delivery(rules.moved(row, "started", now_ms=tx.now_ms))
+        hit(await tx.save_delivery(rules.moved(row, "started", now_ms=tx.now_ms)), "deliveries", process_id)

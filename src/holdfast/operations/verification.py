@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import ParamSpec
 
 import msgspec
 
 from holdfast.errors import Corrupt
-from holdfast.operations.attachments import space_of
+from holdfast.operations.attachments import outside, space_of
 from holdfast.ports import AttachmentBytes, Transaction
 from holdfast.records.maintenance import Finding, VerifyReport
 from holdfast.rows import (
@@ -182,7 +183,9 @@ async def _verify_attachments(
             if stored is not None:
                 tally.attempt(attachment_rules.opened, stored)
             else:
-                data = None if objects is None else objects.get(space_of(row.family), row.attachment_id)
+                data = None
+                if objects is not None:
+                    data = outside(partial(objects.get, space_of(row.family), row.attachment_id))
                 tally.attempt(attachment_rules.attachment_of, row, data)
         if len(rows) < PAGE:
             return

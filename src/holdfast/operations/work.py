@@ -9,6 +9,7 @@ import msgspec
 from holdfast import codec
 from holdfast.errors import ClaimLost
 from holdfast.operations import sessions
+from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page, Token
 from holdfast.records.leases import Lease
@@ -73,7 +74,7 @@ async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
         ttl_ms=request.ttl_ms,
         now_ms=tx.now_ms,
     )
-    await tx.stamp_claim([row.enqueue_seq for row in rows], stamp)
+    hit(await tx.stamp_claim([row.enqueue_seq for row in rows], stamp), "work", stamp.claim_id, expected=len(rows))
     return rules.claim_of(request.session_id, stamp, request.token, rows)
 
 
@@ -120,7 +121,7 @@ async def renew(tx: Transaction, claim: WorkClaim, completion: WorkCompletion, t
     rows = await _held(tx, completion)
     seqs = rules.require_claim(completion, rows, tx.now_ms)
     stamp = rules.renewed(rows, ttl_ms=ttl_ms, now_ms=tx.now_ms)
-    await tx.stamp_claim(seqs, stamp)
+    hit(await tx.stamp_claim(seqs, stamp), "work", stamp.claim_id, expected=len(seqs))
     return msgspec.structs.replace(claim, expires_at_ms=stamp.expires_at_ms)
 
 
@@ -150,7 +151,7 @@ async def cancel(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch |
     if not found or not rules.may_cancel(found[0], tx.now_ms):
         return None
     row = found[0]
-    await tx.settle_batches([row.enqueue_seq], "cancelled", tx.now_ms)
+    hit(await tx.settle_batches([row.enqueue_seq], "cancelled", tx.now_ms), "work", row.batch_id)
     tx.notify(queue_topic(session_id))
     settled = msgspec.structs.replace(row, settled_at_ms=tx.now_ms)
     return rules.batch_of(session_id, settled, state="cancelled")

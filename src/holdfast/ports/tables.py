@@ -47,6 +47,10 @@ class SessionTables(Protocol):
         """One revision."""
         ...
 
+    async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
+        """The newest revision that ends in this leaf."""
+        ...
+
     async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
         """Revisions greater than `after`, ascending."""
         ...

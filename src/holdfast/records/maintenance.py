@@ -28,14 +28,13 @@ class PruneReport(Record, frozen=True):
 
 
 class GarbageReport(Record, frozen=True):
-    """What a collection found and removed; `complete` is False when the limit stopped it: call again."""
+    """What a collection found and removed."""
 
     roots: int
     retained_blobs: int
     deleted_blobs: int
     deleted_bytes: int
     deleted_nodes: int = 0
-    complete: bool = True
 
 
 class Stats(Record, frozen=True):

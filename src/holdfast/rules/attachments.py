@@ -124,7 +124,7 @@ def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
     They may be missing while nobody committed them, or if the caller keeps them elsewhere; otherwise that is damage.
     """
     if data is None and (row.committed_at_ms is None or not is_kept_here(row)):
-        raise UnknownRef("attachment_id", row.attachment_id)
+        raise UnknownRef("attachment_id", row.attachment_id, "its bytes are not kept here, or were never put")
     if data is None:
         raise Corrupt("attachment_objects", row.attachment_id, "the bytes are missing")
     if codec.digest(data) != row.attachment_id:

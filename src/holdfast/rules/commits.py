@@ -259,6 +259,9 @@ def judge(
     `current` is the session's graph if the commit replaces it, `targets` the sessions that follow-up work goes to, and
     `batch_ids` a fresh id for each of those.
     """
+    if session.revision > 0 and facts.head is None:
+        # Committing on top would turn lost state into empty state.
+        raise Corrupt("revisions", f"{session.session_key}/{session.revision}", "the head's revision is missing")
     if intent.expected_revision is not None and intent.expected_revision != session.revision:
         raise HeadConflict(intent.session_id, intent.expected_revision, session.revision)
     completed = [
@@ -271,7 +274,7 @@ def judge(
     checkpoints.require_known(intent.contents, facts.hashes)
     for index, attachment_id in enumerate(intent.attachments):
         if attachment_id not in facts.attachment_ids:
-            raise UnknownRef(f"attachments[{index}]", attachment_id)
+            raise UnknownRef(f"attachments[{index}]", attachment_id, "the session has no such attachment: put it first")
     usage = _judge_usage(intent, ledger, revision)
     enqueues, enqueued = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
     node_count = graph.position_of(rows[-1].node_key) if rows else max(session.node_count, epoch)

@@ -212,7 +212,8 @@ def check_event(
     return EventIntent(
         process_id=process_id,
         type=name,
-        payload=payload,
+        # The caller may go on changing its own objects while the call is under way.
+        payload=codec.decode_document(encoded, table="payload", key=name),
         encoded=encoded,
         payload_hash=codec.stable_hash([name, payload]),
         replay_key=checks.optional_identifier("replay_key", replay_key, limits),
@@ -231,7 +232,8 @@ def plan(intent: EventIntent, process: Process, *, now_ms: int) -> EventPlan:
     """The event as it is appended now: declared, keyed where it must be, valid, and not after the end."""
     declared = next((one for one in process.event_types if one.name == intent.type), None)
     if declared is None:
-        raise InvalidRequest("type", f"process {process.id!r} emitted undeclared event type {intent.type!r}")
+        problem = f"process {process.id!r} emitted undeclared event type {intent.type!r}: declare it in event_types"
+        raise InvalidRequest("type", problem)
     if intent.replay_key is None and (declared.terminal is not None or intent.type == CANCEL_REQUESTED):
         raise InvalidRequest("replay_key", f"{intent.type!r} requires a deterministic replay key")
     # What is stored is what is validated, and not the caller's own objects.

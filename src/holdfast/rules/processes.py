@@ -68,7 +68,7 @@ def check_registration(value: object, limits: Limits) -> Registered:
     if not needs_environment and env_ref is not None:
         raise InvalidRequest("env_ref", "is not allowed: this kind of process has no execution environment")
     identity = derive_identity(process_input) if given.identity is None else given.identity
-    return Registered(
+    registered = Registered(
         id=process_id,
         input=process_input,
         identity=check_identity("identity", identity, limits),
@@ -77,6 +77,7 @@ def check_registration(value: object, limits: Limits) -> Registered:
         env_ref=env_ref,
         wake_target=None if given.wake_target is None else checks.scope("wake_target", given.wake_target, limits),
     )
+    return codec.own_copy(Registered, registered)
 
 
 def check_input(field: str, value: object, limits: Limits) -> ProcessInput:
@@ -253,7 +254,7 @@ def check_external_ref(value: object, limits: Limits) -> ExternalRef:
     checks.identifier("ref.backend", ref.backend, limits)
     checks.identifier("ref.id", ref.id, limits)
     checks.optional_document("ref.metadata", ref.metadata, limits)
-    return ref
+    return codec.own_copy(ExternalRef, ref)
 
 
 def with_external_ref(row: ProcessRow, ref: ExternalRef, *, now_ms: int) -> ProcessRow:

@@ -64,6 +64,7 @@ def check_relation(field: str, value: object, limits: Limits) -> Relation:
     if isinstance(relation, Child):
         checks.identifier(f"{field}.parent_session_id", relation.parent_session_id, limits)
         checks.optional_document(f"{field}.caused_by", relation.caused_by, limits)
+        return codec.own_copy(Child, relation)
     return relation
 
 

@@ -106,7 +106,7 @@ def check_subscription(value: object, limits: Limits) -> SubscriptionIntent:
     label = checks.optional_text("target_label", draft.target_label, limits)
     if label is not None and identity.label is not None and label != identity.label:
         raise InvalidRequest("target_label", f"target_label must match the identity's label {identity.label!r}")
-    checked = msgspec.structs.replace(
+    changed = msgspec.structs.replace(
         draft,
         registrant=processes.check_originator("registrant", draft.registrant, limits),
         key=checks.optional_identifier("key", draft.key, limits),
@@ -115,6 +115,7 @@ def check_subscription(value: object, limits: Limits) -> SubscriptionIntent:
         env_ref=checks.optional_identifier("env_ref", draft.env_ref, limits),
         wake_target=None if draft.wake_target is None else checks.scope("wake_target", draft.wake_target, limits),
     )
+    checked = codec.own_copy(SubscriptionDraft, changed)
     # A delivery registers this process later: what registration would refuse is refused now.
     processes.check_registration(ProcessRegistration("delivery", target, identity, env_ref=checked.env_ref), limits)
     return SubscriptionIntent(

@@ -60,7 +60,7 @@ def check_draft(field: str, value: object, limits: Limits, *, session_id: str | 
     merge_key = _check_merge_key(f"{field}.merge_key", draft.merge_key, limits)
     available_at_ms = checks.whole(f"{field}.available_at_ms", draft.available_at_ms)
     return WorkIntent(
-        session_id=checks.identifier(f"{field}.session_id", target, limits),
+        session_id=_target(f"{field}.session_id", target, limits),
         source_key=checks.optional_identifier(f"{field}.source_key", draft.source_key, limits),
         delivery=delivery,
         slot=slot,
@@ -69,6 +69,12 @@ def check_draft(field: str, value: object, limits: Limits, *, session_id: str | 
         payloads=encoded,
         draft_hash=codec.stable_hash([list(payloads), delivery, slot, merge_key]),
     )
+
+
+def _target(field: str, session_id: object, limits: Limits) -> str:
+    if session_id is None:
+        raise InvalidRequest(field, "is required here: name the session that the work is for")
+    return checks.identifier(field, session_id, limits)
 
 
 def _check_merge_key(field: str, value: object, limits: Limits) -> str:

@@ -1,4 +1,4 @@
-"""A store is one database seen through its facets; every method is one operation in one transaction."""
+"""A store is one database seen through its facets; every method but housekeeping and waits is one transaction."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ class Store:
         self.triggers = Triggers(context)
         self.artifacts = Artifacts(context)
         self.maintenance = Maintenance(context)
+
+    def __repr__(self) -> str:
+        return f"Store({self._context.backend!r})"
 
     @property
     def durability(self) -> Literal["ephemeral", "durable"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from holdfast.operations import attachments as operations
 from holdfast.operations import maintenance
@@ -49,7 +50,9 @@ class SessionAttachments:
         self._binding.learn(session)
         if objects is not None:
             space = operations.space_of(session.family)
-            await context.backend.offload(lambda: objects.put(space, intent.attachment_id, body))
+            write = partial(objects.put, space, intent.attachment_id, body)
+            await context.backend.offload(lambda: operations.outside(write))
+            row = await context.backend.write(partial(operations.still_intended, row=row))
         return rules.ref_of(row)
 
     async def get(self, attachment_id: str) -> Attachment:
@@ -72,7 +75,8 @@ class SessionAttachments:
         self._binding.learn(session)
         if data is None and rules.is_kept_here(row):
             space = operations.space_of(session.family)
-            data = await context.backend.offload(lambda: objects.get(space, checked))
+            read = partial(objects.get, space, checked)
+            data = await context.backend.offload(lambda: operations.outside(read))
         return rules.attachment_of(row, data)
 
     async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[AttachmentRef]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,8 @@ from holdfast.rules import checks
 
 T = TypeVar("T")
 
-DOOMED_BATCH = 100
+DOOMED_BATCH = 1
+"""One at a time: a slow place outside holds other writers up for one deletion and no longer."""
 
 
 def random_name() -> str:
@@ -86,7 +88,7 @@ class Context(msgspec.Struct, frozen=True):
                 seen, due_in_ms = await look()
                 if seen is not None:
                     return seen
-                left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+                left_ms = max(0, math.ceil((deadline - time.monotonic()) * 1000))
                 pause_ms = left_ms if due_in_ms is None else min(left_ms, max(1, due_in_ms))
                 changed = await self.backend.pause(change, pause_ms)
                 if not changed and time.monotonic() >= deadline:

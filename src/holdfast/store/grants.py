@@ -130,6 +130,8 @@ class Leases:
     async def claim(self, resource: Resource, *, owner_id: str, ttl_ms: int = LEASE_TTL_MS) -> Lease:
         """Take a lease: `LeaseHeld` while another owner has it. Each claim has a higher fence than any before.
 
+        A session that was never made is made, as by a commit; a process must be registered.
+
         >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1", ttl_ms=30_000)
         >>> lease.fence
         1

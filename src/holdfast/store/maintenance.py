@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from holdfast.errors import Corrupt
 from holdfast.operations import maintenance as operations
 from holdfast.operations import sessions as session_operations
 from holdfast.operations import verification
@@ -61,23 +62,36 @@ class Maintenance:
     async def collect_garbage(self) -> GarbageReport:
         """Delete blobs and nodes that no head, retained revision, frame or fork reaches.
 
+        A family whose revisions are lost is left alone; `Corrupt` names it once the others are done.
+
         >>> store.maintenance.collect_garbage().deleted_blobs
         0
         """
         total = GarbageReport(0, 0, 0, 0)
+        damage: Corrupt | None = None
         async for family in self._families():
-            complete, first = False, True
-            while not complete:
-                step = await self._context.backend.write(partial(operations.collect_family, family=family, limit=BATCH))
-                complete = step.complete
-                total = GarbageReport(
-                    roots=total.roots + (step.roots if first else 0),
-                    retained_blobs=total.retained_blobs + (step.retained_blobs if complete else 0),
-                    deleted_blobs=total.deleted_blobs + step.deleted_blobs,
-                    deleted_bytes=total.deleted_bytes + step.deleted_bytes,
-                    deleted_nodes=total.deleted_nodes + step.deleted_nodes,
-                )
-                first = False
+            try:
+                total = await self._collect_family(family, total)
+            except Corrupt as error:
+                damage = damage or error
+        if damage is not None:
+            raise damage
+        return total
+
+    async def _collect_family(self, family: int, total: GarbageReport) -> GarbageReport:
+        complete, first = False, True
+        while not complete:
+            step, complete = await self._context.backend.write(
+                partial(operations.collect_family, family=family, limit=BATCH)
+            )
+            total = GarbageReport(
+                roots=total.roots + (step.roots if first else 0),
+                retained_blobs=total.retained_blobs + (step.retained_blobs if complete else 0),
+                deleted_blobs=total.deleted_blobs + step.deleted_blobs,
+                deleted_bytes=total.deleted_bytes + step.deleted_bytes,
+                deleted_nodes=total.deleted_nodes + step.deleted_nodes,
+            )
+            first = False
         return total
 
     async def prune(

@@ -48,6 +48,8 @@ class Queue:
         """Claim the next ready batches that go together, None if there is nothing to claim.
 
         `exclusive=True`, or a session lease, keeps every other owner out of the session's queue while the claim lives.
+        A claim lives 15 minutes unless it is renewed: choose a shorter `ttl_ms` if a dead worker's work must move on
+        sooner; with 0 anybody may claim it again at once.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))
         >>> claim = store.queue.claim("chat-42", owner_id="worker-1")

@@ -115,6 +115,9 @@ class MemoryBackend:
         if subscribe is not None:
             subscribe(self._signals.publish_all)
 
+    def __repr__(self) -> str:
+        return "memory:"
+
     def ddl(self) -> str:
         """Memory has no schema to make."""
         return ""

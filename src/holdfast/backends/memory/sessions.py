@@ -63,6 +63,10 @@ class MemorySessions:
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
         return self.tables.revisions.get((session_key, revision))
 
+    async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
+        found = self.tables.revisions.scan(lambda row: row.session_key == session_key and row.leaf_key == leaf_key)
+        return max(found, key=lambda row: row.revision, default=None)
+
     async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
         found = self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision > after)
         return list(found)[:limit]

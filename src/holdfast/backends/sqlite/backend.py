@@ -41,6 +41,9 @@ class SqliteBackend:
             # A clock that is moved by hand tells when it moved: those who wait for a time must look again.
             subscribe(self._signals.publish_all)
 
+    def __repr__(self) -> str:
+        return f"sqlite:{self._link.path}"
+
     @classmethod
     def open(
         cls, path: str | os.PathLike[str], options: SqliteOptions, clock: Clock, waiting: Waiting

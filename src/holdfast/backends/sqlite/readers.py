@@ -67,7 +67,9 @@ class Readers:
                     self._lent += 1
                     # The one that was used last has the warmest cache.
                     return self._idle.pop() if self._idle else None
-                if not self._changed.wait(deadline_s - time.monotonic()):
+                left_s = deadline_s - time.monotonic()
+                self._changed.wait(max(0.0, left_s))
+                if left_s <= 0 and not self._idle and self._lent >= self._options.readers:
                     raise PoolTimeout(
                         f"{self._path}: all {self._options.readers} readers are in use: retry, or allow more"
                     )

@@ -125,6 +125,16 @@ FROM revisions
 WHERE session_key = ?1
     AND revision = ?2
 
+-- name: find_leaf_revision
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM revisions
+WHERE session_key = ?1
+    AND leaf_key = ?2
+ORDER BY revision DESC
+LIMIT 1
+
 -- name: find_turn
 SELECT
     session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,

@@ -63,6 +63,10 @@ class Sessions(Base):
         """One revision."""
         return self._one(r.RevisionRow, "find_revision", (session_key, revision))
 
+    async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
+        """The newest revision that ends in this leaf."""
+        return self._one(r.RevisionRow, "find_leaf_revision", (session_key, leaf_key))
+
     async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
         """Revisions greater than `after`, ascending."""
         return self._all(r.RevisionRow, "list_revisions", (session_key, after, limit))
