@@ -82,7 +82,7 @@ from holdfast.records.maintenance import (
     Stats,
     VerifyReport,
 )
-from holdfast.records.options import SqliteOptions
+from holdfast.records.options import PostgresOptions, SqliteOptions
 from holdfast.records.processes import (
     BySession,
     Cancelled,
@@ -181,6 +181,7 @@ __all__ = [
     "Payload",
     "Pointer",
     "PoolTimeout",
+    "PostgresOptions",
     "Present",
     "Process",
     "ProcessEvent",

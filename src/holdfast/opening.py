@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 
@@ -16,27 +17,39 @@ from holdfast.errors import HoldfastError, InvalidRequest
 from holdfast.folder import Folder
 from holdfast.ports import AttachmentBytes, Backend, Clock
 from holdfast.records.limits import Limits
-from holdfast.records.options import SqliteOptions
+from holdfast.records.options import PostgresOptions, SqliteOptions
 from holdfast.rules import checks
 from holdfast.store import Context, Store
 from holdfast.waiting import AsyncWaiting, BlockingWaiting, Waiting
 
+if TYPE_CHECKING:
+    from asyncpg import Pool
+
+    from holdfast.backends.postgres import PostgresBackend
+
+Options: TypeAlias = SqliteOptions | PostgresOptions
+
 SYNCHRONOUS = ("off", "normal", "full", "extra")
 DEEPEST = 256
 PORT = ("put", "get", "delete")
+POOLERS = ("none", "transaction")
+POSTGRES = ("postgresql://", "postgres://")
+HOUR_MS = 3_600_000
+SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 def open_blocking(
     url: str | os.PathLike[str],
     *,
-    options: SqliteOptions | None = None,
+    options: Options | None = None,
     limits: Limits = Limits(),  # noqa: B008 - a frozen value
     clock: Clock | None = None,
     attachments: str | os.PathLike[str] | AttachmentBytes | None = None,
 ) -> BlockingStore:
-    """Open a store for threads: `memory:`, a path, `sqlite:<path>` or `sqlite::memory:`.
+    """Open a store for threads: `memory:`, a path, `sqlite:<path>`, `sqlite::memory:` or `postgresql://…`.
 
-    `attachments` is where attachment bytes live: in the database by default, in a folder if a path is given.
+    Without a `clock`, memory and SQLite use this machine's and PostgreSQL its server's. `attachments` is where attachment
+    bytes live: in the database by default, in a folder if a path is given.
 
     >>> with holdfast.open_blocking("memory:") as other:
     ...     other.durability
@@ -48,16 +61,17 @@ def open_blocking(
 
 
 def open(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | Pool[Any],
     *,
-    options: SqliteOptions | None = None,
+    options: Options | None = None,
     limits: Limits = Limits(),  # noqa: B008 - a frozen value
     clock: Clock | None = None,
     attachments: str | os.PathLike[str] | AttachmentBytes | None = None,
 ) -> Opening:
     """Open a store for tasks: `async with holdfast.open(url) as store`, or `store = await holdfast.open(url)`.
 
-    The arguments are those of `open_blocking`.
+    The arguments are those of `open_blocking`. Instead of a URL, a pool of asyncpg's may be given: it stays the caller's
+    and is not closed with the store.
 
     >>> import asyncio
     >>> async def main():
@@ -72,27 +86,15 @@ def open(
 class Opening:
     """A store about to be opened."""
 
-    def __init__(self, url: str | os.PathLike[str], options: SqliteOptions | None, parts: Parts) -> None:
+    def __init__(self, url: str | os.PathLike[str] | Pool[Any], options: Options | None, parts: Parts) -> None:
         self._url = url
         self._options = options
         self._parts = parts
         self._store: Store | None = None
 
     async def _open(self) -> Store:
-        waiting = AsyncWaiting()
         parts = self._parts
-        import asyncio  # a blocking user never pays for it
-
-        opening = asyncio.ensure_future(
-            waiting.offload(lambda: open_backend(self._url, self._options, parts.clock, waiting))
-        )
-        try:
-            backend = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            # The thread goes on and opens it all the same: let go of what nobody will get.
-            with contextlib.suppress(HoldfastError):
-                await (await opening).close()
-            raise
+        backend = await open_backend_async(self._url, self._options, parts.clock)
         return Store(Context(backend, parts.limits, parts.objects))
 
     def __await__(self) -> Generator[Any, None, Store]:
@@ -109,18 +111,57 @@ class Opening:
             await self._store.close()
 
 
-def open_backend(url: str | os.PathLike[str], options: SqliteOptions | None, clock: Clock, waiting: Waiting) -> Backend:
-    """The backend that a URL names, open."""
+def open_backend(
+    url: str | os.PathLike[str], options: Options | None, clock: Clock | None, waiting: Waiting
+) -> Backend:
+    """The backend that a URL names, open. PostgreSQL's waits in its own way, on an event loop of its own."""
     if url == "memory:":
         from holdfast.backends.memory import MemoryBackend  # only who opens it loads it
 
         _refuse_options(options, "a memory store")
-        return MemoryBackend(clock, waiting)
+        return MemoryBackend(clock or SystemClock(), waiting)
+    if isinstance(url, str) and url.startswith(POSTGRES):
+        return _postgres().open_blocking(url, _check_postgres_options(options), clock)
     path = _sqlite_path(url) if isinstance(url, str) else check_path("url", url)
     chosen = _check_sqlite_options(options)
     from holdfast.backends.sqlite import SqliteBackend  # only who opens it loads it
 
-    return SqliteBackend.open(path, chosen, clock, waiting)
+    return SqliteBackend.open(path, chosen, clock or SystemClock(), waiting)
+
+
+async def open_backend_async(
+    url: str | os.PathLike[str] | Pool[Any], options: Options | None, clock: Clock | None
+) -> Backend:
+    """The backend that a URL names or a pool leads to, open, for the tasks of this event loop."""
+    if (isinstance(url, str) and url.startswith(POSTGRES)) or _is_pool(url):
+        return await _postgres().open(url, _check_postgres_options(options), clock)
+    import asyncio  # a blocking user never pays for it
+
+    waiting = AsyncWaiting()
+    named = cast("str | os.PathLike[str]", url)
+    opening = asyncio.ensure_future(waiting.offload(lambda: open_backend(named, options, clock, waiting)))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        # The thread goes on and opens it all the same: let go of what nobody will get.
+        with contextlib.suppress(HoldfastError):
+            await (await opening).close()
+        raise
+
+
+def _is_pool(url: object) -> bool:
+    """Asked by name, so that nobody loads the driver who does not use it."""
+    return any(kind.__module__ == "asyncpg.pool" and kind.__name__ == "Pool" for kind in type(url).__mro__)
+
+
+def _postgres() -> type[PostgresBackend]:
+    try:
+        from holdfast.backends.postgres import PostgresBackend  # only who opens it loads it
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise InvalidRequest("url", "PostgreSQL needs asyncpg: install holdfast[postgres]") from error
+    return PostgresBackend
 
 
 def check_path(field: str, value: object) -> str:
@@ -141,7 +182,7 @@ def _sqlite_path(url: str) -> str:
     scheme, colon, rest = url.partition(":")
     if colon and scheme != "sqlite" and rest.startswith("//"):
         raise InvalidRequest(
-            "url", f"{scheme!r} is not a database that this version knows: use memory: or sqlite:<path>"
+            "url", f"{scheme!r} is not a database that this version knows: use memory:, sqlite:<path> or postgresql://…"
         )
     return check_path("url", rest if colon and scheme == "sqlite" else url)
 
@@ -164,11 +205,35 @@ def _check_sqlite_options(options: object) -> SqliteOptions:
     return given
 
 
+def _check_postgres_options(options: object) -> PostgresOptions:
+    if options is None:
+        return PostgresOptions()
+    given = checks.instance("options", options, PostgresOptions)
+    if not isinstance(given.schema, str) or SCHEMA_NAME.fullmatch(given.schema) is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequest(
+            "options.schema", "must be a name of up to 63 lowercase letters, digits and underscores, no digit first"
+        )
+    if given.schema.startswith("pg_"):
+        raise InvalidRequest("options.schema", "must not begin with pg_, which PostgreSQL keeps for itself")
+    checks.whole("options.max_connections", given.max_connections, least=1, most=10_000)
+    checks.whole("options.min_connections", given.min_connections, most=given.max_connections)
+    checks.whole("options.acquire_timeout_ms", given.acquire_timeout_ms, least=1, most=HOUR_MS)
+    checks.whole("options.idle_timeout_ms", given.idle_timeout_ms, least=1, most=24 * HOUR_MS)
+    checks.whole("options.max_lifetime_ms", given.max_lifetime_ms, least=1, most=24 * HOUR_MS)
+    checks.whole("options.lock_timeout_ms", given.lock_timeout_ms, least=1, most=HOUR_MS)
+    checks.whole("options.statement_timeout_ms", given.statement_timeout_ms, least=1, most=HOUR_MS)
+    checks.one_of("options.pooler", given.pooler, POOLERS)
+    checks.flag("options.migrate", given.migrate)
+    if given.listen_url is not None and not isinstance(given.listen_url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequest("options.listen_url", "must be a URL or None")
+    return given
+
+
 class Parts(msgspec.Struct, frozen=True):
     """What a store is made of besides its backend, checked."""
 
     limits: Limits
-    clock: Clock
+    clock: Clock | None
     objects: AttachmentBytes | None
 
 
@@ -186,4 +251,4 @@ def _check_parts(limits: object, clock: object, attachments: object) -> Parts:
         objects = Folder(check_path("attachments", cast("object", attachments)))
     elif attachments is not None and not all(callable(getattr(attachments, name, None)) for name in PORT):
         raise InvalidRequest("attachments", f"must be a folder, or have the methods {', '.join(PORT)}")
-    return Parts(given, cast("Clock", clock or SystemClock()), cast("AttachmentBytes | None", objects))
+    return Parts(given, cast("Clock | None", clock), cast("AttachmentBytes | None", objects))

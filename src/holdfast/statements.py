@@ -33,8 +33,6 @@ class Statements(Mapping[str, str]):
 
 def load_statements(package: str, folder: str = "sql", *, schema: str | None = None) -> Statements:
     """Every statement in the `.sql` files of a package's folder."""
-    if schema is not None and _IDENTIFIER.fullmatch(schema) is None:
-        raise ValueError(f"{schema!r} is no schema name: use lowercase letters, digits and underscores")
     texts: dict[str, str] = {}
     for file in sorted(files(package).joinpath(folder).iterdir(), key=lambda entry: entry.name):
         if not file.name.endswith(".sql"):
@@ -42,7 +40,7 @@ def load_statements(package: str, folder: str = "sql", *, schema: str | None = N
         for name, text in parse_statements(file.read_text(encoding="utf-8"), origin=file.name):
             if name in texts:
                 raise ValueError(f"{file.name}: the statement {name!r} exists twice")
-            texts[name] = _with_schema(text, schema, origin=f"{file.name}: {name}")
+            texts[name] = with_schema(text, schema, origin=f"{file.name}: {name}")
     if not texts:
         raise ValueError(f"{package} has no statements in {folder!r}")
     return Statements(texts)
@@ -75,7 +73,10 @@ def _statement(name: str, lines: list[str], origin: str) -> tuple[str, str]:
     return name, text
 
 
-def _with_schema(text: str, schema: str | None, *, origin: str) -> str:
+def with_schema(text: str, schema: str | None, *, origin: str) -> str:
+    """The text with the schema's name filled in."""
+    if schema is not None and _IDENTIFIER.fullmatch(schema) is None:
+        raise ValueError(f"{schema!r} is no schema name: use lowercase letters, digits and underscores")
     if _SCHEMA not in text:
         return text
     if schema is None:

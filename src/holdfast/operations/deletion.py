@@ -19,6 +19,8 @@ PAGE = 500
 
 async def delete(tx: Transaction, session_id: str) -> SessionDeletionReport:
     """Erase a session: head, history, nodes, queue, usage, manifest, grants, subscriptions and unshared blobs."""
+    # Found first, because finding it holds it: nobody gives it a new edge while its old ones are erased.
+    row = await tx.find_session(session_id)
     forgotten = await processes.forget_session(tx, session_id)
     edges = SessionDeletionReport(
         session_id,
@@ -29,7 +31,6 @@ async def delete(tx: Transaction, session_id: str) -> SessionDeletionReport:
         orphaned_process_ids=forgotten.orphaned_process_ids,
         preserved_process_ids=forgotten.preserved_process_ids,
     )
-    row = await tx.find_session(session_id)
     if row is None or row.deleted_at_ms is not None:
         # Grants, subscriptions and wake targets need no session to exist, and must not outlive its deletion.
         return edges

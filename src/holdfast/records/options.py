@@ -16,3 +16,23 @@ class SqliteOptions(Record, frozen=True, kw_only=True):
     migrate: bool = True
     group_size: int = 128
     readers: int = 4
+
+
+class PostgresOptions(Record, frozen=True, kw_only=True):
+    """How a PostgreSQL store behaves. `migrate=False` only verifies the schema and needs no right to change it.
+
+    `pooler="transaction"` is for a URL that leads to a transaction pooler: nothing then outlives a transaction, and
+    waiters poll unless `listen_url` leads past the pooler.
+    """
+
+    schema: str = "holdfast"
+    max_connections: int = 16
+    min_connections: int = 0
+    acquire_timeout_ms: int = 30_000
+    idle_timeout_ms: int = 600_000
+    max_lifetime_ms: int = 1_800_000
+    lock_timeout_ms: int = 10_000
+    statement_timeout_ms: int = 30_000
+    pooler: Literal["none", "transaction"] = "none"
+    listen_url: str | None = None
+    migrate: bool = True

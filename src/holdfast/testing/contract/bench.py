@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.blocking import BlockingStore
-from holdfast.opening import open_backend
+from holdfast.opening import open_backend, open_backend_async
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.limits import Limits
 from holdfast.store import Context, Store
@@ -85,25 +85,36 @@ class _Driven:
 class LocalBench:
     """Implements `Bench` for the backends that this package brings."""
 
-    def __init__(self, kind: Literal["memory", "sqlite"], way: Literal["blocking", "async"], folder: Path) -> None:
+    def __init__(
+        self,
+        kind: Literal["memory", "sqlite", "postgres"],
+        way: Literal["blocking", "async"],
+        folder: Path,
+        url: str | None = None,
+    ) -> None:
         self.clock = ManualClock()
-        self.durability: Literal["ephemeral", "durable"] = "durable" if kind == "sqlite" else "ephemeral"
-        self.url: str | None = str(folder / "contract.db") if kind == "sqlite" else None
+        self.durability: Literal["ephemeral", "durable"] = "ephemeral" if kind == "memory" else "durable"
+        self.url: str | None = str(folder / "contract.db") if kind == "sqlite" else url
         self._loop = EventLoop() if way == "async" else None
-        self._waiting: Waiting = BlockingWaiting() if self._loop is None else AsyncWaiting()
-        self._shared = MemoryBackend(self.clock, self._waiting) if kind == "memory" else None
+        waiting: Waiting = BlockingWaiting() if self._loop is None else AsyncWaiting()
+        self._shared = MemoryBackend(self.clock, waiting) if kind == "memory" else None
         self._stores: list[BlockingStore] = []
         self._backends: list[Backend] = []
 
     def open(self, *, limits: Limits = Limits(), attachments: AttachmentBytes | None = None) -> BlockingStore:  # noqa: B008 - a frozen value
         """One more handle on the database."""
-        backend: Backend = self._shared or open_backend(self.url or "", None, self.clock, self._waiting)
+        backend = self._shared or self._open()
         self._backends.append(backend)
         driven = backend if self._loop is None else cast("Backend", _Driven(backend, self._loop))
         store = BlockingStore(Store(Context(backend, limits, attachments)), driven)
         if self._shared is None:
             self._stores.append(store)
         return store
+
+    def _open(self) -> Backend:
+        if self._loop is None:
+            return open_backend(self.url or "", None, self.clock, BlockingWaiting())
+        return self._loop.drive(open_backend_async(self.url or "", None, self.clock))
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table."""

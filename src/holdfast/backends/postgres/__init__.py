@@ -1,0 +1,6 @@
+"""The PostgreSQL backend: one schema in a database that many processes share."""
+
+from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.records.options import PostgresOptions
+
+__all__ = ["PostgresBackend", "PostgresOptions"]

@@ -1,0 +1,333 @@
+"""A PostgreSQL schema is a backend: one transaction an operation, tried again whenever it provably left no trace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Literal, TypeVar
+
+from holdfast.backends.postgres.connecting import Address
+from holdfast.backends.postgres.link import Connection, Counter, Link, statements_of
+from holdfast.backends.postgres.listener import Listener
+from holdfast.backends.postgres.looping import LoopThread
+from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
+from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text, prepare
+from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
+from holdfast.backends.postgres.transaction import Families, PostgresTransaction
+from holdfast.backends.postgres.translation import DriverFailure, Trouble, translated, trouble_of
+from holdfast.errors import HoldfastError, InvalidRequest, StoreClosed, Unavailable
+from holdfast.ports import Clock, Operation, Transaction
+from holdfast.records.options import PostgresOptions
+from holdfast.waiting import AsyncWaiting, Signals
+
+T = TypeVar("T")
+
+TRIES = {Trouble.CONTENTION: 12, Trouble.RACE: 12, Trouble.LOST: 8, Trouble.LOCKED: 3, Trouble.OTHER: 1}
+"""How often an operation that left no trace is run. A wait for a lock is long already."""
+
+RETRY_FIRST_S, RETRY_LONGEST_S = 0.002, 0.25
+
+GRACE_S = 5.0
+"""How much longer than the server's own limit we wait for its answer before we give the connection up."""
+
+
+class Attempt:
+    """How far one run of an operation came."""
+
+    __slots__ = ("committing",)
+
+    def __init__(self) -> None:
+        self.committing = False
+
+
+class PostgresBackend:
+    """Implements `ports.Backend`. Belongs to the event loop on which it was opened."""
+
+    durability: Literal["ephemeral", "durable"] = "durable"
+    schema_version = SCHEMA_VERSION
+
+    def __init__(
+        self,
+        address: Address,
+        connections: Connections,
+        options: PostgresOptions,
+        clock: Clock | None,
+        thread: LoopThread | None,
+    ) -> None:
+        self._address = address
+        self._connections = connections
+        self._options = options
+        self._clock = clock
+        self._thread = thread
+        self._loop = asyncio.get_running_loop()
+        self._process_id = os.getpid()
+        self._texts = statements_of(options.schema)
+        self._families = Families()
+        self._counter = Counter()
+        self._waiting = AsyncWaiting()
+        self._signals = Signals()
+        self._pooled = options.pooler == "transaction"
+        self._limits_each_time = self._pooled or address.lent is not None
+        self._timeout_s = options.statement_timeout_ms / 1000 + (0 if self._limits_each_time else GRACE_S)
+        self._notifier = Notifier(self._send)
+        self._listener = Listener(
+            self._signals,
+            self._hear,
+            channel=channel_of(options.schema),
+            ping=self._texts["ping"],
+            connect=self._connect_listener() if address.can_listen else None,
+            disconnect=self._disconnect_listener,
+        )
+        self._active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+        subscribe = getattr(clock, "subscribe", None)
+        if callable(subscribe):
+            # A clock that is moved by hand tells when it moved: those who wait for a time must look again.
+            subscribe(self._signals.publish_all)
+
+    @classmethod
+    async def open(
+        cls, url: Any, options: PostgresOptions, clock: Clock | None, thread: LoopThread | None = None
+    ) -> PostgresBackend:
+        """Connect, and create or migrate the schema if need be. Without a clock, the server's is used."""
+        address = Address(url, options)
+        connections: Connections
+        if address.lent is None:
+            connections = Pool(address.connect, options)
+        else:
+            connections = LentPool(address.lent, options)
+        backend = cls(address, connections, options, clock, thread)
+        try:
+            await backend._retried(backend._prepare)
+            if isinstance(connections, Pool):
+                await backend._retried(connections.fill)
+        except BaseException:
+            await backend.close()
+            raise
+        return backend
+
+    @classmethod
+    def open_blocking(cls, url: Any, options: PostgresOptions, clock: Clock | None) -> PostgresBackend:
+        """The same for threads, on an event loop of its own."""
+        thread = LoopThread()
+        try:
+            return thread.drive(cls.open(url, options, clock, thread))
+        except BaseException:
+            thread.stop()
+            raise
+
+    @property
+    def statements_run(self) -> int:
+        """How many statements operations have run, beside those that begin and end transactions."""
+        return self._counter.statements
+
+    def ddl(self) -> str:
+        """The statements that make the schema."""
+        return ddl_text(self._options.schema)
+
+    # Operations.
+
+    async def write(self, operation: Operation[T]) -> T:
+        """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
+        return await self._run(operation, writes=True)
+
+    async def read(self, operation: Operation[T]) -> T:
+        """Run an operation that only reads, in one snapshot."""
+        return await self._run(operation, writes=False)
+
+    async def _run(self, operation: Operation[T], *, writes: bool) -> T:
+        self._check_usable()
+        self._active += 1
+        self._idle.clear()
+        try:
+            attempt = Attempt()
+            result, topics = await self._retried(lambda: self._attempt(operation, writes, attempt), attempt)
+        finally:
+            self._active -= 1
+            if self._active == 0:
+                self._idle.set()
+        if topics:
+            digests = {digest(topic) for topic in topics}
+            self._signals.publish(digests)
+            self._notifier.add(digests)
+        return result
+
+    async def _retried(self, call: Callable[[], Awaitable[T]], attempt: Attempt | None = None) -> T:
+        """What the call gives, tried again while nothing was applied and there is hope."""
+        tried = 0
+        wait_s = RETRY_FIRST_S
+        while True:
+            tried += 1
+            try:
+                return await call()
+            except DriverFailure as failure:
+                trouble = trouble_of(failure.cause)
+                if attempt is not None and attempt.committing and trouble in (Trouble.LOST, Trouble.OTHER):
+                    raise translated(failure.cause, self._address.label, "unknown") from failure.cause
+                if trouble is Trouble.LOST:
+                    # The server may have gone, and every connection with it.
+                    await self._connections.distrust()
+                if tried >= TRIES[trouble]:
+                    raise translated(failure.cause, self._address.label) from failure.cause
+            # Jitter keeps those who got into each other's way from doing it again.
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # noqa: S311
+            wait_s = min(wait_s * 2, RETRY_LONGEST_S)
+
+    async def _attempt(self, operation: Operation[T], writes: bool, attempt: Attempt) -> tuple[T, list[str]]:
+        """Run an operation once: afterwards it is durable, or there is no trace of it, or the commit is in doubt."""
+        attempt.committing = False
+        connection = await self._connections.acquire()
+        link = self._link(connection)
+        try:
+            transaction = await self._begin(link, writes)
+            result = await operation(transaction)
+            attempt.committing = writes
+            await link.commit()
+        except DriverFailure as failure:
+            await self._recover(link, in_doubt=trouble_of(failure.cause) in (Trouble.LOST, Trouble.OTHER))
+            raise
+        except Exception:
+            attempt.committing = False
+            await self._recover(link, in_doubt=False)
+            raise
+        except BaseException:
+            # Whoever was cancelled does not wait for a rollback: without its connection the server does it.
+            await self._connections.discard(connection)
+            raise
+        await self._connections.release(connection)
+        return result, transaction.topics
+
+    async def _begin(self, link: Link, writes: bool) -> PostgresTransaction:
+        await link.control("begin_write" if writes else "begin_read")
+        now_ms = 0
+        if self._limits_each_time:
+            lock_ms, statement_ms = str(self._options.lock_timeout_ms), str(self._options.statement_timeout_ms)
+            [(now_ms, *_)] = await link.all("now_ms_with_limits", lock_ms, statement_ms)
+        elif self._clock is None:
+            [(now_ms,)] = await link.all("now_ms")
+        if self._clock is not None:
+            now_ms = self._clock.now_ms()
+        return PostgresTransaction(link, now_ms, self._families, self._options.schema, writes=writes)
+
+    async def _recover(self, link: Link, *, in_doubt: bool) -> None:
+        """Take everything back and keep the connection, or drop it with all that it did."""
+        if not in_doubt:
+            with suppress(DriverFailure):
+                await link.control("rollback")
+                await self._connections.release(link.connection)
+                return
+        await self._connections.discard(link.connection)
+
+    def _link(self, connection: Connection) -> Link:
+        return Link(connection, self._texts, self._timeout_s, self._counter)
+
+    async def _prepare(self) -> None:
+        connection = await self._connections.acquire()
+        link = self._link(connection)
+        try:
+            await prepare(link, self._options)
+        except BaseException:
+            await self._connections.discard(connection)
+            raise
+        await self._connections.release(connection)
+
+    # Waiting.
+
+    def watch(self, topic: str) -> Future[None]:
+        """A future that is done at the next change of the topic, in whatever process it happens."""
+        self._check_usable()
+        change = self._signals.watch(digest(topic))
+        # The listener looks whether somebody watches when it starts, so that it starts after this.
+        self._loop.call_soon_threadsafe(self._listener.wake)
+        return change
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """Wait for a watched change; False when the time ran out first."""
+        return await self._waiting.pause(change, timeout_ms)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run blocking file work without holding up anybody else."""
+        return await self._waiting.offload(call)
+
+    def _hear(self, payload: str) -> None:
+        self._signals.publish(self._notifier.heard(payload))
+
+    async def _send(self, payload: str) -> None:
+        connection = await self._connections.acquire()
+        link = self._link(connection)
+        try:
+            if self._pooled:
+                # Behind a pooler, the two messages of one statement reach the same server only in a transaction.
+                await link.control("begin_write")
+            await link.all("notify", channel_of(self._options.schema), payload)
+            if self._pooled:
+                await link.control("commit")
+        except BaseException:
+            await self._connections.discard(connection)
+            raise
+        await self._connections.release(connection)
+
+    def _connect_listener(self) -> Callable[[], Awaitable[Connection]]:
+        if self._address.listens_apart:
+            return self._address.connect_listener
+        return self._connections.acquire
+
+    async def _disconnect_listener(self, connection: Connection) -> None:
+        if self._address.listens_apart:
+            await farewell(connection)
+        else:
+            await self._connections.discard(connection)
+
+    # Ends.
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a coroutine of this backend to its end for a blocking caller."""
+        if self._thread is None:
+            raise InvalidRequest("store", "was opened for an event loop: open it with open_blocking for threads")
+        if os.getpid() != self._process_id:
+            close = getattr(work, "close", None)
+            if callable(close):
+                close()
+            raise self._forked()
+        result = self._thread.drive(work)
+        if self._closed:
+            self._thread.stop()
+        return result
+
+    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table, for tests that compare before with after."""
+        self._check_usable(anywhere=True)
+        return asyncio.run_coroutine_threadsafe(self.read(_dump), self._loop).result()
+
+    async def close(self) -> None:
+        """Finish what was accepted, refuse what comes later, and let everything go."""
+        if self._closed or os.getpid() != self._process_id:
+            return
+        self._closed = True
+        await self._idle.wait()
+        await self._notifier.close()
+        await self._listener.close()
+        await self._connections.close()
+        self._signals.fail_all(StoreClosed)
+
+    def _check_usable(self, *, anywhere: bool = False) -> None:
+        if os.getpid() != self._process_id:
+            raise self._forked()
+        if self._closed:
+            raise StoreClosed
+        if not anywhere and asyncio.get_running_loop() is not self._loop:
+            raise InvalidRequest("store", "belongs to the event loop on which it was opened: open one for this loop")
+
+    def _forked(self) -> HoldfastError:
+        return Unavailable("this store was opened before the process forked: open it again in the child")
+
+
+async def _dump(transaction: Transaction) -> dict[str, list[tuple[Any, ...]]]:
+    assert isinstance(transaction, PostgresTransaction)
+    return await transaction.dump()

@@ -1,0 +1,79 @@
+"""A URL becomes connections; what it keeps secret appears in no message."""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+
+from holdfast.backends.postgres.link import STATEMENT_CACHE, Connection
+from holdfast.errors import InvalidRequest
+from holdfast.records.options import PostgresOptions
+
+CONNECT_TIMEOUT_S: Final = 10.0
+SCHEMES: Final = ("postgresql", "postgres")
+
+
+class Address:
+    """Where the database is, and how connections to it are made; or a pool that somebody lends."""
+
+    def __init__(self, url: Any, options: PostgresOptions) -> None:
+        self.lent: Any = None if isinstance(url, str) else url
+        self._url = _checked("url", url) if isinstance(url, str) else ""
+        self._listen_url = self._url if options.listen_url is None else _checked("listen_url", options.listen_url)
+        self._options = options
+        self.label = "PostgreSQL" if self.lent is not None else label_of(self._url)
+        # A transaction pooler gives each transaction another server connection, and none hears anything.
+        self.can_listen = options.listen_url is not None or options.pooler == "none"
+        self.listens_apart = self.lent is None or options.listen_url is not None
+
+    async def connect(self, timeout_s: float) -> Connection:
+        """A new connection for operations."""
+        return await self._connect(self._url, min(timeout_s, CONNECT_TIMEOUT_S), pooled=self._options.pooler != "none")
+
+    async def connect_listener(self) -> Connection:
+        """A new connection that listens."""
+        apart = self._options.listen_url is not None
+        return await self._connect(
+            self._listen_url, CONNECT_TIMEOUT_S, pooled=self._options.pooler != "none" and not apart
+        )
+
+    async def _connect(self, url: str, timeout_s: float, *, pooled: bool) -> Connection:
+        settings = {"application_name": "holdfast"}
+        if not pooled:
+            settings |= {
+                "lock_timeout": str(self._options.lock_timeout_ms),
+                "statement_timeout": str(self._options.statement_timeout_ms),
+                # No user code runs inside a transaction: a client that is silent in one is gone.
+                "idle_in_transaction_session_timeout": str(self._options.statement_timeout_ms),
+                # Every statement is short: compiling one takes longer than running it.
+                "jit": "off",
+            }
+        connection = await asyncpg.connect(
+            url,
+            timeout=timeout_s,
+            statement_cache_size=0 if pooled else STATEMENT_CACHE,
+            server_settings={} if pooled else settings,
+        )
+        return cast("Connection", connection)
+
+
+def label_of(url: str) -> str:
+    """Host, port and database of a URL: what a message may say."""
+    parts = urlsplit(url)
+    host = parts.hostname or parse_qs(parts.query).get("host", ["localhost"])[0]
+    port = f":{parts.port}" if parts.port else ""
+    return f"{host}{port}{parts.path}"
+
+
+def _checked(field: str, url: str) -> str:
+    """The URL, if it can be one at all. The driver's own complaint would repeat it, password and all."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise InvalidRequest(field, "is no URL: use postgresql://user@host:port/database") from None
+    if parts.scheme not in SCHEMES:
+        raise InvalidRequest(field, "must begin with postgresql:// or postgres://")
+    return url

@@ -1,0 +1,105 @@
+"""One connection, used by one operation at a time: statements go in by name, and every wait has an end."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias
+
+from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
+from holdfast.errors import DurabilityUncertain, Unavailable
+from holdfast.statements import Statements, load_statements
+
+Values: TypeAlias = tuple[Any, ...]
+
+STATEMENT_CACHE = 512
+"""More than there are statements, so that each is prepared once for a connection."""
+
+
+class Connection(Protocol):
+    """What we use of a connection of asyncpg, whether it is our own or lent by a pool."""
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str: ...
+    async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> list[Any]: ...
+    async def add_listener(self, channel: str, callback: Any) -> None: ...
+    async def close(self, *, timeout: float | None = None) -> None: ...
+    def add_termination_listener(self, callback: Any) -> None: ...
+    def add_log_listener(self, callback: Any) -> None: ...
+    def remove_log_listener(self, callback: Any) -> None: ...
+    def is_closed(self) -> bool: ...
+    def terminate(self) -> None: ...
+
+
+class Counter:
+    """How many statements operations have run."""
+
+    __slots__ = ("statements",)
+
+    def __init__(self) -> None:
+        self.statements = 0
+
+
+@lru_cache(maxsize=64)
+def statements_of(schema: str) -> Statements:
+    """Every statement of this backend, for one schema."""
+    return load_statements("holdfast.backends.postgres", schema=schema)
+
+
+class Link:
+    """A connection with its statements and a deadline for each of them."""
+
+    __slots__ = ("_counter", "_timeout_s", "connection", "texts")
+
+    def __init__(self, connection: Connection, texts: Statements, timeout_s: float, counter: Counter) -> None:
+        self.connection = connection
+        self.texts = texts
+        self._timeout_s = timeout_s
+        self._counter = counter
+
+    async def all(self, name: str, *bindings: Any) -> list[Values]:
+        """Every row that a statement returns."""
+        self._counter.statements += 1
+        try:
+            return await self.connection.fetch(self.texts[name], *bindings, timeout=self._timeout_s)
+        except DRIVER_ERRORS as error:
+            raise DriverFailure(error) from error
+
+    async def run(self, name: str, *bindings: Any) -> int:
+        """Run a statement that changes rows, and say how many."""
+        self._counter.statements += 1
+        try:
+            status = await self.connection.execute(self.texts[name], *bindings, timeout=self._timeout_s)
+        except DRIVER_ERRORS as error:
+            raise DriverFailure(error) from error
+        return int(status.rpartition(" ")[2])
+
+    async def control(self, name: str) -> None:
+        """Run a statement that begins or ends a transaction, or several statements without parameters."""
+        await self.script(self.texts[name])
+
+    async def script(self, text: str, timeout_s: float | None = None) -> str:
+        """Run statements without parameters; what the last one answered."""
+        try:
+            return await self.connection.execute(text, timeout=timeout_s or self._timeout_s)
+        except DRIVER_ERRORS as error:
+            raise DriverFailure(error) from error
+
+    async def commit(self) -> None:
+        """Make the transaction durable, or say that it is not."""
+        warnings: list[str] = []
+
+        def heed(_: object, message: Any) -> None:
+            if getattr(message, "severity_en", None) == "WARNING":
+                warnings.append(str(getattr(message, "message", "")))
+
+        self.connection.add_log_listener(heed)
+        try:
+            status = await self.script(self.texts["commit"])
+        finally:
+            self.connection.remove_log_listener(heed)
+        if status != "COMMIT":
+            raise Unavailable("the server gave the transaction up: retry")
+        if warnings:
+            # The server warns at a commit when somebody ended its wait for a standby.
+            raise DurabilityUncertain(
+                "the commit is stored, but its replication was not confirmed", outcome="applied"
+            )

@@ -1,0 +1,116 @@
+"""A waiter misses nothing: it hears of changes by LISTEN, and whatever LISTEN may have missed is looked for again.
+
+One connection listens for the whole store, and only while somebody waits. Everybody is woken once whenever it begins to
+listen, because nobody knows what happened before; once a second, because a sender may die between its commit and its
+NOTIFY; and when the connection turns out to be dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from holdfast.backends.postgres.link import Connection
+from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
+from holdfast.errors import HoldfastError
+from holdfast.waiting import Signals
+
+POLL_S = 1.0
+"""The safety net: how long a change can stay unheard at worst."""
+
+QUIET_POLLS = 2
+"""How many polls in a row without a waiter until the connection is closed."""
+
+PING_EVERY_POLLS = 5
+PING_TIMEOUT_S = 3.0
+"""A connection that died without a word is found this way."""
+
+RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 1.0
+
+Connect = Callable[[], Awaitable[Connection]]
+
+
+class Listener:
+    """Keeps one listening connection for as long as somebody watches; lives on one event loop."""
+
+    def __init__(
+        self,
+        signals: Signals,
+        hear: Callable[[str], None],
+        *,
+        channel: str,
+        ping: str,
+        connect: Connect | None,
+        disconnect: Callable[[Connection], Awaitable[None]],
+    ) -> None:
+        self._signals = signals
+        self._hear = hear
+        self._channel = channel
+        self._ping = ping
+        self._connect = connect
+        self._disconnect = disconnect
+        self._task: asyncio.Task[None] | None = None
+        self._retry_s = RETRY_FIRST_S
+        self._closed = False
+
+    def wake(self) -> None:
+        """Somebody watches: listen. Called on the event loop, after the watch was registered."""
+        if self._task is None and not self._closed and self._signals.watched:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._signals.watched and not self._closed:
+                if self._connect is None:
+                    await asyncio.sleep(POLL_S)
+                    self._signals.publish_all()
+                else:
+                    await self._try_to_listen(self._connect)
+            # No suspension between the last look and this: a watch is seen above, or finds no task below.
+        finally:
+            self._task = None
+
+    async def _try_to_listen(self, connect: Connect) -> None:
+        try:
+            connection = await connect()
+        except (*DRIVER_ERRORS, DriverFailure, HoldfastError):
+            await self._stand_back()
+            return
+        try:
+            await self._listen(connection)
+        except DRIVER_ERRORS:
+            await self._stand_back()
+        finally:
+            await self._disconnect(connection)
+
+    async def _stand_back(self) -> None:
+        """Polling goes on while nobody can listen."""
+        self._signals.publish_all()
+        await asyncio.sleep(self._retry_s)
+        self._retry_s = min(self._retry_s * 2, RETRY_LONGEST_S)
+
+    async def _listen(self, connection: Connection) -> None:
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda *_: lost.set())
+        await connection.add_listener(self._channel, lambda *said: self._hear(str(said[3])))
+        self._retry_s = RETRY_FIRST_S
+        # Whatever happened before we listened.
+        self._signals.publish_all()
+        polls = quiet = 0
+        while quiet < QUIET_POLLS and not lost.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(lost.wait(), POLL_S)
+            polls += 1
+            quiet = 0 if self._signals.watched else quiet + 1
+            self._signals.publish_all()
+            if polls % PING_EVERY_POLLS == 0 and not lost.is_set():
+                await connection.fetch(self._ping, timeout=PING_TIMEOUT_S)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._closed = True
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])

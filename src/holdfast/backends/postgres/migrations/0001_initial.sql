@@ -1,0 +1,308 @@
+-- Makes version 1 out of an empty schema. Never edited again: a later change is a migration of its own.
+
+CREATE TABLE {schema}.settings (
+    name text COLLATE "C" NOT NULL PRIMARY KEY,
+    value bigint NOT NULL
+);
+
+-- Sequences: a number is never used again, not even after the newest row is gone.
+CREATE SEQUENCE {schema}.session_keys;
+CREATE SEQUENCE {schema}.enqueue_seqs;
+CREATE SEQUENCE {schema}.subscription_sequences;
+
+CREATE TABLE {schema}.sessions (
+    session_key bigint NOT NULL,
+    session_id text COLLATE "C" NOT NULL,
+    incarnation bigint NOT NULL,
+    family bigint NOT NULL,
+    revision bigint NOT NULL,
+    node_count bigint NOT NULL,
+    epoch bigint NOT NULL,
+    lineage bytea NOT NULL,
+    changed_at_ms bigint NOT NULL,
+    deleted_at_ms bigint,
+    created_at_ms bigint,
+    name text COLLATE "C",
+    owner text COLLATE "C",
+    model text COLLATE "C",
+    cwd text COLLATE "C",
+    parent_session_id text COLLATE "C",
+    caused_by bytea,
+    PRIMARY KEY (family, session_key)
+);
+
+CREATE UNIQUE INDEX sessions_key ON {schema}.sessions (session_key);
+CREATE UNIQUE INDEX sessions_id ON {schema}.sessions (session_id, incarnation);
+CREATE INDEX sessions_owner ON {schema}.sessions (owner, session_key)
+WHERE deleted_at_ms IS NULL AND owner IS NOT NULL;
+CREATE INDEX sessions_parent ON {schema}.sessions (parent_session_id, session_key)
+WHERE deleted_at_ms IS NULL AND parent_session_id IS NOT NULL;
+CREATE INDEX sessions_changed ON {schema}.sessions (changed_at_ms, session_key) WHERE deleted_at_ms IS NULL;
+
+CREATE TABLE {schema}.revisions (
+    session_key bigint NOT NULL,
+    revision bigint NOT NULL,
+    family bigint NOT NULL,
+    turn_id text COLLATE "C",
+    fingerprint text COLLATE "C",
+    epoch bigint NOT NULL,
+    node_count bigint NOT NULL,
+    leaf_key bigint,
+    leaf_id text COLLATE "C",
+    checkpoint_ref text COLLATE "C",
+    refs bytea NOT NULL,
+    body bytea NOT NULL,
+    committed_at_ms bigint NOT NULL,
+    PRIMARY KEY (family, session_key, revision)
+);
+
+CREATE UNIQUE INDEX revisions_turn ON {schema}.revisions (family, session_key, turn_id) WHERE turn_id IS NOT NULL;
+
+-- A node's key says where it stands (session and position), so that a session's nodes lie side by side.
+CREATE TABLE {schema}.nodes (
+    family bigint NOT NULL,
+    node_key bigint NOT NULL,
+    session_key bigint NOT NULL,
+    epoch bigint NOT NULL,
+    node_id text COLLATE "C" NOT NULL,
+    parent_key bigint,
+    kind text COLLATE "C" NOT NULL,
+    frame_id text COLLATE "C",
+    caused_by bytea,
+    created_at_ms bigint NOT NULL,
+    payload bytea NOT NULL,
+    mark bigint NOT NULL,
+    revision bigint,
+    PRIMARY KEY (family, node_key)
+);
+
+CREATE UNIQUE INDEX nodes_id ON {schema}.nodes (family, session_key, epoch, node_id);
+CREATE INDEX nodes_tombstoned ON {schema}.nodes (session_key) WHERE mark = 1;
+
+CREATE TABLE {schema}.usage (
+    family bigint NOT NULL,
+    session_key bigint NOT NULL,
+    source text COLLATE "C" NOT NULL,
+    model text COLLATE "C" NOT NULL,
+    input_tokens bigint NOT NULL,
+    output_tokens bigint NOT NULL,
+    cached_input_tokens bigint NOT NULL,
+    reasoning_tokens bigint NOT NULL,
+    place bigint NOT NULL,
+    PRIMARY KEY (family, session_key, source, model)
+);
+
+-- base_hash is reserved for contents that will be stored as a difference to another one. Bodies are compressed before
+-- they come here, so that PostgreSQL need not try again.
+CREATE TABLE {schema}.blobs (
+    family bigint NOT NULL,
+    hash text COLLATE "C" NOT NULL,
+    encoding text COLLATE "C" NOT NULL,
+    base_hash text COLLATE "C",
+    size bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (family, hash)
+);
+
+ALTER TABLE {schema}.blobs ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE TABLE {schema}.work (
+    enqueue_seq bigint NOT NULL,
+    batch_id text COLLATE "C" NOT NULL,
+    session_key bigint NOT NULL,
+    family bigint NOT NULL,
+    source_key text COLLATE "C",
+    draft_hash text COLLATE "C" NOT NULL,
+    delivery text COLLATE "C" NOT NULL,
+    slot text COLLATE "C" NOT NULL,
+    merge_key text COLLATE "C" NOT NULL,
+    available_at_ms bigint NOT NULL,
+    enqueued_at_ms bigint NOT NULL,
+    payloads bytea NOT NULL,
+    settled_state text COLLATE "C",
+    settled_at_ms bigint,
+    claim_id text COLLATE "C",
+    claim_owner text COLLATE "C",
+    claim_token_hash text COLLATE "C",
+    claim_fence bigint NOT NULL,
+    claimed_at_ms bigint,
+    claim_expires_at_ms bigint,
+    claim_exclusive bigint NOT NULL,
+    PRIMARY KEY (family, session_key, enqueue_seq)
+);
+
+CREATE UNIQUE INDEX work_batch ON {schema}.work (family, session_key, batch_id);
+CREATE UNIQUE INDEX work_source ON {schema}.work (family, session_key, source_key) WHERE source_key IS NOT NULL;
+CREATE INDEX work_unsettled ON {schema}.work (family, session_key, enqueue_seq) WHERE settled_state IS NULL;
+CREATE INDEX work_due ON {schema}.work (family, session_key, available_at_ms) WHERE settled_state IS NULL;
+CREATE INDEX work_claim ON {schema}.work (family, session_key, claim_id) WHERE claim_id IS NOT NULL;
+CREATE INDEX work_claim_expiry ON {schema}.work (family, session_key, claim_expires_at_ms) WHERE claim_id IS NOT NULL;
+CREATE INDEX work_sessions ON {schema}.work (session_key, available_at_ms) WHERE settled_state IS NULL;
+CREATE INDEX work_settled ON {schema}.work (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
+
+CREATE TABLE {schema}.leases (
+    kind text COLLATE "C" NOT NULL,
+    resource text COLLATE "C" NOT NULL,
+    owner_id text COLLATE "C",
+    token_hash text COLLATE "C",
+    fence bigint NOT NULL,
+    claimed_at_ms bigint NOT NULL,
+    expires_at_ms bigint NOT NULL,
+    PRIMARY KEY (kind, resource)
+);
+
+CREATE TABLE {schema}.attachments (
+    session_key bigint NOT NULL,
+    attachment_id text COLLATE "C" NOT NULL,
+    family bigint NOT NULL,
+    uri text COLLATE "C" NOT NULL,
+    media_type text COLLATE "C" NOT NULL,
+    byte_count bigint NOT NULL,
+    width bigint,
+    height bigint,
+    label text COLLATE "C",
+    intent_at_ms bigint NOT NULL,
+    committed_at_ms bigint,
+    PRIMARY KEY (family, session_key, attachment_id)
+);
+
+CREATE INDEX attachments_family ON {schema}.attachments (family, attachment_id);
+CREATE INDEX attachments_uncommitted ON {schema}.attachments (intent_at_ms, attachment_id, session_key)
+WHERE committed_at_ms IS NULL;
+CREATE INDEX attachments_session_uncommitted ON {schema}.attachments (family, session_key, intent_at_ms, attachment_id)
+WHERE committed_at_ms IS NULL;
+
+CREATE TABLE {schema}.attachment_objects (
+    family bigint NOT NULL,
+    attachment_id text COLLATE "C" NOT NULL,
+    hash text COLLATE "C" NOT NULL,
+    encoding text COLLATE "C" NOT NULL,
+    size bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (family, attachment_id)
+);
+
+ALTER TABLE {schema}.attachment_objects ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE TABLE {schema}.doomed_objects (
+    family bigint NOT NULL,
+    attachment_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (family, attachment_id)
+);
+
+CREATE TABLE {schema}.processes (
+    process_id text COLLATE "C" NOT NULL PRIMARY KEY,
+    registration_hash text COLLATE "C" NOT NULL,
+    status text COLLATE "C" NOT NULL,
+    waiting bigint NOT NULL,
+    definition_hash text COLLATE "C",
+    originator_session_id text COLLATE "C",
+    wake_session_id text COLLATE "C",
+    wake_frame_id text COLLATE "C",
+    event_count bigint NOT NULL,
+    created_at_ms bigint NOT NULL,
+    updated_at_ms bigint NOT NULL,
+    body bytea NOT NULL,
+    external_ref bytea,
+    wait bytea,
+    outcome bytea
+);
+
+CREATE INDEX processes_status ON {schema}.processes (status, process_id);
+CREATE INDEX processes_definition ON {schema}.processes (definition_hash, process_id) WHERE definition_hash IS NOT NULL;
+CREATE INDEX processes_originator ON {schema}.processes (originator_session_id, process_id)
+WHERE originator_session_id IS NOT NULL;
+CREATE INDEX processes_wake ON {schema}.processes (wake_session_id) WHERE wake_session_id IS NOT NULL;
+CREATE INDEX processes_ended ON {schema}.processes (updated_at_ms, process_id) WHERE status <> 'running';
+
+CREATE TABLE {schema}.events (
+    process_id text COLLATE "C" NOT NULL,
+    sequence bigint NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    payload_hash text COLLATE "C" NOT NULL,
+    replay_key text COLLATE "C",
+    terminal_state text COLLATE "C",
+    wake bytea,
+    acked bigint NOT NULL,
+    occurred_at_ms bigint NOT NULL,
+    payload bytea NOT NULL,
+    PRIMARY KEY (process_id, sequence)
+);
+
+CREATE UNIQUE INDEX events_replay ON {schema}.events (process_id, replay_key) WHERE replay_key IS NOT NULL;
+CREATE INDEX events_type ON {schema}.events (process_id, type, sequence);
+CREATE INDEX events_pending_wake ON {schema}.events (process_id, sequence) WHERE wake IS NOT NULL AND acked = 0;
+
+CREATE TABLE {schema}.grants (
+    session_id text COLLATE "C" NOT NULL,
+    frame_id text COLLATE "C" NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
+    descriptor bytea NOT NULL,
+    PRIMARY KEY (session_id, frame_id, process_id)
+);
+
+CREATE INDEX grants_process ON {schema}.grants (process_id, session_id, frame_id);
+
+CREATE TABLE {schema}.subscriptions (
+    sequence bigint NOT NULL PRIMARY KEY,
+    session_id text COLLATE "C",
+    frame_id text COLLATE "C",
+    key text COLLATE "C",
+    definition_hash text COLLATE "C" NOT NULL,
+    name text COLLATE "C",
+    source_type text COLLATE "C" NOT NULL,
+    source_key text COLLATE "C" NOT NULL,
+    target_hash text COLLATE "C",
+    enabled bigint NOT NULL,
+    created_at_ms bigint NOT NULL,
+    updated_at_ms bigint NOT NULL,
+    body bytea NOT NULL
+);
+
+-- Unique, because two registrants at once have no row yet that one could lock for the other.
+CREATE UNIQUE INDEX subscriptions_key ON {schema}.subscriptions (key, session_id, frame_id) NULLS NOT DISTINCT
+WHERE key IS NOT NULL AND enabled = 1;
+CREATE INDEX subscriptions_source ON {schema}.subscriptions (source_type, source_key, sequence);
+CREATE INDEX subscriptions_session ON {schema}.subscriptions (session_id, sequence) WHERE session_id IS NOT NULL;
+
+CREATE TABLE {schema}.occurrences (
+    occurrence_id text COLLATE "C" NOT NULL PRIMARY KEY,
+    source_type text COLLATE "C" NOT NULL,
+    source_key text COLLATE "C" NOT NULL,
+    idempotency_key text COLLATE "C" NOT NULL,
+    request_hash text COLLATE "C" NOT NULL,
+    occurred_at_ms bigint NOT NULL,
+    payload bytea NOT NULL,
+    source bytea
+);
+
+CREATE INDEX occurrences_time ON {schema}.occurrences (occurred_at_ms, occurrence_id);
+
+CREATE TABLE {schema}.deliveries (
+    occurrence_id text COLLATE "C" NOT NULL,
+    subscription_sequence bigint NOT NULL,
+    process_id text COLLATE "C" NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    reserved_at_ms bigint NOT NULL,
+    updated_at_ms bigint NOT NULL,
+    failure text COLLATE "C",
+    PRIMARY KEY (occurrence_id, subscription_sequence)
+);
+
+CREATE INDEX deliveries_process ON {schema}.deliveries (process_id);
+CREATE INDEX deliveries_subscription ON {schema}.deliveries (subscription_sequence);
+CREATE INDEX deliveries_reserved ON {schema}.deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
+WHERE state = 'reserved';
+
+CREATE TABLE {schema}.artifacts (
+    kind text COLLATE "C" NOT NULL,
+    ref text COLLATE "C" NOT NULL,
+    hash text COLLATE "C" NOT NULL,
+    encoding text COLLATE "C" NOT NULL,
+    size bigint NOT NULL,
+    stored_at_ms bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (kind, ref)
+);
+
+ALTER TABLE {schema}.artifacts ALTER COLUMN body SET STORAGE EXTERNAL;

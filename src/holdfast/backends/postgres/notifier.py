@@ -1,0 +1,76 @@
+"""Other processes hear of a change after its commit, off its transaction, and at most every two milliseconds.
+
+A NOTIFY inside a transaction takes a lock of the whole server until its commit is on disk. So topics are gathered and
+sent together. What is lost when this process dies before it sends, the slow poll of those who wait finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from hashlib import blake2b
+
+from holdfast.backends.postgres.translation import DriverFailure
+from holdfast.errors import HoldfastError
+
+EVERY_S = 0.002
+TRIES = 3
+TOPICS_A_PAYLOAD = 400
+"""PostgreSQL takes less than 8,000 bytes; a digest has 16 and a comma."""
+
+
+def digest(topic: str) -> str:
+    """A topic's short name. Two topics with the same one only wake each other for nothing."""
+    return blake2b(topic.encode(), digest_size=8).hexdigest()
+
+
+def channel_of(schema: str) -> str:
+    """The channel of a schema: channels belong to a whole database, and their names are short."""
+    return "holdfast_" + blake2b(schema.encode(), digest_size=16).hexdigest()
+
+
+class Notifier:
+    """Gathers digests of topics and sends them."""
+
+    def __init__(self, send: Callable[[str], Awaitable[None]]) -> None:
+        self._send = send
+        self._origin = secrets.token_hex(8)
+        self._pending: dict[str, None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, digests: Iterable[str]) -> None:
+        """Tell the others, soon."""
+        self._pending.update(dict.fromkeys(digests))
+        if self._pending and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def heard(self, payload: str) -> list[str]:
+        """The digests that another store sent; none if it was this one, which has told its own waiters already."""
+        origin, _, digests = payload.partition(":")
+        return [] if origin == self._origin else digests.split(",")
+
+    async def _run(self) -> None:
+        try:
+            while self._pending:
+                digests = list(self._pending)
+                self._pending.clear()
+                for first in range(0, len(digests), TOPICS_A_PAYLOAD):
+                    chosen = digests[first : first + TOPICS_A_PAYLOAD]
+                    await self._try_to_send(f"{self._origin}:{','.join(chosen)}")
+                await asyncio.sleep(EVERY_S)
+        finally:
+            self._task = None
+
+    async def _try_to_send(self, payload: str) -> None:
+        for _ in range(TRIES):
+            try:
+                await self._send(payload)
+            except (DriverFailure, HoldfastError):
+                continue
+            return
+
+    async def close(self) -> None:
+        """Send what is left."""
+        while self._task is not None:
+            await asyncio.wait([self._task])

@@ -1,0 +1,311 @@
+"""A connection belongs to one operation at a time, is dropped when in doubt, and never outlives its time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from holdfast.backends.postgres.link import Connection
+from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
+from holdfast.errors import PoolTimeout, StoreClosed
+from holdfast.records.options import PostgresOptions
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long a connection may take to say goodbye before it is cut off."""
+
+TIDY_LEAST_S, TIDY_MOST_S = 0.02, 30.0
+"""How often unused connections are looked after."""
+
+
+class Connections(Protocol):
+    """Where operations get their connections from."""
+
+    async def acquire(self) -> Connection:
+        """A connection that nobody else uses; `PoolTimeout` if none becomes free in time."""
+        ...
+
+    async def release(self, connection: Connection) -> None:
+        """Give back a connection that is in no transaction."""
+        ...
+
+    async def discard(self, connection: Connection) -> None:
+        """Drop a connection whose state is in doubt."""
+        ...
+
+    async def distrust(self) -> None:
+        """Drop every unused connection: the server may have gone, and they with it."""
+        ...
+
+    async def close(self) -> None:
+        """Let everything go that is ours."""
+        ...
+
+
+class Pooled:
+    """A connection of ours and its age."""
+
+    __slots__ = ("born_s", "connection", "idle_since_s")
+
+    def __init__(self, connection: Connection, now_s: float) -> None:
+        self.connection = connection
+        self.born_s = now_s
+        self.idle_since_s = now_s
+
+
+class Pool:
+    """Implements `Connections` with connections of our own. Lives on one event loop."""
+
+    def __init__(self, connect: Callable[[float], Awaitable[Connection]], options: PostgresOptions) -> None:
+        self._connect = connect
+        self._most = options.max_connections
+        self._least = min(options.min_connections, options.max_connections)
+        self._acquire_s = options.acquire_timeout_ms / 1000
+        self._idle_s = options.idle_timeout_ms / 1000
+        self._lifetime_s = options.max_lifetime_ms / 1000
+        self._idle: list[Pooled] = []
+        self._used: dict[Connection, Pooled] = {}
+        self._opening = 0
+        self._waiters: deque[asyncio.Future[Pooled | None]] = deque()
+        self._tidying: asyncio.TimerHandle | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        """How many connections there are, including those about to be."""
+        return len(self._idle) + len(self._used) + self._opening
+
+    async def fill(self) -> None:
+        """Open as many connections as are kept at least."""
+        while self.size < self._least and not self._closed:
+            self._opening += 1
+            pooled = await self._open(time.monotonic() + self._acquire_s)
+            self._used[pooled.connection] = pooled
+            await self.release(pooled.connection)
+
+    async def acquire(self) -> Connection:
+        """The most recently used connection, a new one, or the next that is given back, in the order of asking."""
+        deadline_s = time.monotonic() + self._acquire_s
+        pooled: Pooled | None = None
+        if self._closed:
+            raise StoreClosed
+        if not self._waiters:
+            pooled = self._take_idle()
+        if pooled is None:
+            if not self._waiters and self.size < self._most:
+                self._opening += 1
+            else:
+                pooled = await self._wait(deadline_s)
+            if pooled is None:
+                pooled = await self._open(deadline_s)
+        self._used[pooled.connection] = pooled
+        return pooled.connection
+
+    def _take_idle(self) -> Pooled | None:
+        while self._idle:
+            pooled = self._idle.pop()
+            if not pooled.connection.is_closed() and not self._expired(pooled):
+                return pooled
+            self._part_with(pooled.connection)
+        return None
+
+    def _expired(self, pooled: Pooled) -> bool:
+        return time.monotonic() - pooled.born_s >= self._lifetime_s
+
+    async def _wait(self, deadline_s: float) -> Pooled | None:
+        """The next connection that is given back, or None: the right to open one."""
+        waiter: asyncio.Future[Pooled | None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            return await asyncio.wait_for(asyncio.shield(waiter), max(0.0, deadline_s - time.monotonic()))
+        except TimeoutError:
+            self._give_up(waiter)
+            raise self._too_late() from None
+        except BaseException:
+            self._give_up(waiter)
+            raise
+
+    def _give_up(self, waiter: asyncio.Future[Pooled | None]) -> None:
+        if not waiter.done():
+            waiter.cancel()
+            with suppress(ValueError):
+                self._waiters.remove(waiter)
+        elif not waiter.cancelled() and waiter.exception() is None:
+            # It was served in the same moment: pass it on.
+            pooled = waiter.result()
+            if pooled is None:
+                self._opening -= 1
+                self._offer_room()
+            else:
+                self._offer(pooled)
+
+    def _too_late(self) -> PoolTimeout:
+        return PoolTimeout(
+            f"none of the {self._most} connections became free within {int(self._acquire_s * 1000)} ms: "
+            "retry, or raise max_connections or acquire_timeout_ms"
+        )
+
+    async def _open(self, deadline_s: float) -> Pooled:
+        """Make use of the right to open one."""
+        try:
+            connection = await self._connect(max(0.001, deadline_s - time.monotonic()))
+        except BaseException as error:
+            self._opening -= 1
+            self._offer_room()
+            if isinstance(error, DRIVER_ERRORS):
+                raise DriverFailure(error) from error
+            raise
+        self._opening -= 1
+        pooled = Pooled(connection, time.monotonic())
+        if self._closed:
+            self._part_with(connection)
+            raise StoreClosed
+        return pooled
+
+    async def release(self, connection: Connection) -> None:
+        """Give it to whoever waits, or keep it for the next."""
+        pooled = self._used.pop(connection)
+        if self._closed or connection.is_closed() or self._expired(pooled):
+            self._part_with(connection)
+            self._offer_room()
+        else:
+            pooled.idle_since_s = time.monotonic()
+            self._offer(pooled)
+
+    def _offer(self, pooled: Pooled) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(pooled)
+                return
+        self._idle.append(pooled)
+        self._tidy_later()
+
+    def _offer_room(self) -> None:
+        """Let the next waiter open a connection where one has gone."""
+        while self._waiters and self.size < self._most:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._opening += 1
+                waiter.set_result(None)
+                return
+
+    async def discard(self, connection: Connection) -> None:
+        """Cut it off."""
+        self._used.pop(connection, None)
+        connection.terminate()
+        self._offer_room()
+
+    async def distrust(self) -> None:
+        """Cut off every unused connection."""
+        unused, self._idle = self._idle, []
+        for pooled in unused:
+            pooled.connection.terminate()
+        self._offer_room()
+
+    def _part_with(self, connection: Connection) -> None:
+        """Say goodbye without making anybody wait."""
+        if connection.is_closed():
+            return
+        chore = asyncio.get_running_loop().create_task(farewell(connection))
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+    # Tidying.
+
+    def _tidy_later(self) -> None:
+        if self._tidying is None and not self._closed:
+            every_s = min(max(min(self._idle_s, self._lifetime_s) / 2, TIDY_LEAST_S), TIDY_MOST_S)
+            self._tidying = asyncio.get_running_loop().call_later(every_s, self._tidy)
+
+    def _tidy(self) -> None:
+        """Part with connections that are too old, or unused for too long and not needed as a minimum."""
+        self._tidying = None
+        now_s = time.monotonic()
+        kept: list[Pooled] = []
+        spare = self.size - self._least
+        for pooled in self._idle:
+            idle = now_s - pooled.idle_since_s >= self._idle_s and spare > 0
+            if idle or self._expired(pooled) or pooled.connection.is_closed():
+                spare -= 1
+                self._part_with(pooled.connection)
+            else:
+                kept.append(pooled)
+        self._idle = kept
+        if self.size < self._least:
+            chore = asyncio.get_running_loop().create_task(self._refill())
+            self._chores.add(chore)
+            chore.add_done_callback(self._chores.discard)
+        if self._idle:
+            self._tidy_later()
+
+    async def _refill(self) -> None:
+        with suppress(DriverFailure, StoreClosed):
+            await self.fill()
+
+    async def close(self) -> None:
+        """Refuse those who wait, and close what is unused; what is in use is closed when it is given back."""
+        self._closed = True
+        if self._tidying is not None:
+            self._tidying.cancel()
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(StoreClosed())
+        unused, self._idle = self._idle, []
+        for pooled in unused:
+            self._part_with(pooled.connection)
+        if self._chores:
+            await asyncio.wait(self._chores)
+
+
+class LentPool:
+    """Implements `Connections` with a pool of the caller's, which stays his."""
+
+    def __init__(self, pool: Any, options: PostgresOptions) -> None:
+        self._pool = pool
+        self._acquire_ms = options.acquire_timeout_ms
+
+    async def acquire(self) -> Connection:
+        """One of his connections."""
+        try:
+            connection: Connection = await self._pool.acquire(timeout=self._acquire_ms / 1000)
+        except TimeoutError as error:
+            raise PoolTimeout(f"no connection of the pool became free within {self._acquire_ms} ms: retry") from error
+        except DRIVER_ERRORS as error:
+            raise DriverFailure(error) from error
+        return connection
+
+    async def release(self, connection: Connection) -> None:
+        """Give it back."""
+        try:
+            await self._pool.release(connection)
+        except DRIVER_ERRORS:
+            # His pool notices by itself that the connection is broken.
+            connection.terminate()
+
+    async def discard(self, connection: Connection) -> None:
+        """Cut it off; his pool opens another one when it needs one."""
+        connection.terminate()
+        with suppress(*DRIVER_ERRORS):
+            await self._pool.release(connection)
+
+    async def distrust(self) -> None:
+        """His pool replaces its connections one by one as they are asked for."""
+        with suppress(*DRIVER_ERRORS):
+            await self._pool.expire_connections()
+
+    async def close(self) -> None:
+        """The pool is his."""
+
+
+async def farewell(connection: Connection) -> None:
+    """Close a connection politely, or cut it off."""
+    try:
+        await connection.close(timeout=CLOSE_TIMEOUT_S)
+    except DRIVER_ERRORS:
+        connection.terminate()

@@ -1,0 +1,35 @@
+-- Artifacts.
+
+-- name: find_artifact
+SELECT
+    kind, ref, hash, encoding, size, stored_at_ms, body
+FROM {schema}.artifacts
+WHERE kind = $1::text
+    AND ref = $2::text
+
+-- name: save_artifact
+INSERT INTO {schema}.artifacts (
+    kind, ref, hash, encoding, size, stored_at_ms, body
+) VALUES (
+    $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bytea
+)
+ON CONFLICT (kind, ref) DO UPDATE
+SET
+    hash = excluded.hash,
+    encoding = excluded.encoding,
+    size = excluded.size,
+    stored_at_ms = excluded.stored_at_ms,
+    body = excluded.body
+
+-- name: drop_artifact
+DELETE FROM {schema}.artifacts
+WHERE kind = $1::text
+    AND ref = $2::text
+
+-- name: scan_artifacts
+SELECT
+    kind, ref, hash, encoding, size, stored_at_ms, body
+FROM {schema}.artifacts
+WHERE (kind, ref) > ($1::text, $2::text)
+ORDER BY kind, ref
+LIMIT $3::bigint

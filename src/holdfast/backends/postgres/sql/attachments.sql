@@ -1,0 +1,164 @@
+-- The attachment manifest, and attachment bytes.
+
+-- name: find_attachment
+SELECT
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM {schema}.attachments
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND attachment_id = $3::text
+
+-- name: lock_attachment
+SELECT
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM {schema}.attachments
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND attachment_id = $3::text
+FOR UPDATE
+
+-- name: save_attachment
+INSERT INTO {schema}.attachments (
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+) VALUES (
+    $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::bigint, $7::bigint, $8::bigint, $9::text, $10::bigint,
+    $11::bigint
+)
+ON CONFLICT (family, session_key, attachment_id) DO UPDATE
+SET
+    uri = excluded.uri,
+    media_type = excluded.media_type,
+    byte_count = excluded.byte_count,
+    width = excluded.width,
+    height = excluded.height,
+    label = excluded.label,
+    intent_at_ms = excluded.intent_at_ms,
+    committed_at_ms = excluded.committed_at_ms
+
+-- name: stamp_attachments
+UPDATE {schema}.attachments
+SET committed_at_ms = $4::bigint
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND attachment_id = ANY($3::text[])
+    AND committed_at_ms IS NULL
+
+-- name: forget_attachment
+DELETE FROM {schema}.attachments
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND attachment_id = $3::text
+
+-- name: list_attachments
+SELECT
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM {schema}.attachments
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND attachment_id > $3::text
+ORDER BY attachment_id
+LIMIT $4::bigint
+
+-- name: list_uncommitted
+SELECT
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM {schema}.attachments
+WHERE committed_at_ms IS NULL
+    AND intent_at_ms <= $1::bigint
+    AND (intent_at_ms, attachment_id, session_key) > ($2::bigint, $3::text, $4::bigint)
+ORDER BY intent_at_ms, attachment_id, session_key
+LIMIT $5::bigint
+
+-- Differs: a commit may be making one permanent just now; then it is waited for and left out.
+-- name: lock_uncommitted
+SELECT
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM {schema}.attachments
+WHERE committed_at_ms IS NULL
+    AND intent_at_ms <= $1::bigint
+    AND (intent_at_ms, attachment_id, session_key) > ($2::bigint, $3::text, $4::bigint)
+ORDER BY intent_at_ms, attachment_id, session_key
+LIMIT $5::bigint
+FOR UPDATE
+
+-- name: list_session_uncommitted
+SELECT
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM {schema}.attachments
+WHERE committed_at_ms IS NULL
+    AND family = $6::bigint
+    AND session_key = $7::bigint
+    AND intent_at_ms <= $1::bigint
+    AND (intent_at_ms, attachment_id, session_key) > ($2::bigint, $3::text, $4::bigint)
+ORDER BY intent_at_ms, attachment_id, session_key
+LIMIT $5::bigint
+
+-- name: copy_committed_attachments
+INSERT INTO {schema}.attachments (
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+)
+SELECT
+    $3::bigint, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM {schema}.attachments
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND committed_at_ms IS NOT NULL
+ON CONFLICT (family, session_key, attachment_id) DO NOTHING
+
+-- name: attachment_is_referenced
+SELECT EXISTS (
+    SELECT 1
+    FROM {schema}.attachments
+    WHERE family = $1::bigint
+        AND attachment_id = $2::text
+)
+
+-- name: put_object
+INSERT INTO {schema}.attachment_objects (
+    family, attachment_id, hash, encoding, size, body
+) VALUES (
+    $1::bigint, $2::text, $3::text, $4::text, $5::bigint, $6::bytea
+)
+ON CONFLICT (family, attachment_id) DO NOTHING
+
+-- name: get_object
+SELECT
+    hash, encoding, size, body
+FROM {schema}.attachment_objects
+WHERE family = $1::bigint
+    AND attachment_id = $2::text
+
+-- name: drop_object
+DELETE FROM {schema}.attachment_objects
+WHERE family = $1::bigint
+    AND attachment_id = $2::text
+RETURNING octet_length(body)
+
+-- name: doom_object
+INSERT INTO {schema}.doomed_objects (
+    family, attachment_id
+) VALUES (
+    $1::bigint, $2::text
+)
+ON CONFLICT DO NOTHING
+
+-- name: list_doomed
+SELECT
+    family, attachment_id
+FROM {schema}.doomed_objects
+ORDER BY family, attachment_id
+LIMIT $1::bigint
+
+-- name: forget_doomed
+DELETE FROM {schema}.doomed_objects
+WHERE family = $1::bigint
+    AND attachment_id = $2::text

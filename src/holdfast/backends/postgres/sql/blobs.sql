@@ -1,0 +1,61 @@
+-- Contents, shared by a family.
+
+-- name: load_blobs
+SELECT
+    hash, encoding, size, body
+FROM {schema}.blobs
+WHERE family = $1::bigint
+    AND hash = ANY($2::text[])
+
+-- name: scan_blobs
+SELECT
+    hash, encoding, size, body
+FROM {schema}.blobs
+WHERE family = $1::bigint
+    AND hash > $2::text
+ORDER BY hash
+LIMIT $3::bigint
+
+-- name: unreferenced_blobs
+SELECT
+    blob.hash,
+    octet_length(blob.body)
+FROM {schema}.blobs AS blob
+WHERE blob.family = $1::bigint
+    AND NOT EXISTS (
+        SELECT 1
+        FROM (
+            SELECT jsonb_array_elements_text(convert_from(refs, 'UTF8')::jsonb) AS hash
+            FROM {schema}.revisions
+            WHERE family = $1::bigint
+        ) AS ref
+        WHERE ref.hash = blob.hash
+    )
+ORDER BY blob.hash
+LIMIT $2::bigint
+
+-- name: drop_blobs
+DELETE FROM {schema}.blobs
+WHERE family = $1::bigint
+    AND hash = ANY($2::text[])
+
+-- name: blob_census
+SELECT
+    (
+        SELECT count(*)
+        FROM {schema}.revisions
+        WHERE family = $1::bigint
+    ),
+    (
+        SELECT count(DISTINCT ref.hash)
+        FROM (
+            SELECT jsonb_array_elements_text(convert_from(refs, 'UTF8')::jsonb) AS hash
+            FROM {schema}.revisions
+            WHERE family = $1::bigint
+        ) AS ref
+    ),
+    (
+        SELECT count(*)
+        FROM {schema}.blobs
+        WHERE family = $1::bigint
+    )

@@ -1,0 +1,118 @@
+-- Every column of every row of every table, for tests that compare before with after.
+
+-- name: dump_settings
+SELECT
+    name, value
+FROM {schema}.settings
+ORDER BY name
+
+-- name: dump_sessions
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+ORDER BY session_key
+
+-- name: dump_revisions
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM {schema}.revisions
+ORDER BY session_key, revision
+
+-- name: dump_nodes
+SELECT
+    family, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload,
+    mark, revision
+FROM {schema}.nodes
+ORDER BY node_key
+
+-- name: dump_usage
+SELECT
+    family, session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens,
+    place
+FROM {schema}.usage
+ORDER BY session_key, source, model
+
+-- name: dump_blobs
+SELECT
+    family, hash, encoding, base_hash, size, body
+FROM {schema}.blobs
+ORDER BY family, hash
+
+-- name: dump_work
+SELECT
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+FROM {schema}.work
+ORDER BY enqueue_seq
+
+-- name: dump_leases
+SELECT
+    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+FROM {schema}.leases
+ORDER BY kind, resource
+
+-- name: dump_attachments
+SELECT
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM {schema}.attachments
+ORDER BY session_key, attachment_id
+
+-- name: dump_attachment_objects
+SELECT
+    family, attachment_id, hash, encoding, size, body
+FROM {schema}.attachment_objects
+ORDER BY family, attachment_id
+
+-- name: dump_doomed_objects
+SELECT
+    family, attachment_id
+FROM {schema}.doomed_objects
+ORDER BY family, attachment_id
+
+-- name: dump_processes
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+ORDER BY process_id
+
+-- name: dump_events
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM {schema}.events
+ORDER BY process_id, sequence
+
+-- name: dump_grants
+SELECT
+    session_id, frame_id, process_id, descriptor
+FROM {schema}.grants
+ORDER BY session_id, frame_id, process_id
+
+-- name: dump_subscriptions
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+ORDER BY sequence
+
+-- name: dump_occurrences
+SELECT
+    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+FROM {schema}.occurrences
+ORDER BY occurrence_id
+
+-- name: dump_deliveries
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+FROM {schema}.deliveries
+ORDER BY occurrence_id, subscription_sequence
+
+-- name: dump_artifacts
+SELECT
+    kind, ref, hash, encoding, size, stored_at_ms, body
+FROM {schema}.artifacts
+ORDER BY kind, ref

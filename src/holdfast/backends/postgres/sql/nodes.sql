@@ -1,0 +1,188 @@
+-- Nodes. Each is read with its parent's id, which the parent's own row holds. Parents are of the same family.
+
+-- name: insert_nodes
+INSERT INTO {schema}.nodes (
+    family, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload,
+    mark, revision
+)
+SELECT
+    $1::bigint, node.*
+FROM unnest(
+    $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[], $7::text[], $8::text[], $9::bytea[],
+    $10::bigint[], $11::bytea[], $12::bigint[], $13::bigint[]
+) AS node
+
+-- name: find_nodes
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS segment (session_key, epoch, last_key)
+JOIN {schema}.nodes AS node
+    ON node.family = $1::bigint
+        AND node.session_key = segment.session_key
+        AND node.epoch = segment.epoch
+        AND node.node_id = ANY($5::text[])
+        AND node.node_key <= segment.last_key
+LEFT JOIN {schema}.nodes AS parent
+    ON parent.family = $1::bigint
+        AND parent.node_key = node.parent_key
+ORDER BY node.node_key
+
+-- A parent is older than its child, so a step always goes to a smaller key: a damaged row cannot make this run in
+-- circles.
+-- name: read_path
+WITH RECURSIVE path AS (
+    SELECT
+        node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+        node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        1::bigint AS depth
+    FROM {schema}.nodes AS node
+    WHERE node.family = $1::bigint
+        AND node.node_key = $2::bigint
+        AND node.mark = 0
+    UNION ALL
+    SELECT
+        node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+        node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        path.depth + 1
+    FROM path
+    JOIN {schema}.nodes AS node
+        ON node.family = $1::bigint
+            AND node.node_key = path.parent_key
+    WHERE path.parent_key < path.node_key
+        AND node.mark = 0
+        AND path.depth < $3::bigint
+)
+SELECT
+    path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
+    path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
+    parent.node_id
+FROM path
+LEFT JOIN {schema}.nodes AS parent
+    ON parent.family = $1::bigint
+        AND parent.node_key = path.parent_key
+ORDER BY path.node_key DESC
+
+-- name: read_nodes_up
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM {schema}.nodes AS node
+LEFT JOIN {schema}.nodes AS parent
+    ON parent.family = $1::bigint
+        AND parent.node_key = node.parent_key
+WHERE node.family = $1::bigint
+    AND node.node_key BETWEEN $2::bigint AND $3::bigint
+    AND node.epoch = $4::bigint
+    AND node.mark = 0
+    AND ($5::text IS NULL OR node.kind = $5::text)
+ORDER BY node.node_key
+LIMIT $6::bigint
+
+-- name: read_nodes_down
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM {schema}.nodes AS node
+LEFT JOIN {schema}.nodes AS parent
+    ON parent.family = $1::bigint
+        AND parent.node_key = node.parent_key
+WHERE node.family = $1::bigint
+    AND node.node_key BETWEEN $2::bigint AND $3::bigint
+    AND node.epoch = $4::bigint
+    AND node.mark = 0
+    AND ($5::text IS NULL OR node.kind = $5::text)
+ORDER BY node.node_key DESC
+LIMIT $6::bigint
+
+-- name: scan_nodes
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM {schema}.nodes AS node
+LEFT JOIN {schema}.nodes AS parent
+    ON parent.family = $1::bigint
+        AND parent.node_key = node.parent_key
+WHERE node.family = $1::bigint
+    AND node.node_key > $2::bigint
+    AND node.node_key <= $3::bigint
+ORDER BY node.node_key
+LIMIT $4::bigint
+
+-- name: mark_nodes
+UPDATE {schema}.nodes
+SET mark = 1
+WHERE family = $1::bigint
+    AND mark = 0
+    AND node_key = ANY($2::bigint[])
+
+-- Differs: found by the index of tombstoned nodes and locked, so that two at work at once share them out.
+-- name: vacuum_nodes
+WITH found AS (
+    SELECT
+        family, node_key
+    FROM {schema}.nodes
+    WHERE mark = 1
+        AND ($3::bigint IS NULL OR session_key = $3::bigint)
+    LIMIT $1::bigint
+    FOR UPDATE
+)
+UPDATE {schema}.nodes AS node
+SET
+    mark = 2,
+    payload = $2::bytea,
+    caused_by = NULL
+FROM found
+WHERE node.family = found.family
+    AND node.node_key = found.node_key
+
+-- One step for each epoch, however many nodes it has.
+-- name: node_epochs
+WITH RECURSIVE found (epoch) AS (
+    SELECT min(epoch)
+    FROM {schema}.nodes
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+    UNION ALL
+    SELECT (
+        SELECT min(epoch)
+        FROM {schema}.nodes
+        WHERE family = $1::bigint
+            AND session_key = $2::bigint
+            AND epoch > found.epoch
+    )
+    FROM found
+    WHERE found.epoch IS NOT NULL
+)
+SELECT epoch
+FROM found
+WHERE epoch IS NOT NULL
+
+-- The highest first, so that what is left after a stop at the limit still has its parents. An epoch ends where the next
+-- one begins, and nodes beyond that need no look.
+-- name: drop_nodes
+DELETE FROM {schema}.nodes
+WHERE family = $1::bigint
+    AND node_key IN (
+        SELECT node_key
+        FROM {schema}.nodes
+        WHERE family = $1::bigint
+            AND node_key > $5::bigint
+            AND node_key <= $3::bigint + coalesce(
+                (
+                    SELECT min(epoch)
+                    FROM {schema}.nodes
+                    WHERE family = $1::bigint
+                        AND session_key = $2::bigint
+                        AND epoch > $4::bigint
+                ),
+                $6::bigint
+            )
+            AND epoch = $4::bigint
+        ORDER BY node_key DESC
+        LIMIT $7::bigint
+    )

@@ -1,0 +1,207 @@
+-- Processes and their events.
+
+-- name: find_process
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+WHERE process_id = $1::text
+
+-- Differs: whoever may write holds the row, so that two transactions on one process never interleave.
+-- name: lock_process
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+WHERE process_id = $1::text
+FOR UPDATE
+
+-- name: insert_process
+INSERT INTO {schema}.processes (
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+) VALUES (
+    $1::text, $2::text, $3::text, $4::bigint, $5::text, $6::text, $7::text, $8::text, $9::bigint, $10::bigint,
+    $11::bigint, $12::bytea, $13::bytea, $14::bytea, $15::bytea
+)
+
+-- name: save_process
+UPDATE {schema}.processes
+SET
+    registration_hash = $2::text,
+    status = $3::text,
+    waiting = $4::bigint,
+    definition_hash = $5::text,
+    originator_session_id = $6::text,
+    wake_session_id = $7::text,
+    wake_frame_id = $8::text,
+    event_count = $9::bigint,
+    created_at_ms = $10::bigint,
+    updated_at_ms = $11::bigint,
+    body = $12::bytea,
+    external_ref = $13::bytea,
+    wait = $14::bytea,
+    outcome = $15::bytea
+WHERE process_id = $1::text
+
+-- name: list_processes
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+WHERE process_id > $1::text
+    AND ($3::bigint IS NULL OR waiting = $3::bigint)
+ORDER BY process_id
+LIMIT $2::bigint
+
+-- name: list_processes_of_status
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+WHERE process_id > $1::text
+    AND status = $4::text
+    AND ($3::bigint IS NULL OR waiting = $3::bigint)
+ORDER BY process_id
+LIMIT $2::bigint
+
+-- name: list_processes_of_definition
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+WHERE process_id > $1::text
+    AND definition_hash = $5::text
+    AND ($4::text IS NULL OR status = $4::text)
+    AND ($3::bigint IS NULL OR waiting = $3::bigint)
+ORDER BY process_id
+LIMIT $2::bigint
+
+-- name: list_processes_of_originator
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+WHERE process_id > $1::text
+    AND originator_session_id = $6::text
+    AND ($5::text IS NULL OR definition_hash = $5::text)
+    AND ($4::text IS NULL OR status = $4::text)
+    AND ($3::bigint IS NULL OR waiting = $3::bigint)
+ORDER BY process_id
+LIMIT $2::bigint
+
+-- name: clear_wake_targets
+UPDATE {schema}.processes
+SET
+    wake_session_id = NULL,
+    wake_frame_id = NULL,
+    updated_at_ms = $2::bigint
+WHERE wake_session_id = $1::text
+
+-- name: insert_event
+INSERT INTO {schema}.events (
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+) VALUES (
+    $1::text, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::bytea, $8::bigint, $9::bigint, $10::bytea
+)
+
+-- name: find_event
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM {schema}.events
+WHERE process_id = $1::text
+    AND sequence = $2::bigint
+
+-- name: find_replay
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM {schema}.events
+WHERE process_id = $1::text
+    AND replay_key = $2::text
+
+-- name: list_events
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM {schema}.events
+WHERE process_id = $1::text
+    AND sequence > $2::bigint
+ORDER BY sequence
+LIMIT $3::bigint
+
+-- name: list_events_of_type
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM {schema}.events
+WHERE process_id = $1::text
+    AND type = $4::text
+    AND sequence > $2::bigint
+ORDER BY sequence
+LIMIT $3::bigint
+
+-- name: list_pending_wakes
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM {schema}.events
+WHERE process_id = $1::text
+    AND sequence > $2::bigint
+    AND wake IS NOT NULL
+    AND acked = 0
+    AND ($4::text IS NULL OR type = $4::text)
+ORDER BY sequence
+LIMIT $3::bigint
+
+-- name: recent_events
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM {schema}.events
+WHERE process_id = $1::text
+ORDER BY sequence DESC
+LIMIT $2::bigint
+
+-- name: count_events
+SELECT count(*)
+FROM {schema}.events
+WHERE process_id = $1::text
+    AND type = $2::text
+    AND sequence <= $3::bigint
+
+-- name: ack_wake
+UPDATE {schema}.events
+SET acked = 1
+WHERE process_id = $1::text
+    AND sequence = $2::bigint
+    AND wake IS NOT NULL
+
+-- name: ended_processes
+SELECT process_id
+FROM {schema}.processes
+WHERE status <> 'running'
+    AND updated_at_ms <= $1::bigint
+ORDER BY updated_at_ms, process_id
+LIMIT $2::bigint
+
+-- name: lock_ended_processes
+SELECT process_id
+FROM {schema}.processes
+WHERE status <> 'running'
+    AND updated_at_ms <= $1::bigint
+ORDER BY updated_at_ms, process_id
+LIMIT $2::bigint
+FOR UPDATE
+
+-- name: count_events_of_processes
+SELECT count(*)
+FROM {schema}.events
+WHERE process_id = ANY($1::text[])
+
+-- name: drop_events_of_processes
+DELETE FROM {schema}.events
+WHERE process_id = ANY($1::text[])
+
+-- name: drop_grants_of_processes
+DELETE FROM {schema}.grants
+WHERE process_id = ANY($1::text[])
+
+-- name: drop_processes
+DELETE FROM {schema}.processes
+WHERE process_id = ANY($1::text[])

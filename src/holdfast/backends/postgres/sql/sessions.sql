@@ -1,0 +1,255 @@
+-- Sessions, their revisions and usage.
+
+-- name: find_session
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+WHERE session_id = $1::text
+ORDER BY incarnation DESC
+LIMIT 1
+
+-- Differs: whoever may write holds the row, so that two transactions on one session never interleave.
+-- name: lock_session
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+WHERE session_id = $1::text
+ORDER BY incarnation DESC
+LIMIT 1
+FOR UPDATE
+
+-- name: session_ids
+SELECT
+    session_key, session_id
+FROM {schema}.sessions
+WHERE session_key = ANY($1::bigint[])
+
+-- Differs: which family a session belongs to never changes, and is looked up once.
+-- name: find_families
+SELECT
+    session_key, family
+FROM {schema}.sessions
+WHERE session_key = ANY($1::bigint[])
+
+-- name: insert_session
+WITH fresh AS (
+    SELECT nextval('{schema}.session_keys') AS session_key
+)
+INSERT INTO {schema}.sessions (
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+)
+SELECT
+    fresh.session_key, $1::text, $2::bigint,
+    CASE WHEN $3::bigint = 0 THEN fresh.session_key ELSE $3::bigint END,
+    $4::bigint, $5::bigint, $6::bigint, $7::bytea, $8::bigint, $9::bigint, $10::bigint, $11::text, $12::text,
+    $13::text, $14::text, $15::text, $16::bytea
+FROM fresh
+RETURNING
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+
+-- name: save_session
+UPDATE {schema}.sessions
+SET
+    session_id = $2::text,
+    incarnation = $3::bigint,
+    revision = $5::bigint,
+    node_count = $6::bigint,
+    epoch = $7::bigint,
+    lineage = $8::bytea,
+    changed_at_ms = $9::bigint,
+    deleted_at_ms = $10::bigint,
+    created_at_ms = $11::bigint,
+    name = $12::text,
+    owner = $13::text,
+    model = $14::text,
+    cwd = $15::text,
+    parent_session_id = $16::text,
+    caused_by = $17::bytea
+WHERE family = $4::bigint
+    AND session_key = $1::bigint
+
+-- name: list_sessions
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+WHERE session_key > $1::bigint
+    AND deleted_at_ms IS NULL
+ORDER BY session_key
+LIMIT $2::bigint
+
+-- name: list_sessions_of_owner
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+WHERE owner = $3::text
+    AND session_key > $1::bigint
+    AND deleted_at_ms IS NULL
+ORDER BY session_key
+LIMIT $2::bigint
+
+-- name: list_sessions_of_parent
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+WHERE parent_session_id = $4::text
+    AND session_key > $1::bigint
+    AND deleted_at_ms IS NULL
+    AND ($3::text IS NULL OR owner = $3::text)
+ORDER BY session_key
+LIMIT $2::bigint
+
+-- name: list_sessions_changed
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+WHERE (changed_at_ms, session_key) > ($5::bigint, $1::bigint)
+    AND deleted_at_ms IS NULL
+    AND ($3::text IS NULL OR owner = $3::text)
+    AND ($4::text IS NULL OR parent_session_id = $4::text)
+ORDER BY changed_at_ms, session_key
+LIMIT $2::bigint
+
+-- name: family_sessions
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+WHERE family = $1::bigint
+ORDER BY session_key
+
+-- Differs: nobody in the family commits, forks or attaches while what it shares is being judged.
+-- name: lock_family
+SELECT session_key
+FROM {schema}.sessions
+WHERE family = $1::bigint
+ORDER BY session_key
+FOR UPDATE
+
+-- One step for each family, however many sessions it has.
+-- name: list_families
+WITH RECURSIVE found (family) AS (
+    SELECT min(family)
+    FROM {schema}.sessions
+    WHERE family > $1::bigint
+    UNION ALL
+    SELECT (
+        SELECT min(family)
+        FROM {schema}.sessions
+        WHERE family > found.family
+    )
+    FROM found
+    WHERE found.family IS NOT NULL
+)
+SELECT family
+FROM found
+WHERE family IS NOT NULL
+LIMIT $2::bigint
+
+-- name: find_revision
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND revision = $3::bigint
+
+-- name: list_revisions
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND revision > $3::bigint
+ORDER BY revision
+LIMIT $4::bigint
+
+-- name: list_revisions_down
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND revision < $3::bigint
+ORDER BY revision DESC
+LIMIT $4::bigint
+
+-- name: revision_epochs
+SELECT
+    epoch,
+    max(node_count)
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+GROUP BY epoch
+ORDER BY epoch
+
+-- name: count_revisions
+SELECT count(*)
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND revision < $3::bigint
+
+-- name: drop_revisions
+DELETE FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND revision IN (
+        SELECT revision
+        FROM {schema}.revisions
+        WHERE family = $1::bigint
+            AND session_key = $2::bigint
+            AND revision < $3::bigint
+        ORDER BY revision
+        LIMIT $4::bigint
+    )
+
+-- name: read_ledger
+SELECT
+    source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+FROM {schema}.usage
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+ORDER BY place
+
+-- name: drop_session_content
+WITH dropped_revisions AS (
+    DELETE FROM {schema}.revisions
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+    RETURNING 1
+),
+dropped_usage AS (
+    DELETE FROM {schema}.usage
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+    RETURNING 1
+),
+dropped_work AS (
+    DELETE FROM {schema}.work
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+    RETURNING 1
+),
+dropped_attachments AS (
+    DELETE FROM {schema}.attachments
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+    RETURNING 1
+)
+SELECT
+    (SELECT count(*) FROM dropped_revisions),
+    (SELECT count(*) FROM dropped_usage),
+    (SELECT count(*) FROM dropped_work),
+    (SELECT count(*) FROM dropped_attachments)

@@ -1,0 +1,295 @@
+-- Subscriptions, occurrences and deliveries.
+
+-- name: insert_subscription
+INSERT INTO {schema}.subscriptions (
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+) VALUES (
+    nextval('{schema}.subscription_sequences'), $1::text, $2::text, $3::text, $4::text, $5::text, $6::text,
+    $7::text, $8::text, $9::bigint, $10::bigint, $11::bigint, $12::bytea
+)
+RETURNING
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+
+-- name: find_subscription
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+WHERE sequence = $1::bigint
+
+-- name: lock_subscription
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+WHERE sequence = $1::bigint
+FOR UPDATE
+
+-- name: find_subscription_key
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+WHERE key = $3::text
+    AND session_id IS NOT DISTINCT FROM $1::text
+    AND frame_id IS NOT DISTINCT FROM $2::text
+    AND enabled = 1
+
+-- name: lock_subscription_key
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+WHERE key = $3::text
+    AND session_id IS NOT DISTINCT FROM $1::text
+    AND frame_id IS NOT DISTINCT FROM $2::text
+    AND enabled = 1
+FOR UPDATE
+
+-- name: save_subscription
+UPDATE {schema}.subscriptions
+SET
+    session_id = $2::text,
+    frame_id = $3::text,
+    key = $4::text,
+    definition_hash = $5::text,
+    name = $6::text,
+    source_type = $7::text,
+    source_key = $8::text,
+    target_hash = $9::text,
+    enabled = $10::bigint,
+    created_at_ms = $11::bigint,
+    updated_at_ms = $12::bigint,
+    body = $13::bytea
+WHERE sequence = $1::bigint
+
+-- name: list_subscriptions
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+WHERE sequence > $1::bigint
+    AND sequence <= $2::bigint
+    AND (NOT $3::boolean OR session_id IS NULL)
+    AND ($4::text IS NULL OR session_id = $4::text)
+    AND ($5::text IS NULL OR name = $5::text)
+    AND ($6::text IS NULL OR source_type = $6::text)
+    AND ($7::text IS NULL OR source_key = $7::text)
+    AND ($8::text IS NULL OR target_hash = $8::text)
+    AND ($9::bigint IS NULL OR enabled = $9::bigint)
+ORDER BY sequence
+LIMIT $10::bigint
+
+-- name: list_subscriptions_of_session
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+WHERE sequence > $1::bigint
+    AND sequence <= $2::bigint
+    AND (NOT $3::boolean OR session_id IS NULL)
+    AND session_id = $4::text
+    AND ($5::text IS NULL OR name = $5::text)
+    AND ($6::text IS NULL OR source_type = $6::text)
+    AND ($7::text IS NULL OR source_key = $7::text)
+    AND ($8::text IS NULL OR target_hash = $8::text)
+    AND ($9::bigint IS NULL OR enabled = $9::bigint)
+ORDER BY sequence
+LIMIT $10::bigint
+
+-- name: list_subscriptions_of_source
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+WHERE sequence > $1::bigint
+    AND sequence <= $2::bigint
+    AND (NOT $3::boolean OR session_id IS NULL)
+    AND ($4::text IS NULL OR session_id = $4::text)
+    AND ($5::text IS NULL OR name = $5::text)
+    AND source_type = $6::text
+    AND source_key = $7::text
+    AND ($8::text IS NULL OR target_hash = $8::text)
+    AND ($9::bigint IS NULL OR enabled = $9::bigint)
+ORDER BY sequence
+LIMIT $10::bigint
+
+-- Differs: what an occurrence is delivered to cannot be deleted or cancelled while it is.
+-- name: share_subscriptions_of_source
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+WHERE sequence > $1::bigint
+    AND sequence <= $2::bigint
+    AND (NOT $3::boolean OR session_id IS NULL)
+    AND ($4::text IS NULL OR session_id = $4::text)
+    AND ($5::text IS NULL OR name = $5::text)
+    AND source_type = $6::text
+    AND source_key = $7::text
+    AND ($8::text IS NULL OR target_hash = $8::text)
+    AND ($9::bigint IS NULL OR enabled = $9::bigint)
+ORDER BY sequence
+LIMIT $10::bigint
+FOR SHARE
+
+-- Differs: held first, so that nobody reserves a delivery between the two deletions.
+-- name: lock_session_subscriptions
+SELECT sequence
+FROM {schema}.subscriptions
+WHERE session_id = $1::text
+ORDER BY sequence
+FOR UPDATE
+
+-- name: drop_session_deliveries
+DELETE FROM {schema}.deliveries
+WHERE subscription_sequence = ANY($1::bigint[])
+
+-- name: drop_session_subscriptions
+DELETE FROM {schema}.subscriptions
+WHERE sequence = ANY($1::bigint[])
+
+-- name: find_occurrence
+SELECT
+    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+FROM {schema}.occurrences
+WHERE occurrence_id = $1::text
+
+-- name: lock_occurrence
+SELECT
+    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+FROM {schema}.occurrences
+WHERE occurrence_id = $1::text
+FOR UPDATE
+
+-- name: insert_occurrence
+INSERT INTO {schema}.occurrences (
+    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+) VALUES (
+    $1::text, $2::text, $3::text, $4::text, $5::text, $6::bigint, $7::bytea, $8::bytea
+)
+
+-- name: insert_deliveries
+INSERT INTO {schema}.deliveries (
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+)
+SELECT
+    draft.*
+FROM unnest(
+    $1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[]
+) AS draft
+ON CONFLICT (occurrence_id, subscription_sequence) DO NOTHING
+RETURNING
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+
+-- name: find_delivery
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+FROM {schema}.deliveries
+WHERE occurrence_id = $1::text
+    AND subscription_sequence = $2::bigint
+
+-- name: lock_delivery
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+FROM {schema}.deliveries
+WHERE occurrence_id = $1::text
+    AND subscription_sequence = $2::bigint
+FOR UPDATE
+
+-- name: find_process_delivery
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+FROM {schema}.deliveries
+WHERE process_id = $1::text
+LIMIT 1
+
+-- name: lock_process_delivery
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+FROM {schema}.deliveries
+WHERE process_id = $1::text
+LIMIT 1
+FOR UPDATE
+
+-- name: save_delivery
+UPDATE {schema}.deliveries
+SET
+    process_id = $3::text,
+    state = $4::text,
+    reserved_at_ms = $5::bigint,
+    updated_at_ms = $6::bigint,
+    failure = $7::text
+WHERE occurrence_id = $1::text
+    AND subscription_sequence = $2::bigint
+
+-- name: list_undelivered
+SELECT
+    delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
+    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure
+FROM {schema}.deliveries AS delivery
+WHERE delivery.state = 'reserved'
+    AND delivery.reserved_at_ms <= $1::bigint
+    AND (delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence)
+    > ($2::bigint, $3::text, $4::bigint)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {schema}.processes
+        WHERE processes.process_id = delivery.process_id
+    )
+ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence
+LIMIT $5::bigint
+
+-- name: finished_occurrences
+SELECT occurrence_id
+FROM {schema}.occurrences
+WHERE occurred_at_ms <= $1::bigint
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {schema}.deliveries
+        WHERE deliveries.occurrence_id = occurrences.occurrence_id
+            AND deliveries.state = 'reserved'
+    )
+ORDER BY occurred_at_ms, occurrence_id
+LIMIT $2::bigint
+
+-- name: lock_finished_occurrences
+SELECT occurrence_id
+FROM {schema}.occurrences
+WHERE occurred_at_ms <= $1::bigint
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {schema}.deliveries
+        WHERE deliveries.occurrence_id = occurrences.occurrence_id
+            AND deliveries.state = 'reserved'
+    )
+ORDER BY occurred_at_ms, occurrence_id
+LIMIT $2::bigint
+FOR UPDATE
+
+-- Differs: asked again once they are locked, because somebody may have reserved a delivery while we waited.
+-- name: still_finished_occurrences
+SELECT occurrence_id
+FROM {schema}.occurrences
+WHERE occurrence_id = ANY($1::text[])
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {schema}.deliveries
+        WHERE deliveries.occurrence_id = occurrences.occurrence_id
+            AND deliveries.state = 'reserved'
+    )
+
+-- name: count_deliveries_of_occurrences
+SELECT count(*)
+FROM {schema}.deliveries
+WHERE occurrence_id = ANY($1::text[])
+
+-- name: drop_deliveries_of_occurrences
+DELETE FROM {schema}.deliveries
+WHERE occurrence_id = ANY($1::text[])
+
+-- name: drop_occurrences
+DELETE FROM {schema}.occurrences
+WHERE occurrence_id = ANY($1::text[])

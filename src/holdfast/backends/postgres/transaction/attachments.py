@@ -1,0 +1,71 @@
+"""An attachment is a manifest row in each session that has it, and bytes that its family shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.postgres.transaction.base import SMALLEST_INTEGER, Base
+
+
+class Attachments(Base):
+    """The attachment manifest, and attachment bytes kept in the database."""
+
+    __slots__ = ()
+
+    async def find_attachment(self, session_key: int, attachment_id: str) -> r.AttachmentRow | None:
+        name = self._locking("find_attachment", "lock_attachment")
+        return await self._one(r.AttachmentRow, name, await self._family(session_key), session_key, attachment_id)
+
+    async def save_attachment(self, row: r.AttachmentRow) -> None:
+        await self._store("save_attachment", row)
+
+    async def stamp_attachments(self, session_key: int, attachment_ids: Sequence[str], now_ms: int) -> int:
+        family = await self._family(session_key)
+        return await self._run("stamp_attachments", family, session_key, list(attachment_ids), now_ms)
+
+    async def forget_attachment(self, session_key: int, attachment_id: str) -> int:
+        return await self._run("forget_attachment", await self._family(session_key), session_key, attachment_id)
+
+    async def list_attachments(self, session_key: int, *, after: str, limit: int) -> list[r.AttachmentRow]:
+        family = await self._family(session_key)
+        return await self._all(r.AttachmentRow, "list_attachments", family, session_key, after, limit)
+
+    async def list_uncommitted(
+        self, session_key: int | None, *, older_than_ms: int, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.AttachmentRow]:
+        bindings = (older_than_ms, *(after or (SMALLEST_INTEGER, "", 0)), limit)
+        if session_key is None:
+            name = self._locking("list_uncommitted", "lock_uncommitted")
+            return await self._all(r.AttachmentRow, name, *bindings)
+        family = await self._family(session_key)
+        return await self._all(r.AttachmentRow, "list_session_uncommitted", *bindings, family, session_key)
+
+    async def copy_committed_attachments(self, from_key: int, to_key: int) -> int:
+        return await self._run("copy_committed_attachments", await self._family(from_key), from_key, to_key)
+
+    async def attachment_is_referenced(self, family: int, attachment_id: str) -> bool:
+        # Whoever records an intent holds its session: nobody can while the answer counts.
+        await self._lock_family(family)
+        return bool(await self._number("attachment_is_referenced", family, attachment_id))
+
+    async def put_object(self, family: int, attachment_id: str, row: r.BlobRow) -> None:
+        await self._run("put_object", family, attachment_id, *msgspec.structs.astuple(row))
+
+    async def get_object(self, family: int, attachment_id: str) -> r.BlobRow | None:
+        return await self._one(r.BlobRow, "get_object", family, attachment_id)
+
+    async def drop_object(self, family: int, attachment_id: str) -> int | None:
+        sizes = [size for (size,) in await self._values("drop_object", family, attachment_id)]
+        return sizes[0] if sizes else None
+
+    async def doom_object(self, family: int, attachment_id: str) -> None:
+        await self._run("doom_object", family, attachment_id)
+
+    async def list_doomed(self, limit: int) -> list[tuple[int, str]]:
+        return [(family, attachment_id) for family, attachment_id in await self._values("list_doomed", limit)]
+
+    async def forget_doomed(self, family: int, attachment_id: str) -> int:
+        return await self._run("forget_doomed", family, attachment_id)

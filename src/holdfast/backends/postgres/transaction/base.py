@@ -1,0 +1,148 @@
+"""A transaction is a connection, one clock reading and the topics that it will publish; writers lock what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.postgres.link import Link, Values
+
+R = TypeVar("R", bound=r.Row)
+
+TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
+    r.SessionRow: ("sessions", 1),
+    r.RevisionRow: ("revisions", 2),
+    r.NodeRow: ("nodes", 1),
+    r.UsageRow: ("usage", 2),
+    r.BlobRow: ("blobs", 1),
+    r.BatchRow: ("work", 1),
+    r.LeaseRow: ("leases", 2),
+    r.AttachmentRow: ("attachments", 2),
+    r.ProcessRow: ("processes", 1),
+    r.EventRow: ("events", 2),
+    r.GrantRow: ("grants", 3),
+    r.SubscriptionRow: ("subscriptions", 1),
+    r.OccurrenceRow: ("occurrences", 1),
+    r.DeliveryRow: ("deliveries", 2),
+    r.ArtifactRow: ("artifacts", 2),
+}
+"""The table of each kind of row, and how many of its first columns name a row in a message."""
+
+LARGEST_INTEGER: Final = 2**63 - 1
+SMALLEST_INTEGER: Final = -(2**63)
+
+FAMILIES_KEPT: Final = 100_000
+"""How many sessions' families are remembered; forgetting them costs one look-up each."""
+
+NO_FAMILY: Final = 0
+"""Of a session that does not exist: it owns nothing."""
+
+
+class Families:
+    """Which family a session belongs to, which never changes."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def get(self, session_key: int) -> int | None:
+        """The family, if it is known."""
+        return self._known.get(session_key)
+
+    def learn(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Remember (session key, family) pairs."""
+        if len(self._known) >= FAMILIES_KEPT:
+            self._known.clear()
+        self._known.update(pairs)
+
+
+def fetched(kind: type[R], record: Sequence[Any]) -> R:
+    """The row that these columns are, checked."""
+    table, key_columns = TABLES[kind]
+    values = tuple(record)
+    return r.row_of(kind, values, table=table, key=values[:key_columns])
+
+
+def columns_of(rows: Sequence[r.Row], count: int, *, first: int = 0) -> list[list[Any]]:
+    """`count` columns of the rows as arrays, from the field `first` on."""
+    if not rows:
+        return [[] for _ in range(count)]
+    columns = list(zip(*(msgspec.structs.astuple(row) for row in rows), strict=True))
+    return [list(column) for column in columns[first : first + count]]
+
+
+class Base:
+    """What every family of tables builds on."""
+
+    __slots__ = ("_families", "_link", "_locked_families", "_now_ms", "_places", "_schema", "_writes", "topics")
+
+    def __init__(self, link: Link, now_ms: int, families: Families, schema: str, *, writes: bool) -> None:
+        self._link = link
+        self._now_ms = now_ms
+        self._families = families
+        self._schema = schema
+        self._writes = writes
+        self._locked_families: set[int] = set()
+        self._places: dict[int, tuple[int, int]] = {}
+        self.topics: list[str] = []
+
+    @property
+    def now_ms(self) -> int:
+        """The transaction's one clock reading."""
+        return self._now_ms
+
+    def notify(self, topic: str) -> None:
+        """Wake those who wait on a topic, once and after the transaction is durable."""
+        self.topics.append(topic)
+
+    def _locking(self, find: str, lock: str) -> str:
+        """The name of the statement that reads, and for a writer the one that locks what it reads."""
+        return lock if self._writes else find
+
+    async def _one(self, kind: type[R], name: str, *bindings: Any) -> R | None:
+        found = await self._link.all(name, *bindings)
+        return fetched(kind, found[0]) if found else None
+
+    async def _all(self, kind: type[R], name: str, *bindings: Any) -> list[R]:
+        return [fetched(kind, values) for values in await self._link.all(name, *bindings)]
+
+    async def _run(self, name: str, *bindings: Any) -> int:
+        return await self._link.run(name, *bindings)
+
+    async def _values(self, name: str, *bindings: Any) -> list[Values]:
+        return await self._link.all(name, *bindings)
+
+    async def _number(self, name: str, *bindings: Any) -> int:
+        [(number,)] = await self._link.all(name, *bindings)
+        return int(number)
+
+    async def _store(self, name: str, row: r.Row) -> int:
+        return await self._link.run(name, *msgspec.structs.astuple(row))
+
+    async def _family(self, session_key: int) -> int:
+        """The family that a session belongs to; every key of what it owns begins with it."""
+        return (await self._families_of([session_key]))[session_key]
+
+    async def _families_of(self, session_keys: Iterable[int]) -> dict[int, int]:
+        wanted = set(session_keys)
+        unknown = [key for key in wanted if self._families.get(key) is None]
+        if unknown:
+            self._families.learn((key, family) for key, family in await self._link.all("find_families", unknown))
+        return {key: self._families.get(key) or NO_FAMILY for key in wanted}
+
+    async def _lock_family(self, family: int) -> None:
+        """Hold every session of the family, so that what they share can be judged. Does nothing for a reader."""
+        if not self._writes or family in self._locked_families:
+            return
+        held: list[Values] | None = None
+        # Whoever forks holds the session that it forks, so that a fork that we waited for shows in the next round.
+        while True:
+            found = [tuple(values) for values in await self._link.all("lock_family", family)]
+            if found == held:
+                break
+            held = found
+        self._locked_families.add(family)

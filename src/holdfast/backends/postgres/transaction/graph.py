@@ -1,0 +1,124 @@
+"""Nodes are found by id, read along their parents or in the order of their keys; contents are found by hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast import rows as r
+from holdfast.backends.postgres.transaction.base import LARGEST_INTEGER, Base, columns_of
+from holdfast.errors import Corrupt
+
+POSITIONS = (1 << r.POSITION_BITS) - 1
+"""The highest position that a node can have in its session."""
+
+NO_PAYLOAD = b"null"
+"""What is left of a vacuumed node's payload."""
+
+NODE_COLUMNS = len(r.NodeRow.__struct_fields__) - 1
+"""The last field is the parent's id, which is not stored."""
+
+
+class Graph(Base):
+    """Nodes and blobs, shared by a family."""
+
+    __slots__ = ()
+
+    async def find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
+        if not segments or not node_ids:
+            return []
+        family = await self._family(segments[0].session_key)
+        return await self._all(r.NodeRow, "find_nodes", family, *places_of(segments), list(node_ids))
+
+    async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
+        if last is not None and last <= 0:
+            return []
+        family = await self._family(leaf_key >> r.POSITION_BITS)
+        path = await self._all(r.NodeRow, "read_path", family, leaf_key, LARGEST_INTEGER if last is None else last)
+        for node in path:
+            if node.parent_key is None:
+                continue
+            if node.parent_key >= node.node_key:
+                raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is not older than itself")
+            if node.parent_id is None:
+                raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is missing")
+        return path
+
+    async def read_nodes(
+        self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
+    ) -> list[r.NodeRow]:
+        found: list[r.NodeRow] = []
+        left = LARGEST_INTEGER if limit is None else limit
+        # One range after the other: a join of all of them would be read to its end and sorted before it is cut.
+        for segment in sorted(segments, key=_first_key_of, reverse=descending):
+            first_key, last_key = segment.first_key, segment.last_key
+            if after is not None:
+                first_key, last_key = (
+                    (first_key, min(last_key, after - 1)) if descending else (max(first_key, after + 1), last_key)
+                )
+            if left <= 0 or first_key > last_key:
+                continue
+            family = await self._family(segment.session_key)
+            name = "read_nodes_down" if descending else "read_nodes_up"
+            page = await self._all(r.NodeRow, name, family, first_key, last_key, segment.epoch, kind, left)
+            found += page
+            left -= len(page)
+        return found
+
+    async def scan_nodes(self, session_key: int, *, after: int, limit: int) -> list[r.NodeRow]:
+        base = session_key << r.POSITION_BITS
+        family = await self._family(session_key)
+        return await self._all(r.NodeRow, "scan_nodes", family, max(after, base), base + POSITIONS, limit)
+
+    async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
+        if rows:
+            family = await self._family(rows[0].session_key)
+            await self._run("insert_nodes", family, *columns_of(rows, NODE_COLUMNS))
+
+    async def mark_nodes(self, node_keys: Sequence[int]) -> int:
+        if not node_keys:
+            return 0
+        family = await self._family(node_keys[0] >> r.POSITION_BITS)
+        return await self._run("mark_nodes", family, list(node_keys))
+
+    async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
+        return await self._run("vacuum_nodes", limit, NO_PAYLOAD, session_key)
+
+    async def node_epochs(self, session_key: int) -> list[int]:
+        found = await self._values("node_epochs", await self._family(session_key), session_key)
+        return [epoch for (epoch,) in found]
+
+    async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
+        base = session_key << r.POSITION_BITS
+        family = await self._family(session_key)
+        return await self._run("drop_nodes", family, session_key, base, epoch, base + above, POSITIONS, limit)
+
+    async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
+        return await self._all(r.BlobRow, "load_blobs", family, list(hashes))
+
+    async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
+        return await self._all(r.BlobRow, "scan_blobs", family, after, limit)
+
+    async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
+        await self._lock_family(family)
+        found = await self._values("unreferenced_blobs", family, limit)
+        if found and not dry_run:
+            await self._run("drop_blobs", family, [hash for hash, _ in found])
+        return len(found), sum(size for _, size in found)
+
+    async def blob_census(self, family: int) -> tuple[int, int, int]:
+        await self._lock_family(family)
+        [(revisions, hashes, blobs)] = await self._values("blob_census", family)
+        return revisions, hashes, blobs
+
+
+def places_of(segments: Sequence[r.Segment]) -> tuple[list[int], list[int], list[int]]:
+    """The segments as three arrays: sessions, epochs and last keys."""
+    return (
+        [segment.session_key for segment in segments],
+        [segment.epoch for segment in segments],
+        [segment.last_key for segment in segments],
+    )
+
+
+def _first_key_of(segment: r.Segment) -> int:
+    return segment.first_key

@@ -1,0 +1,84 @@
+"""A process keeps its events in sequence; when it is dropped, all that hangs on it goes with it."""
+
+from __future__ import annotations
+
+from holdfast import rows as r
+from holdfast.backends.postgres.transaction.base import Base
+
+PROCESS_LEASE = "process"
+"""The kind of a process's lease; its resource is the process's id."""
+
+
+class Processes(Base):
+    """Processes and their events."""
+
+    __slots__ = ()
+
+    async def find_process(self, process_id: str) -> r.ProcessRow | None:
+        return await self._one(r.ProcessRow, self._locking("find_process", "lock_process"), process_id)
+
+    async def insert_process(self, row: r.ProcessRow) -> None:
+        await self._store("insert_process", row)
+
+    async def save_process(self, row: r.ProcessRow) -> int:
+        return await self._store("save_process", row)
+
+    async def list_processes(self, filter: r.ProcessFilter) -> list[r.ProcessRow]:
+        bindings = (
+            filter.after or "",
+            filter.limit,
+            filter.waiting,
+            filter.status,
+            filter.definition_hash,
+            filter.originator_session_id,
+        )
+        # The rarest property that is asked for chooses the index; what stands after it is not asked for.
+        if filter.originator_session_id is not None:
+            return await self._all(r.ProcessRow, "list_processes_of_originator", *bindings)
+        if filter.definition_hash is not None:
+            return await self._all(r.ProcessRow, "list_processes_of_definition", *bindings[:5])
+        if filter.status is not None:
+            return await self._all(r.ProcessRow, "list_processes_of_status", *bindings[:4])
+        return await self._all(r.ProcessRow, "list_processes", *bindings[:3])
+
+    async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
+        return await self._run("clear_wake_targets", session_id, now_ms)
+
+    async def find_event(self, process_id: str, sequence: int) -> r.EventRow | None:
+        return await self._one(r.EventRow, "find_event", process_id, sequence)
+
+    async def find_replay(self, process_id: str, replay_key: str) -> r.EventRow | None:
+        return await self._one(r.EventRow, "find_replay", process_id, replay_key)
+
+    async def insert_event(self, row: r.EventRow) -> None:
+        await self._store("insert_event", row)
+
+    async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
+        bindings = (filter.process_id, filter.after, filter.limit)
+        if filter.pending_wakes:
+            return await self._all(r.EventRow, "list_pending_wakes", *bindings, filter.type)
+        if filter.type is not None:
+            return await self._all(r.EventRow, "list_events_of_type", *bindings, filter.type)
+        return await self._all(r.EventRow, "list_events", *bindings)
+
+    async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
+        newest_first = await self._all(r.EventRow, "recent_events", process_id, limit)
+        return newest_first[::-1]
+
+    async def count_events(self, process_id: str, type: str, through: int) -> int:
+        return await self._number("count_events", process_id, type, through)
+
+    async def ack_wake(self, process_id: str, sequence: int) -> int:
+        return await self._run("ack_wake", process_id, sequence)
+
+    async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
+        name = "ended_processes" if dry_run else self._locking("ended_processes", "lock_ended_processes")
+        process_ids = [process_id for (process_id,) in await self._values(name, updated_until_ms, limit)]
+        if not process_ids:
+            return 0, 0
+        if dry_run:
+            return len(process_ids), await self._number("count_events_of_processes", process_ids)
+        events = await self._run("drop_events_of_processes", process_ids)
+        await self._run("drop_grants_of_processes", process_ids)
+        await self._run("drop_leases", PROCESS_LEASE, process_ids)
+        return await self._run("drop_processes", process_ids), events

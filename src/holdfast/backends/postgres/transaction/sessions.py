@@ -1,0 +1,89 @@
+"""Sessions are found by id, listed by key, and keep their revisions and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.postgres.transaction.base import Base
+
+
+class Sessions(Base):
+    """Sessions and their revisions, usage and deletion."""
+
+    __slots__ = ()
+
+    async def find_session(self, session_id: str) -> r.SessionRow | None:
+        row = await self._one(r.SessionRow, self._locking("find_session", "lock_session"), session_id)
+        if row is not None:
+            self._families.learn([(row.session_key, row.family)])
+        return row
+
+    async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
+        return {key: session_id for key, session_id in await self._values("session_ids", list(session_keys))}
+
+    async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
+        stored = await self._one(r.SessionRow, "insert_session", *msgspec.structs.astuple(row)[1:])
+        assert stored is not None
+        # Harmless if this is taken back: the key is never used again.
+        self._families.learn([(stored.session_key, stored.family)])
+        return stored
+
+    async def save_session(self, row: r.SessionRow) -> int:
+        return await self._store("save_session", row)
+
+    async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
+        after_ms, after = 0, 0 if filter.after is None else filter.after[-1]
+        if filter.changed_since_ms is not None:
+            # Keys start at 1, so that (time, 0) stands before every session that changed at that time.
+            since = (filter.changed_since_ms, 0)
+            after_ms, after = max(since, filter.after or since)
+            bindings = (after, filter.limit, filter.owner, filter.parent, after_ms)
+            return await self._all(r.SessionRow, "list_sessions_changed", *bindings)
+        if filter.parent is not None:
+            bindings = (after, filter.limit, filter.owner, filter.parent)
+            return await self._all(r.SessionRow, "list_sessions_of_parent", *bindings)
+        if filter.owner is not None:
+            return await self._all(r.SessionRow, "list_sessions_of_owner", after, filter.limit, filter.owner)
+        return await self._all(r.SessionRow, "list_sessions", after, filter.limit)
+
+    async def family_sessions(self, family: int) -> list[r.SessionRow]:
+        await self._lock_family(family)
+        rows = await self._all(r.SessionRow, "family_sessions", family)
+        self._families.learn((row.session_key, row.family) for row in rows)
+        return rows
+
+    async def list_families(self, after: int, limit: int) -> list[int]:
+        return [family for (family,) in await self._values("list_families", after, limit)]
+
+    async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
+        family = await self._family(session_key)
+        return await self._one(r.RevisionRow, "find_revision", family, session_key, revision)
+
+    async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
+        family = await self._family(session_key)
+        return await self._all(r.RevisionRow, "list_revisions", family, session_key, after, limit)
+
+    async def list_revisions_down(self, session_key: int, *, before: int, limit: int) -> list[r.RevisionRow]:
+        family = await self._family(session_key)
+        return await self._all(r.RevisionRow, "list_revisions_down", family, session_key, before, limit)
+
+    async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
+        found = await self._values("revision_epochs", await self._family(session_key), session_key)
+        return [(epoch, node_count) for epoch, node_count in found]
+
+    async def count_revisions(self, session_key: int, *, below: int) -> int:
+        return await self._number("count_revisions", await self._family(session_key), session_key, below)
+
+    async def drop_revisions(self, session_key: int, *, below: int, limit: int) -> int:
+        return await self._run("drop_revisions", await self._family(session_key), session_key, below, limit)
+
+    async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
+        return await self._all(r.UsageRow, "read_ledger", await self._family(session_key), session_key)
+
+    async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
+        found = await self._values("drop_session_content", await self._family(session_key), session_key)
+        [(revisions, usage, work, attachments)] = found
+        return revisions, usage, work, attachments

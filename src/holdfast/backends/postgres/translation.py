@@ -1,0 +1,137 @@
+"""What the driver reports becomes an error of ours in this one place, and says what to do.
+
+The driver's own error is kept as the cause. No message names more of a URL than host, port and database.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import asyncpg
+
+from holdfast.errors import Corrupt, HoldfastError, InvalidRequest, Outcome, Unavailable
+
+DRIVER_ERRORS: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    EOFError,
+    TimeoutError,
+)
+"""Everything that a call of the driver can raise."""
+
+
+class Trouble(enum.Enum):
+    """What went wrong, as far as it matters for trying again."""
+
+    CONTENTION = "somebody else was in the way, and the server gave this transaction up"
+    LOCKED = "a row stayed locked for longer than we are willing to wait"
+    RACE = "somebody else inserted the same row first"
+    LOST = "the connection is gone"
+    OTHER = "anything that would happen again"
+
+
+_BY_STATE: Final = {
+    "40001": Trouble.CONTENTION,
+    "40P01": Trouble.CONTENTION,
+    "55P03": Trouble.LOCKED,
+    "23505": Trouble.RACE,
+    # Terminated by an administrator, by a crash of a neighbour, or not accepting connections yet.
+    "57P01": Trouble.LOST,
+    "57P02": Trouble.LOST,
+    "57P03": Trouble.LOST,
+    "57P05": Trouble.LOST,
+    # Killed in the middle of a transaction, because the client was silent for too long.
+    "25P03": Trouble.LOST,
+    "25P04": Trouble.LOST,
+}
+
+ADVICE: Final = (
+    ("40001", "other transactions kept interfering: retry"),
+    ("40P01", "other transactions kept interfering: retry"),
+    ("55P03", "another transaction holds what this one needs: retry, or raise lock_timeout_ms"),
+    ("57014", "the statement took too long or was cancelled: retry, or raise statement_timeout_ms"),
+    ("57P03", "the server is starting or shutting down: retry"),
+    ("53300", "the server has no connection left: lower max_connections, or raise the server's limit"),
+    ("53100", "the server's disk is full: make room and retry"),
+    ("53", "the server is out of resources: retry with less at once"),
+    ("25006", "the server is read-only: connect to the primary"),
+    ("42501", "this role lacks a right that it needs: grant it"),
+    ("08", "the connection was lost: retry"),
+    ("57", "the server ended the connection: retry"),
+    ("25P", "the server ended the connection: retry"),
+    ("58", "the server's disk reported an error: check the disk and retry"),
+)
+"""What to do about errors that pass, by SQLSTATE or its beginning; the first that fits counts."""
+
+REFUSALS: Final = (
+    ("28", "url", "the server refuses this user: check name, password and the server's rules"),
+    ("3D000", "url", "the server has no such database: create it first"),
+    ("22021", "value", "is no text that this database can store"),
+    ("54", "value", "is larger than PostgreSQL can store"),
+)
+"""What is wrong with the call."""
+
+DAMAGE: Final = (
+    ("23505", "stored rows contradict each other"),
+    ("23", "stored rows contradict each other"),
+    ("22", "stored data is not what it should be"),
+    ("42", "the stored schema is not what it should be"),
+    ("3F000", "the stored schema is not what it should be"),
+    ("XX", "the server reports damage"),
+)
+"""What errors say about stored data."""
+
+
+class DriverFailure(Exception):  # noqa: N818 - never leaves this package
+    """A driver's error on its way to where it is translated; operations never see a reason to catch it."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(repr(cause))
+        self.cause = cause
+
+
+def state_of(error: BaseException) -> str:
+    """The SQLSTATE, empty if the server did not say one."""
+    return str(getattr(error, "sqlstate", None) or "") if isinstance(error, asyncpg.PostgresError) else ""
+
+
+def trouble_of(error: BaseException) -> Trouble:
+    """What an error means for trying again."""
+    state = state_of(error)
+    if state:
+        return _BY_STATE.get(state, Trouble.LOST if state.startswith("08") else Trouble.OTHER)
+    if isinstance(error, TimeoutError):
+        return Trouble.OTHER
+    if isinstance(error, asyncpg.InterfaceError) and "closed" not in str(error) and "terminated" not in str(error):
+        return Trouble.OTHER
+    return Trouble.LOST
+
+
+def translated(error: BaseException, place: str, outcome: Outcome = "not_applied") -> HoldfastError:
+    """The error that a caller gets, with the original as its cause."""
+    found = _translated(error, place, outcome)
+    found.__cause__ = error
+    return found
+
+
+def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastError:
+    state = state_of(error)
+    if outcome == "unknown":
+        return Unavailable(f"{place}: the connection was lost during the commit: look whether it happened", outcome=outcome)
+    for beginning, advice in ADVICE:
+        if state.startswith(beginning):
+            return Unavailable(f"{place}: {advice}")
+    for beginning, field, problem in REFUSALS:
+        if state.startswith(beginning):
+            return InvalidRequest(field, f"{place}: {problem}")
+    for beginning, reason in DAMAGE:
+        if state.startswith(beginning):
+            return Corrupt("database", place, f"{reason} ({error})")
+    if isinstance(error, TimeoutError):
+        return Unavailable(f"{place}: the server did not answer in time: retry, or raise statement_timeout_ms")
+    if not state and trouble_of(error) is Trouble.LOST:
+        return Unavailable(f"{place}: the server cannot be reached, or the connection was lost: retry")
+    return HoldfastError(f"{place}: PostgreSQL refused a call in a way that Holdfast does not expect: {error}")
