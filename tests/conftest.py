@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def postgres_tools() -> ModuleType:
-    """The module beside this one. Loaded by its path: with importlib's import mode, tests are not importable by name."""
+    """The module beside this one. Loaded by its path: in importlib's import mode, tests have no names."""
     name = "holdfast_postgres_server"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("postgres_server.py"))

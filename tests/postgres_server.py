@@ -149,7 +149,12 @@ def reachable_programs(folder: Path, user: pwd.struct_passwd | None) -> Path:
 
 def may_reach(programs: Path, user: pwd.struct_passwd) -> bool:
     done = subprocess.run(
-        [programs / "postgres", "--version"], capture_output=True, check=False, user=user.pw_uid, extra_groups=[], cwd="/"
+        [programs / "postgres", "--version"],
+        capture_output=True,
+        check=False,
+        user=user.pw_uid,
+        extra_groups=[],
+        cwd="/",
     )
     return done.returncode == 0
 
@@ -178,7 +183,9 @@ class Database:
     def empty(self) -> None:
         """Drop every schema that a test may have made."""
         self._leave_alone()
-        for (schema,) in self.administrator.rows("SELECT nspname FROM pg_namespace WHERE nspname ~ '^(holdfast|other)'"):
+        for (schema,) in self.administrator.rows(
+            "SELECT nspname FROM pg_namespace WHERE nspname ~ '^(holdfast|other)'"
+        ):
             self.administrator.run(f"DROP SCHEMA {schema} CASCADE")
 
     def clean(self) -> None:

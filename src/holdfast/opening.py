@@ -48,8 +48,8 @@ def open_blocking(
 ) -> BlockingStore:
     """Open a store for threads: `memory:`, a path, `sqlite:<path>`, `sqlite::memory:` or `postgresql://…`.
 
-    Without a `clock`, memory and SQLite use this machine's and PostgreSQL its server's. `attachments` is where attachment
-    bytes live: in the database by default, in a folder if a path is given.
+    Without a `clock`, memory and SQLite use this machine's and PostgreSQL its server's. `attachments` is where
+    attachment bytes live: in the database by default, in a folder if a path is given.
 
     >>> with holdfast.open_blocking("memory:") as other:
     ...     other.durability
@@ -70,8 +70,8 @@ def open(
 ) -> Opening:
     """Open a store for tasks: `async with holdfast.open(url) as store`, or `store = await holdfast.open(url)`.
 
-    The arguments are those of `open_blocking`. Instead of a URL, a pool of asyncpg's may be given: it stays the caller's
-    and is not closed with the store.
+    The arguments are those of `open_blocking`. Instead of a URL, a pool of asyncpg's may be given: it stays the
+    caller's and is not closed with the store.
 
     >>> import asyncio
     >>> async def main():
@@ -205,11 +205,17 @@ def _check_sqlite_options(options: object) -> SqliteOptions:
     return given
 
 
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(field, f"must be text, not {type(value).__name__}")
+    return value
+
+
 def _check_postgres_options(options: object) -> PostgresOptions:
     if options is None:
         return PostgresOptions()
     given = checks.instance("options", options, PostgresOptions)
-    if not isinstance(given.schema, str) or SCHEMA_NAME.fullmatch(given.schema) is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if SCHEMA_NAME.fullmatch(_text("options.schema", given.schema)) is None:
         raise InvalidRequest(
             "options.schema", "must be a name of up to 63 lowercase letters, digits and underscores, no digit first"
         )
@@ -224,8 +230,8 @@ def _check_postgres_options(options: object) -> PostgresOptions:
     checks.whole("options.statement_timeout_ms", given.statement_timeout_ms, least=1, most=HOUR_MS)
     checks.one_of("options.pooler", given.pooler, POOLERS)
     checks.flag("options.migrate", given.migrate)
-    if given.listen_url is not None and not isinstance(given.listen_url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidRequest("options.listen_url", "must be a URL or None")
+    if given.listen_url is not None:
+        _text("options.listen_url", given.listen_url)
     return given
 
 

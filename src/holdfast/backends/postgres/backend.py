@@ -91,6 +91,9 @@ class PostgresBackend:
             # A clock that is moved by hand tells when it moved: those who wait for a time must look again.
             subscribe(self._signals.publish_all)
 
+    def __repr__(self) -> str:
+        return f"postgresql://{self._address.label}"
+
     @classmethod
     async def open(
         cls, url: Any, options: PostgresOptions, clock: Clock | None, thread: LoopThread | None = None

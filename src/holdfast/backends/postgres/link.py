@@ -100,6 +100,4 @@ class Link:
             raise Unavailable("the server gave the transaction up: retry")
         if warnings:
             # The server warns at a commit when somebody ended its wait for a standby.
-            raise DurabilityUncertain(
-                "the commit is stored, but its replication was not confirmed", outcome="applied"
-            )
+            raise DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")

@@ -92,8 +92,15 @@ class Listener:
 
     async def _listen(self, connection: Connection) -> None:
         lost = asyncio.Event()
-        connection.add_termination_listener(lambda *_: lost.set())
-        await connection.add_listener(self._channel, lambda *said: self._hear(str(said[3])))
+
+        def end(_: object) -> None:
+            lost.set()
+
+        def hear(_connection: object, _process_id: object, _channel: object, payload: object) -> None:
+            self._hear(str(payload))
+
+        connection.add_termination_listener(end)
+        await connection.add_listener(self._channel, hear)
         self._retry_s = RETRY_FIRST_S
         # Whatever happened before we listened.
         self._signals.publish_all()

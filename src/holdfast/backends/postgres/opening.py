@@ -1,8 +1,8 @@
 """A schema is opened only as what it is: ours and known, or new and empty; any other is left as it was found.
 
 `schema.sql` makes a new schema; `migrations/NNNN_name.sql` brings one of version NNNN - 1 to version NNNN. Migration
-0001 makes version 1 out of nothing, so that replaying all of them must end in the same schema as `schema.sql`. Each step
-is one transaction under an advisory lock that everybody who opens the schema asks for.
+0001 makes version 1 out of nothing, so that replaying all of them must end in the same schema as `schema.sql`. Each
+step is one transaction under an advisory lock that everybody who opens the schema asks for.
 """
 
 from __future__ import annotations

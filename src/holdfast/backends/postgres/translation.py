@@ -85,7 +85,7 @@ DAMAGE: Final = (
 """What errors say about stored data."""
 
 
-class DriverFailure(Exception):  # noqa: N818 - never leaves this package
+class DriverFailure(Exception):
     """A driver's error on its way to where it is translated; operations never see a reason to catch it."""
 
     def __init__(self, cause: BaseException) -> None:
@@ -120,7 +120,9 @@ def translated(error: BaseException, place: str, outcome: Outcome = "not_applied
 def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastError:
     state = state_of(error)
     if outcome == "unknown":
-        return Unavailable(f"{place}: the connection was lost during the commit: look whether it happened", outcome=outcome)
+        return Unavailable(
+            f"{place}: the connection was lost during the commit: look whether it happened", outcome=outcome
+        )
     for beginning, advice in ADVICE:
         if state.startswith(beginning):
             return Unavailable(f"{place}: {advice}")

@@ -9,16 +9,6 @@ WHERE family = $1::bigint
     AND session_key = $2::bigint
     AND attachment_id = $3::text
 
--- name: lock_attachment
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
-FROM {schema}.attachments
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND attachment_id = $3::text
-FOR UPDATE
-
 -- name: save_attachment
 INSERT INTO {schema}.attachments (
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
@@ -73,19 +63,6 @@ WHERE committed_at_ms IS NULL
     AND (intent_at_ms, attachment_id, session_key) > ($2::bigint, $3::text, $4::bigint)
 ORDER BY intent_at_ms, attachment_id, session_key
 LIMIT $5::bigint
-
--- Differs: a commit may be making one permanent just now; then it is waited for and left out.
--- name: lock_uncommitted
-SELECT
-    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
-FROM {schema}.attachments
-WHERE committed_at_ms IS NULL
-    AND intent_at_ms <= $1::bigint
-    AND (intent_at_ms, attachment_id, session_key) > ($2::bigint, $3::text, $4::bigint)
-ORDER BY intent_at_ms, attachment_id, session_key
-LIMIT $5::bigint
-FOR UPDATE
 
 -- name: list_session_uncommitted
 SELECT

@@ -1,16 +1,7 @@
 -- A turn's facts in one trip, and its plan in another.
 
--- Rows come as arrays of records in the order of the fields. Batches and the lease are locked by their session's row;
--- attachments are not, because a sweep holds only them.
+-- Rows come as arrays of records in the order of the fields. None is locked: whoever changes one holds the session's row.
 -- name: load_commit_facts
-WITH kept_attachments AS (
-    SELECT attachment_id
-    FROM {schema}.attachments
-    WHERE family = $1::bigint
-        AND session_key = $2::bigint
-        AND attachment_id = ANY($12::text[])
-    FOR UPDATE
-)
 SELECT
     ARRAY(
         SELECT ROW(
@@ -83,7 +74,13 @@ SELECT
                 AND batch.source_key = pair.source_key
         ORDER BY batch.enqueue_seq
     ),
-    ARRAY(SELECT attachment_id FROM kept_attachments),
+    ARRAY(
+        SELECT attachment_id
+        FROM {schema}.attachments
+        WHERE family = $1::bigint
+            AND session_key = $2::bigint
+            AND attachment_id = ANY($12::text[])
+    ),
     ARRAY(
         SELECT ROW(
             kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms

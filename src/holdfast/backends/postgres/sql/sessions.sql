@@ -162,6 +162,17 @@ WHERE family = $1::bigint
     AND session_key = $2::bigint
     AND revision = $3::bigint
 
+-- name: find_leaf_revision
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND leaf_key = $3::bigint
+ORDER BY revision DESC
+LIMIT 1
+
 -- name: list_revisions
 SELECT
     session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,

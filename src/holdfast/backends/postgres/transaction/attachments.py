@@ -16,8 +16,8 @@ class Attachments(Base):
     __slots__ = ()
 
     async def find_attachment(self, session_key: int, attachment_id: str) -> r.AttachmentRow | None:
-        name = self._locking("find_attachment", "lock_attachment")
-        return await self._one(r.AttachmentRow, name, await self._family(session_key), session_key, attachment_id)
+        family = await self._family(session_key)
+        return await self._one(r.AttachmentRow, "find_attachment", family, session_key, attachment_id)
 
     async def save_attachment(self, row: r.AttachmentRow) -> None:
         await self._store("save_attachment", row)
@@ -38,10 +38,22 @@ class Attachments(Base):
     ) -> list[r.AttachmentRow]:
         bindings = (older_than_ms, *(after or (SMALLEST_INTEGER, "", 0)), limit)
         if session_key is None:
-            name = self._locking("list_uncommitted", "lock_uncommitted")
-            return await self._all(r.AttachmentRow, name, *bindings)
+            return await self._list_held_uncommitted(*bindings)
         family = await self._family(session_key)
         return await self._all(r.AttachmentRow, "list_session_uncommitted", *bindings, family, session_key)
+
+    async def _list_held_uncommitted(self, *bindings: int | str) -> list[r.AttachmentRow]:
+        """Uncommitted rows of any session; for a writer, nobody can make one of them permanent any more.
+
+        Sessions are held before rows are judged, as everybody does who commits or records an intent.
+        """
+        while True:
+            rows = await self._all(r.AttachmentRow, "list_uncommitted", *bindings)
+            free = sorted({row.family for row in rows} - self._locked_families)
+            if not self._writes or not free:
+                return rows
+            for family in free:
+                await self._lock_family(family)
 
     async def copy_committed_attachments(self, from_key: int, to_key: int) -> int:
         return await self._run("copy_committed_attachments", await self._family(from_key), from_key, to_key)

@@ -22,7 +22,7 @@ class Sessions(Base):
         return row
 
     async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
-        return {key: session_id for key, session_id in await self._values("session_ids", list(session_keys))}
+        return dict(await self._values("session_ids", list(session_keys)))
 
     async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
         stored = await self._one(r.SessionRow, "insert_session", *msgspec.structs.astuple(row)[1:])
@@ -40,8 +40,8 @@ class Sessions(Base):
             # Keys start at 1, so that (time, 0) stands before every session that changed at that time.
             since = (filter.changed_since_ms, 0)
             after_ms, after = max(since, filter.after or since)
-            bindings = (after, filter.limit, filter.owner, filter.parent, after_ms)
-            return await self._all(r.SessionRow, "list_sessions_changed", *bindings)
+            changed = (after, filter.limit, filter.owner, filter.parent, after_ms)
+            return await self._all(r.SessionRow, "list_sessions_changed", *changed)
         if filter.parent is not None:
             bindings = (after, filter.limit, filter.owner, filter.parent)
             return await self._all(r.SessionRow, "list_sessions_of_parent", *bindings)
@@ -61,6 +61,10 @@ class Sessions(Base):
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
         family = await self._family(session_key)
         return await self._one(r.RevisionRow, "find_revision", family, session_key, revision)
+
+    async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
+        family = await self._family(session_key)
+        return await self._one(r.RevisionRow, "find_leaf_revision", family, session_key, leaf_key)
 
     async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
         family = await self._family(session_key)

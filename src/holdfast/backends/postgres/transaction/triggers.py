@@ -23,9 +23,7 @@ class Triggers(Base):
         return stored
 
     async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
-        return await self._one(
-            r.SubscriptionRow, self._locking("find_subscription", "lock_subscription"), sequence
-        )
+        return await self._one(r.SubscriptionRow, self._locking("find_subscription", "lock_subscription"), sequence)
 
     async def find_subscription_key(
         self, session_id: str | None, frame_id: str | None, key: str
