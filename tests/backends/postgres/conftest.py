@@ -1,0 +1,74 @@
+"""PostgreSQL backends on an event loop of the test's own, with short ways to run one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import EventLoop
+
+
+class Store:
+    """A backend with short ways to run one operation."""
+
+    def __init__(self, backend: PostgresBackend, loop: EventLoop) -> None:
+        self.backend = backend
+        self.loop = loop
+
+    def write(self, operation: Callable[[Any], Any]) -> Any:
+        return self.loop.drive(self.backend.write(operation))
+
+    def read(self, operation: Callable[[Any], Any]) -> Any:
+        return self.loop.drive(self.backend.read(operation))
+
+    def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Write with one method of the transaction."""
+        return self.write(lambda transaction: getattr(transaction, method)(*arguments, **keywords))
+
+    def ask(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Read with one method of the transaction."""
+        return self.read(lambda transaction: getattr(transaction, method)(*arguments, **keywords))
+
+    def close(self) -> None:
+        self.loop.drive(self.backend.close())
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000)
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoop]:
+    made = EventLoop()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def open_store(clean_postgres_url: str, clock: ManualClock, loop: EventLoop) -> Iterator[Callable[..., Store]]:
+    opened: list[Store] = []
+
+    def open_one(url: Any = clean_postgres_url, clock: Any = clock, **options: Any) -> Store:
+        backend = loop.drive(PostgresBackend.open(url, PostgresOptions(**options), clock))
+        opened.append(Store(backend, loop))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Callable[..., Store]) -> Store:
+    return open_store()
+
+
+@pytest.fixture
+def administrator(postgres_database: Any) -> Any:
+    """A connection that sees everything."""
+    return postgres_database.administrator
