@@ -26,8 +26,9 @@ from holdfast.waiting import AsyncWaiting, Signals
 
 T = TypeVar("T")
 
-TRIES = {Trouble.CONTENTION: 12, Trouble.RACE: 12, Trouble.LOST: 8, Trouble.LOCKED: 3, Trouble.OTHER: 1}
-"""How often an operation that left no trace is run. A wait for a lock is long already."""
+TRIES = {Trouble.CONTENTION: 12, Trouble.RACE: 12, Trouble.LOST: 12, Trouble.LOCKED: 3, Trouble.OTHER: 1}
+"""How often an operation that left no trace is run: long enough for a server to be restarted. A wait for a lock is long
+already."""
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.002, 0.25
 
@@ -244,7 +245,7 @@ class PostgresBackend:
 
     def watch(self, topic: str) -> Future[None]:
         """A future that is done at the next change of the topic, in whatever process it happens."""
-        self._check_usable()
+        self._check_usable(anywhere=True)
         change = self._signals.watch(digest(topic))
         # The listener looks whether somebody watches when it starts, so that it starts after this.
         self._loop.call_soon_threadsafe(self._listener.wake)

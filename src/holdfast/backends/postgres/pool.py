@@ -121,7 +121,9 @@ class Pool:
         waiter: asyncio.Future[Pooled | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
-            return await asyncio.wait_for(asyncio.shield(waiter), max(0.0, deadline_s - time.monotonic()))
+            # Not wait_for, which in Python 3.11 forgets that it was cancelled when it was served in the same moment.
+            async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+                return await waiter
         except TimeoutError:
             self._give_up(waiter)
             raise self._too_late() from None
@@ -130,11 +132,9 @@ class Pool:
             raise
 
     def _give_up(self, waiter: asyncio.Future[Pooled | None]) -> None:
-        if not waiter.done():
-            waiter.cancel()
-            with suppress(ValueError):
-                self._waiters.remove(waiter)
-        elif not waiter.cancelled() and waiter.exception() is None:
+        with suppress(ValueError):
+            self._waiters.remove(waiter)
+        if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             # It was served in the same moment: pass it on.
             pooled = waiter.result()
             if pooled is None:

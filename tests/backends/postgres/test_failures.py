@@ -1,0 +1,459 @@
+"""What provably left no trace is tried again; what is in doubt is said to be; and everything heals."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+import holdfast
+from holdfast import rows as r
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure, Trouble, translated, trouble_of
+from holdfast.blocking import BlockingStore
+from holdfast.errors import (
+    Corrupt,
+    DurabilityUncertain,
+    HoldfastError,
+    InvalidRequest,
+    StoreClosed,
+    Unavailable,
+)
+from holdfast.testing.contract.bench import at_once, in_background
+
+LEASE = r.LeaseRow("process", "p", "me", "hash", 1, 1, 2)
+
+
+def terminate_all(administrator: Any) -> None:
+    administrator.rows(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+
+# Connections that go away.
+
+
+def test_connections_that_were_terminated_while_unused_are_replaced(open_store: Any, administrator: Any) -> None:
+    store = open_store()
+
+    async def many() -> None:
+        await asyncio.gather(*(store.backend.read(lambda tx: tx.find_session("chat")) for _ in range(8)))
+
+    for _ in range(5):
+        store.loop.drive(many())
+        terminate_all(administrator)
+        store.call("save_lease", LEASE)
+    assert store.ask("find_lease", "process", "p") == LEASE
+
+
+def test_an_operation_whose_connection_dies_before_the_commit_runs_again(store: Any, administrator: Any) -> None:
+    runs: list[int] = []
+
+    async def operation(transaction: Any) -> None:
+        runs.append(1)
+        await transaction.save_lease(LEASE)
+        if len(runs) == 1:
+            terminate_all(administrator)
+        await transaction.find_lease("process", "p")
+
+    store.write(operation)
+    assert len(runs) == 2
+    assert store.ask("find_lease", "process", "p") == LEASE
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_connection_that_dies_at_the_commit_leaves_the_outcome_unknown(
+    store: Any, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    commit = Link.commit
+    runs: list[int] = []
+
+    async def dying(link: Link) -> None:
+        if stored:
+            await commit(link)
+        link.connection.terminate()
+        raise DriverFailure(ConnectionResetError("gone"))
+
+    async def operation(transaction: Any) -> None:
+        runs.append(1)
+        await transaction.save_lease(LEASE)
+
+    monkeypatch.setattr(Link, "commit", dying)
+    with pytest.raises(Unavailable) as doubt:
+        store.write(operation)
+    monkeypatch.undo()
+    assert doubt.value.outcome == "unknown"
+    assert isinstance(doubt.value.__cause__, ConnectionResetError)
+    assert runs == [1], "what may have happened is not tried again"
+    assert (store.ask("find_lease", "process", "p") is not None) is stored
+
+
+def test_a_read_whose_connection_dies_at_its_end_runs_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = Link.commit
+    runs: list[int] = []
+
+    async def dying_once(link: Link) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise DriverFailure(ConnectionResetError("gone"))
+        await commit(link)
+
+    monkeypatch.setattr(Link, "commit", dying_once)
+    assert store.ask("find_lease", "process", "p") is None
+    assert len(runs) == 2
+
+
+def test_a_warning_at_the_commit_means_that_replication_is_in_doubt(store: Any, administrator: Any) -> None:
+    administrator.run(
+        """
+        CREATE FUNCTION holdfast.warn() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE WARNING 'canceling wait for synchronous replication'; RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER warn AFTER INSERT ON holdfast.leases
+        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION holdfast.warn();
+        """
+    )
+    try:
+        with pytest.raises(DurabilityUncertain) as doubt:
+            store.call("save_lease", LEASE)
+        assert doubt.value.outcome == "applied"
+        assert store.ask("find_lease", "process", "p") == LEASE
+    finally:
+        administrator.run("DROP TRIGGER warn ON holdfast.leases; DROP FUNCTION holdfast.warn()")
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A server that may be stopped."""
+    if request.config.getoption("--no-postgres"):
+        pytest.skip("--no-postgres")
+    import sys
+
+    request.getfixturevalue("postgres_database")
+    server = sys.modules["holdfast_postgres_server"].Server()
+    yield server
+    server.remove()
+
+
+def test_a_store_heals_when_the_server_was_restarted(own_server: Any) -> None:
+    with holdfast.open_blocking(own_server.url) as store:
+        handle = store.sessions.handle("chat")
+        handle.commit(holdfast.Commit())
+        waiter = in_background(lambda: store.queue.wait("chat", timeout_ms=60_000))
+        time.sleep(0.1)
+        own_server.restart()
+        assert handle.commit(holdfast.Commit()).revision == 2
+        with holdfast.open_blocking(own_server.url) as other:
+            other.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        waiter.result(20)
+        own_server.stop("immediate")
+        with pytest.raises(Unavailable) as down:
+            handle.commit(holdfast.Commit(turn_id="t"))
+        assert down.value.outcome == "not_applied"
+        own_server.start()
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                assert handle.commit(holdfast.Commit(turn_id="t")).revision == 3
+                break
+            except Unavailable:
+                assert time.monotonic() < deadline
+
+
+# Contention.
+
+
+def hold(url: str, statement: str) -> Callable[[], None]:
+    """Hold what a statement locks on a connection of its own; returns how to let go."""
+    ready, done = threading.Event(), threading.Event()
+
+    async def run() -> None:
+        connection = await asyncpg.connect(url)
+        async with connection.transaction():
+            await connection.execute(statement)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+        await connection.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    assert ready.wait(10)
+
+    def let_go() -> None:
+        done.set()
+        thread.join()
+
+    return let_go
+
+
+@pytest.mark.parametrize("pooler", ["none", "transaction"])
+def test_a_row_that_stays_locked_is_unavailable_in_bounded_time(
+    open_store: Any, clean_postgres_url: str, pooler: str
+) -> None:
+    store = open_store(lock_timeout_ms=100, pooler=pooler)
+    store.call("save_lease", LEASE)
+    let_go = hold(clean_postgres_url, "SELECT * FROM holdfast.leases FOR UPDATE")
+    try:
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="lock_timeout_ms") as refused:
+            store.call("find_lease", "process", "p")
+        assert 0.1 <= time.monotonic() - began < 5
+        assert refused.value.outcome == "not_applied"
+        assert store.ask("find_lease", "process", "p") == LEASE, "a reader waits for nobody"
+    finally:
+        let_go()
+    assert store.call("find_lease", "process", "p") == LEASE
+
+
+@pytest.mark.parametrize("pooler", ["none", "transaction"])
+def test_a_statement_that_takes_too_long_is_ended(open_store: Any, pooler: str) -> None:
+    store = open_store(statement_timeout_ms=150, pooler=pooler)
+
+    async def sleep(transaction: Any) -> None:
+        await transaction._link.script("SELECT pg_sleep(20)")
+
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="statement_timeout_ms"):
+        store.write(sleep)
+    assert time.monotonic() - began < 5
+    store.call("save_lease", LEASE)
+
+
+def test_deadlocks_are_resolved_by_trying_again(open_store: Any) -> None:
+    one, other = open_store(), open_store()
+    for name in ("a", "b"):
+        one.call("save_lease", r.LeaseRow("process", name, None, None, 0, 1, 2))
+
+    def locking(names: str, barrier: threading.Barrier) -> Callable[[Any], Any]:
+        async def operation(transaction: Any) -> None:
+            for name in names:
+                row = await transaction.find_lease("process", name)
+                await transaction.save_lease(r.LeaseRow("process", name, None, None, row.fence + 1, 1, 2))
+                with pytest.MonkeyPatch.context():
+                    await asyncio.sleep(0.01)
+
+        return operation
+
+    for _ in range(5):
+        barrier = threading.Barrier(2)
+        outcomes = at_once(
+            lambda barrier=barrier: one.write(locking("ab", barrier)),
+            lambda barrier=barrier: other.write(locking("ba", barrier)),
+        )
+        assert outcomes == [None, None]
+    assert {one.ask("find_lease", "process", name).fence for name in "ab"} == {10}
+
+
+def test_a_row_that_two_insert_at_once_is_found_by_the_second(open_store: Any) -> None:
+    stores = [open_store() for _ in range(4)]
+    for number in range(10):
+        made = [r.SessionRow(0, f"chat-{number}", 1, 0, 0, 0, 0, b"[]", 1)]
+
+        async def ensure(transaction: Any, row: r.SessionRow = made[0]) -> Any:
+            return await transaction.find_session(row.session_id) or await transaction.insert_session(row)
+
+        rows = at_once(*(lambda store=store, ensure=ensure: store.write(ensure) for store in stores))
+        assert len({row.session_key for row in rows}) == 1
+
+
+def test_rows_that_always_contradict_each_other_are_corrupt(store: Any) -> None:
+    event = r.EventRow("p", 1, "t", "h", None, None, None, 0, 1, b"{}")
+    store.call("insert_event", event)
+    with pytest.raises(Corrupt) as refused:
+        store.call("insert_event", event)
+    assert isinstance(refused.value.__cause__, asyncpg.UniqueViolationError)
+    assert len(store.backend.dump()["events"]) == 1
+
+
+# Operations that end otherwise.
+
+
+def test_an_operation_that_raises_leaves_no_trace_and_its_connection_is_used_again(open_store: Any) -> None:
+    store = open_store(max_connections=1)
+
+    async def failing(transaction: Any) -> None:
+        await transaction.save_lease(LEASE)
+        raise LookupError("mine")
+
+    for _ in range(3):
+        with pytest.raises(LookupError):
+            store.write(failing)
+    assert store.ask("find_lease", "process", "p") is None
+
+
+def test_a_reader_cannot_write(store: Any) -> None:
+    with pytest.raises(HoldfastError):
+        store.ask("save_lease", LEASE)
+    assert store.ask("find_lease", "process", "p") is None
+
+
+def test_a_reader_sees_one_snapshot(open_store: Any) -> None:
+    reader, writer = open_store(), open_store()
+    seen: list[Any] = []
+
+    async def twice(transaction: Any) -> None:
+        seen.append(await transaction.find_lease("process", "p"))
+        await writer.backend.write(lambda other: other.save_lease(LEASE))
+        seen.append(await transaction.find_lease("process", "p"))
+
+    reader.read(twice)
+    assert seen == [None, None]
+
+
+def test_a_cancelled_operation_leaves_no_trace_and_no_lock(open_store: Any) -> None:
+    store = open_store(max_connections=1)
+
+    async def body() -> None:
+        began = asyncio.Event()
+
+        async def operation(transaction: Any) -> None:
+            await transaction.save_lease(LEASE)
+            began.set()
+            await asyncio.sleep(30)
+
+        task = asyncio.ensure_future(store.backend.write(operation))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    store.loop.drive(body())
+    assert store.ask("find_lease", "process", "p") is None
+    store.call("save_lease", LEASE)
+
+
+def test_closing_waits_for_what_was_accepted_and_refuses_what_comes(open_store: Any) -> None:
+    store = open_store()
+
+    async def body() -> None:
+        async def slow(transaction: Any) -> None:
+            await asyncio.sleep(0.1)
+            await transaction.save_lease(LEASE)
+
+        task = asyncio.ensure_future(store.backend.write(slow))
+        await asyncio.sleep(0.02)
+        closing = asyncio.ensure_future(store.backend.close())
+        await asyncio.sleep(0)
+        with pytest.raises(StoreClosed):
+            await store.backend.write(slow)
+        await task
+        await closing
+
+    store.loop.drive(body())
+    assert open_store().ask("find_lease", "process", "p") == LEASE
+
+
+def test_a_blocking_store_that_is_closed_refuses_everything_and_its_thread_ends(clean_postgres_url: str) -> None:
+    store = holdfast.open_blocking(clean_postgres_url)
+    waiter = in_background(lambda: store.queue.wait("chat", timeout_ms=60_000))
+    time.sleep(0.1)
+    store.close()
+    with pytest.raises(StoreClosed):
+        waiter.result(10)
+    with pytest.raises(StoreClosed):
+        store.sessions.handle("chat").load()
+    store.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-postgres-loop"]
+
+
+def test_a_store_made_before_a_fork_is_refused_in_the_child(
+    clean_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open_blocking(clean_postgres_url) as store:
+        assert isinstance(store, BlockingStore)
+        monkeypatch.setattr("os.getpid", lambda: 1)
+        with pytest.raises(Unavailable, match="forked"):
+            store.sessions.handle("chat").load()
+        monkeypatch.undo()
+
+
+# The clock.
+
+
+def test_without_a_clock_the_servers_is_used(open_store: Any, administrator: Any) -> None:
+    store = open_store(clock=None)
+
+    async def now(transaction: Any) -> int:
+        return int(transaction.now_ms)
+
+    [(before,)] = administrator.rows("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+    reading = store.write(now)
+    assert before <= reading <= before + 5_000
+    assert store.read(now) >= reading
+
+
+# Translation.
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "trouble"),
+    [
+        (asyncpg.SerializationError("x"), Unavailable, Trouble.CONTENTION),
+        (asyncpg.DeadlockDetectedError("x"), Unavailable, Trouble.CONTENTION),
+        (asyncpg.LockNotAvailableError("x"), Unavailable, Trouble.LOCKED),
+        (asyncpg.UniqueViolationError("x"), Corrupt, Trouble.RACE),
+        (asyncpg.NotNullViolationError("x"), Corrupt, Trouble.OTHER),
+        (asyncpg.QueryCanceledError("x"), Unavailable, Trouble.OTHER),
+        (asyncpg.AdminShutdownError("x"), Unavailable, Trouble.LOST),
+        (asyncpg.CrashShutdownError("x"), Unavailable, Trouble.LOST),
+        (asyncpg.CannotConnectNowError("x"), Unavailable, Trouble.LOST),
+        (asyncpg.ConnectionDoesNotExistError("x"), Unavailable, Trouble.LOST),
+        (asyncpg.IdleInTransactionSessionTimeoutError("x"), Unavailable, Trouble.LOST),
+        (asyncpg.TooManyConnectionsError("x"), Unavailable, Trouble.OTHER),
+        (asyncpg.DiskFullError("x"), Unavailable, Trouble.OTHER),
+        (asyncpg.OutOfMemoryError("x"), Unavailable, Trouble.OTHER),
+        (asyncpg.ReadOnlySQLTransactionError("x"), Unavailable, Trouble.OTHER),
+        (asyncpg.InsufficientPrivilegeError("x"), Unavailable, Trouble.OTHER),
+        (asyncpg.InvalidPasswordError("x"), InvalidRequest, Trouble.OTHER),
+        (asyncpg.InvalidCatalogNameError("x"), InvalidRequest, Trouble.OTHER),
+        (asyncpg.CharacterNotInRepertoireError("x"), InvalidRequest, Trouble.OTHER),
+        (asyncpg.ProgramLimitExceededError("x"), InvalidRequest, Trouble.OTHER),
+        (asyncpg.UndefinedTableError("x"), Corrupt, Trouble.OTHER),
+        (asyncpg.InvalidTextRepresentationError("x"), Corrupt, Trouble.OTHER),
+        (asyncpg.DataCorruptedError("x"), Corrupt, Trouble.OTHER),
+        (asyncpg.InterfaceError("connection is closed"), Unavailable, Trouble.LOST),
+        (asyncpg.InterfaceError("odd"), HoldfastError, Trouble.OTHER),
+        (ConnectionResetError(), Unavailable, Trouble.LOST),
+        (OSError("no route"), Unavailable, Trouble.LOST),
+        (TimeoutError(), Unavailable, Trouble.OTHER),
+    ],
+    ids=repr,
+)
+def test_every_error_of_the_driver_becomes_one_of_ours(error: Exception, expected: type, trouble: Trouble) -> None:
+    found = translated(error, "host/db")
+    assert type(found) is expected
+    assert found.outcome == "not_applied"
+    assert found.__cause__ is error
+    assert "host/db" in str(found)
+    assert trouble_of(error) is trouble
+    assert isinstance(error, DRIVER_ERRORS)
+    doubt = translated(error, "host/db", "unknown")
+    assert (type(doubt), doubt.outcome) == (Unavailable, "unknown")
+
+
+def test_a_wrong_password_is_an_invalid_request_that_does_not_repeat_it(own_server: Any) -> None:
+    rules = own_server.folder / "data" / "pg_hba.conf"
+    rules.write_text("local all all scram-sha-256\n")
+    own_server.restart_quietly()
+    with pytest.raises(InvalidRequest) as refused:
+        holdfast.open_blocking(own_server.url.replace("postgres@", "postgres:sesame@"))
+    assert "sesame" not in str(refused.value) + repr(refused.value.__cause__)
+
+
+def test_options_out_of_range_are_refused(clean_postgres_url: str) -> None:
+    for name in ("max_connections", "acquire_timeout_ms", "statement_timeout_ms", "lock_timeout_ms"):
+        with pytest.raises(InvalidRequest, match=name):
+            holdfast.open_blocking(clean_postgres_url, options=PostgresOptions(**{name: 0}))
+    with pytest.raises(InvalidRequest, match="pooler"):
+        holdfast.open_blocking(clean_postgres_url, options=PostgresOptions(pooler="session"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="listen_url"):
+        holdfast.open_blocking(clean_postgres_url, options=PostgresOptions(listen_url="http://x"))
+    with pytest.raises(InvalidRequest, match="options"):
+        holdfast.open_blocking(clean_postgres_url, options=holdfast.SqliteOptions())
+    assert PostgresBackend.durability == "durable"

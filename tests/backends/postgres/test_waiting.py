@@ -1,0 +1,236 @@
+"""A waiter misses nothing, whatever happens to the connection that listens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast.backends.postgres import listener as listening
+from holdfast.backends.postgres.listener import Listener
+from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
+from holdfast.waiting import Signals
+
+LISTENERS = """
+SELECT pid FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'holdfast' AND query ILIKE 'LISTEN%'
+"""
+SOON_S = 0.7
+"""Sooner than the poll: whatever happens within this time was pushed."""
+
+
+async def tell(transaction: Any) -> None:
+    transaction.notify("topic")
+
+
+def wait_for(condition: Any, within_s: float = 10) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_nobody_listens_until_somebody_waits_and_nobody_afterwards(
+    open_store: Any, administrator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "POLL_S", 0.05)
+    store = open_store()
+    store.write(tell)
+    assert administrator.rows(LISTENERS) == []
+    changes = [store.backend.watch(f"topic-{number}") for number in range(20)]
+    wait_for(lambda: len(administrator.rows(LISTENERS)) == 1)
+    for change in changes:
+        change.cancel()
+    wait_for(lambda: administrator.rows(LISTENERS) == [])
+    change = store.backend.watch("topic")
+    wait_for(lambda: len(administrator.rows(LISTENERS)) == 1)
+    change.cancel()
+
+
+def test_a_change_in_another_store_is_pushed(open_store: Any, administrator: Any) -> None:
+    one, other = open_store(), open_store()
+    one.backend.watch("warm up")
+    wait_for(lambda: len(administrator.rows(LISTENERS)) == 1)
+    time.sleep(0.05)
+    for _ in range(5):
+        change = one.backend.watch("topic")
+        began = time.monotonic()
+        other.write(tell)
+        change.result(10)
+        assert time.monotonic() - began < SOON_S
+
+
+def test_a_change_between_the_watch_and_the_listening_is_not_lost(open_store: Any) -> None:
+    for _ in range(5):
+        one, other = open_store(), open_store()
+        change = one.backend.watch("topic")
+        # The first watch of a store: it cannot listen yet.
+        other.write(tell)
+        began = time.monotonic()
+        change.result(10)
+        assert time.monotonic() - began < SOON_S
+        one.close()
+        other.close()
+
+
+def test_a_change_here_needs_no_connection_to_be_heard_here(open_store: Any) -> None:
+    store = open_store(pooler="transaction")
+    change = store.backend.watch("topic")
+    began = time.monotonic()
+    store.write(tell)
+    change.result(10)
+    assert time.monotonic() - began < SOON_S
+
+
+def test_a_listener_that_was_terminated_comes_back_and_catches_up(open_store: Any, administrator: Any) -> None:
+    one, other = open_store(), open_store()
+    one.backend.watch("warm up")
+    wait_for(lambda: len(administrator.rows(LISTENERS)) == 1)
+    for _ in range(3):
+        [(pid,)] = administrator.rows(LISTENERS)
+        change = one.backend.watch("topic")
+        administrator.rows("SELECT pg_terminate_backend($1, 5000)", pid)
+        other.write(tell)
+        change.result(10)
+        one.backend.watch("warm up")
+        wait_for(lambda pid=pid: [row[0] for row in administrator.rows(LISTENERS)] not in ([], [pid]))
+
+
+def test_a_notify_that_never_came_is_made_good_by_the_poll(open_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silence(notifier: Notifier, payload: str) -> None: ...
+
+    one, other = open_store(), open_store()
+    change = one.backend.watch("topic")
+    time.sleep(0.3)
+    change = one.backend.watch("topic")
+    monkeypatch.setattr(Notifier, "_try_to_send", silence)
+    other.write(tell)
+    change.result(5)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_behind_a_pooler_waiters_poll_or_listen_past_it(
+    open_store: Any, clean_postgres_url: str, administrator: Any, apart: bool
+) -> None:
+    one = open_store(pooler="transaction", listen_url=clean_postgres_url if apart else None)
+    other = open_store(pooler="transaction")
+    one.backend.watch("warm up")
+    if apart:
+        wait_for(lambda: len(administrator.rows(LISTENERS)) == 1)
+        time.sleep(0.05)
+    change = one.backend.watch("topic")
+    began = time.monotonic()
+    other.write(tell)
+    change.result(10)
+    assert not apart or time.monotonic() - began < SOON_S
+    assert len(administrator.rows(LISTENERS)) == int(apart)
+
+
+def test_a_listener_whose_server_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "POLL_S", 0.01)
+    monkeypatch.setattr(listening, "RETRY_FIRST_S", 0.001)
+
+    class Mute:
+        """A connection whose other end vanished."""
+
+        async def add_listener(self, channel: str, callback: Any) -> None: ...
+
+        def add_termination_listener(self, callback: Any) -> None: ...
+
+        async def fetch(self, query: str, *, timeout: float) -> list[Any]:
+            raise TimeoutError
+
+    made: list[Mute] = []
+    left: list[Any] = []
+
+    async def connect() -> Any:
+        made.append(Mute())
+        return made[-1]
+
+    async def disconnect(connection: Any) -> None:
+        left.append(connection)
+
+    async def body() -> None:
+        signals = Signals()
+        listener = Listener(
+            signals, lambda _: None, channel="c", ping="SELECT 1", connect=connect, disconnect=disconnect
+        )
+        stop = time.monotonic() + 5
+        while len(made) < 2 and time.monotonic() < stop:
+            signals.watch("topic")
+            listener.wake()
+            await asyncio.sleep(0.01)
+        assert left[0] is made[0]
+        await listener.close()
+        assert left == made
+
+    asyncio.run(body())
+
+
+def test_topics_of_many_commits_are_sent_together_and_never_twice_in_two_milliseconds() -> None:
+    async def body() -> None:
+        sent: list[tuple[float, str]] = []
+
+        async def send(payload: str) -> None:
+            sent.append((time.monotonic(), payload))
+
+        notifier = Notifier(send)
+        for number in range(1_000):
+            notifier.add([digest(f"topic-{number}")])
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+        await notifier.close()
+        assert all(len(payload) < 8_000 for _, payload in sent)
+        told = [one for _, payload in sent for one in payload.partition(":")[2].split(",")]
+        assert sorted(told) == sorted(digest(f"topic-{number}") for number in range(1_000))
+        assert len(sent) < 20
+        assert notifier.heard(sent[0][1]) == [], "its own messages are no news"
+        assert Notifier(send).heard(sent[0][1]) == sent[0][1].partition(":")[2].split(",")
+
+    asyncio.run(body())
+
+
+def test_a_refused_operation_wakes_nobody(store: Any) -> None:
+    async def failing(transaction: Any) -> None:
+        transaction.notify("topic")
+        raise LookupError
+
+    change = store.backend.watch("topic")
+    time.sleep(0.2)
+    change = store.backend.watch("topic")
+    with pytest.raises(LookupError):
+        store.write(failing)
+    assert not change.done()
+
+
+def test_channels_of_two_schemas_differ_and_fit() -> None:
+    assert channel_of("a") != channel_of("b")
+    assert len(channel_of("a" * 63)) < 64
+
+
+def test_the_notify_is_not_part_of_the_commit(open_store: Any, clean_postgres_url: str) -> None:
+    """A commit that notified inside its transaction would take a lock of the whole database until it is on disk."""
+    store = open_store()
+    heard: list[str] = []
+
+    async def body() -> None:
+        connection = await asyncpg.connect(clean_postgres_url)
+        await connection.add_listener(channel_of("holdfast"), lambda *said: heard.append(said[3]))
+
+        async def operation(transaction: Any) -> None:
+            transaction.notify("topic")
+            assert await transaction._link.all("ping") is not None
+
+        await store.backend.write(operation)
+        for _ in range(100):
+            await connection.fetch("SELECT 1")
+            if heard:
+                break
+            await asyncio.sleep(0.01)
+        await connection.close()
+
+    store.loop.drive(body())
+    assert [payload.partition(":")[2] for payload in heard] == [digest("topic")]
