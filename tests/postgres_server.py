@@ -64,6 +64,15 @@ class Administrator:
         """Run statements."""
         self._do(self._connection.execute(script))
 
+    def explain(self, statement: str) -> list[Any]:
+        """The lines of a statement's plan, whatever its parameters will be."""
+        # By way of the server, because the driver would ask for the parameters.
+        self.run(
+            "CREATE OR REPLACE FUNCTION pg_temp.plan_of(text) RETURNS SETOF text LANGUAGE plpgsql AS "
+            "$$ BEGIN RETURN QUERY EXECUTE 'EXPLAIN (GENERIC_PLAN) ' || $1; END $$"
+        )
+        return self.rows("SELECT pg_temp.plan_of($1)", statement)
+
     def close(self) -> None:
         self._do(self._connection.close())
         self._loop.call_soon_threadsafe(self._loop.stop)

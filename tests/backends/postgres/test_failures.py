@@ -95,6 +95,24 @@ def test_a_connection_that_dies_at_the_commit_leaves_the_outcome_unknown(
     assert (store.ask("find_lease", "process", "p") is not None) is stored
 
 
+def test_a_commit_that_the_server_refuses_is_not_in_doubt(store: Any, administrator: Any) -> None:
+    administrator.run(
+        """
+        CREATE FUNCTION holdfast.refuse() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '23514'; END $$;
+        CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON holdfast.leases
+        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION holdfast.refuse();
+        """
+    )
+    try:
+        with pytest.raises(Corrupt) as refused:
+            store.call("save_lease", LEASE)
+        assert refused.value.outcome == "not_applied"
+        assert store.ask("find_lease", "process", "p") is None
+    finally:
+        administrator.run("DROP TRIGGER refuse ON holdfast.leases; DROP FUNCTION holdfast.refuse()")
+
+
 def test_a_read_whose_connection_dies_at_its_end_runs_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = Link.commit
     runs: list[int] = []

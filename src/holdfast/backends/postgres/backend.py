@@ -7,7 +7,6 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from holdfast.backends.postgres.connecting import Address
@@ -18,7 +17,7 @@ from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
 from holdfast.backends.postgres.transaction import Families, PostgresTransaction
-from holdfast.backends.postgres.translation import DriverFailure, Trouble, translated, trouble_of
+from holdfast.backends.postgres.translation import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
 from holdfast.errors import HoldfastError, InvalidRequest, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
@@ -172,7 +171,7 @@ class PostgresBackend:
                 return await call()
             except DriverFailure as failure:
                 trouble = trouble_of(failure.cause)
-                if attempt is not None and attempt.committing and trouble in (Trouble.LOST, Trouble.OTHER):
+                if attempt is not None and attempt.committing and is_in_doubt(failure.cause):
                     raise translated(failure.cause, self._address.label, "unknown") from failure.cause
                 if trouble is Trouble.LOST:
                     # The server may have gone, and every connection with it.
@@ -194,7 +193,7 @@ class PostgresBackend:
             attempt.committing = writes
             await link.commit()
         except DriverFailure as failure:
-            await self._recover(link, in_doubt=trouble_of(failure.cause) in (Trouble.LOST, Trouble.OTHER))
+            await self._recover(link, in_doubt=is_in_doubt(failure.cause))
             raise
         except Exception:
             attempt.committing = False
@@ -221,12 +220,15 @@ class PostgresBackend:
 
     async def _recover(self, link: Link, *, in_doubt: bool) -> None:
         """Take everything back and keep the connection, or drop it with all that it did."""
-        if not in_doubt:
-            with suppress(DriverFailure):
+        kept = False
+        try:
+            if not in_doubt:
                 await link.control("rollback")
-                await self._connections.release(link.connection)
-                return
-        await self._connections.discard(link.connection)
+                kept = True
+        except DriverFailure:
+            pass  # it is dropped below, and with it the transaction
+        finally:
+            await (self._connections.release if kept else self._connections.discard)(link.connection)
 
     def _link(self, connection: Connection) -> Link:
         return Link(connection, self._texts, self._timeout_s, self._counter)

@@ -139,9 +139,9 @@ CREATE TABLE {schema}.work (
 CREATE UNIQUE INDEX work_batch ON {schema}.work (family, session_key, batch_id);
 CREATE UNIQUE INDEX work_source ON {schema}.work (family, session_key, source_key) WHERE source_key IS NOT NULL;
 CREATE INDEX work_unsettled ON {schema}.work (family, session_key, enqueue_seq) WHERE settled_state IS NULL;
-CREATE INDEX work_due ON {schema}.work (family, session_key, available_at_ms) WHERE settled_state IS NULL;
 CREATE INDEX work_claim ON {schema}.work (family, session_key, claim_id) WHERE claim_id IS NOT NULL;
 CREATE INDEX work_claim_expiry ON {schema}.work (family, session_key, claim_expires_at_ms) WHERE claim_id IS NOT NULL;
+-- Not by family: which sessions have work is asked over all of them.
 CREATE INDEX work_sessions ON {schema}.work (session_key, available_at_ms) WHERE settled_state IS NULL;
 CREATE INDEX work_settled ON {schema}.work (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
 

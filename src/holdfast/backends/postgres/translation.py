@@ -110,6 +110,11 @@ def trouble_of(error: BaseException) -> Trouble:
     return Trouble.LOST
 
 
+def is_in_doubt(error: BaseException) -> bool:
+    """Whether the server did not say what became of the statement: it may have done it, or be doing it still."""
+    return not state_of(error) or trouble_of(error) is Trouble.LOST
+
+
 def translated(error: BaseException, place: str, outcome: Outcome = "not_applied") -> HoldfastError:
     """The error that a caller gets, with the original as its cause."""
     found = _translated(error, place, outcome)

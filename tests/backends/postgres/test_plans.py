@@ -1,0 +1,66 @@
+"""Every look-up and every listing has an index to go by."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from holdfast.backends.postgres.link import statements_of
+
+WHOLE = re.compile(r"dump_|census$|bytes_on_disk|find_places")
+"""What is meant to read everything: dumps and counts. `find_places` is for batches that this transaction never read."""
+
+STATEMENTS = statements_of("holdfast")
+PLANNED = [
+    name
+    for name, text in STATEMENTS.items()
+    if text.startswith(("SELECT", "WITH", "UPDATE", "DELETE", "INSERT")) and WHOLE.match(name) is None
+]
+
+
+@pytest.fixture(scope="module")
+def planner(postgres_database: Any) -> Any:
+    """An administrator whose plans avoid reading a table from end to end wherever an index would do."""
+    administrator = postgres_database.administrator
+    [(version,)] = administrator.rows("SELECT current_setting('server_version_num')::bigint")
+    if version < 160_000:
+        pytest.skip("this server cannot plan a statement without its parameters")
+    return administrator
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_statement_reads_no_table_from_end_to_end(planner: Any, store: Any, name: str) -> None:
+    assert store.backend.schema_version == 1
+    planner.run("SET enable_seqscan = off; SET enable_bitmapscan = on; SET plan_cache_mode = force_generic_plan")
+    try:
+        plan = "\n".join(line for (line,) in planner.explain(STATEMENTS[name]))
+    finally:
+        planner.run("RESET ALL")
+    scans = re.findall(r"Seq Scan on (\w+)", plan)
+    tables = [table for table in scans if table not in {"pg_namespace", "pg_class"}]
+    assert tables == [], plan
+
+
+MANY_BATCHES = """
+INSERT INTO holdfast.work
+SELECT
+    n, 'batch' || n, 1, 1, NULL, 'h', 'd', 's', 'm', n, n, 'x', NULL, NULL,
+    CASE WHEN n % 2 = 0 THEN 'claim' || n END, 'o', 't', 1, n, CASE WHEN n % 2 = 0 THEN n END, 0
+FROM generate_series(1, 5000) AS n;
+ANALYZE holdfast.work
+"""
+
+
+def test_every_index_is_used_by_some_statement(planner: Any, store: Any) -> None:
+    assert store.backend.schema_version == 1
+    planner.run(MANY_BATCHES)
+    planner.run("SET enable_seqscan = off; SET enable_bitmapscan = off")
+    try:
+        plans = "\n".join(line for name in PLANNED for (line,) in planner.explain(STATEMENTS[name]))
+    finally:
+        planner.run("RESET ALL")
+    made = [name for (name,) in planner.rows("SELECT indexname FROM pg_indexes WHERE schemaname = 'holdfast'")]
+    unused = [name for name in made if not re.search(rf"\b{name}\b", plans)]
+    assert unused == []
