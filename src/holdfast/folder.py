@@ -74,6 +74,9 @@ class Folder:
         """Remove the bytes. Returns how many that freed, None if there were none."""
         path = self._path(space, name)
         try:
+            # What writers left aside that were killed goes along: its intent is forgotten now.
+            for left in path.parent.glob(f"{name}.*.tmp"):
+                left.unlink(missing_ok=True)
             size = path.stat().st_size
             path.unlink()
             _sync_directory(path.parent)

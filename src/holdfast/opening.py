@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 
@@ -94,6 +94,12 @@ class Opening:
                 await (await opening).close()
             raise
         return Store(Context(backend, parts.limits, parts.objects))
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("holdfast.open is for tasks: use `async with holdfast.open(...)`, or open_blocking")
+
+    def __exit__(self, *_: object) -> None:
+        """Never reached; there so that `with` says what `__enter__` says."""
 
     def __await__(self) -> Generator[Any, None, Store]:
         return self._open().__await__()

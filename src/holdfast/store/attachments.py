@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from holdfast.errors import SessionDeleted
 from holdfast.operations import attachments as operations
 from holdfast.operations import maintenance
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
@@ -52,7 +53,9 @@ class SessionAttachments:
             space = operations.space_of(session.family)
             write = partial(objects.put, space, intent.attachment_id, body)
             await context.backend.offload(lambda: operations.outside(write))
-            row = await context.backend.write(partial(operations.still_intended, row=row))
+            if not await context.backend.write(lambda tx: operations.still_intended(tx, address, row)):
+                await context.try_delete_doomed()
+                raise SessionDeleted(address[0])
         return rules.ref_of(row)
 
     async def get(self, attachment_id: str) -> Attachment:
@@ -69,9 +72,7 @@ class SessionAttachments:
             session, attachment = await context.backend.read(lambda tx: operations.get(tx, address, checked))
             self._binding.learn(session)
             return attachment
-        session, row, data = await context.backend.read(
-            lambda tx: operations.find(tx, address, checked, with_bytes=True)
-        )
+        session, row, data = await context.backend.read(lambda tx: operations.find(tx, address, checked))
         self._binding.learn(session)
         if data is None and rules.is_kept_here(row):
             space = operations.space_of(session.family)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+import warnings
+import weakref
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
@@ -18,28 +19,25 @@ from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import Signals, Waiting, run_to_end
+from holdfast.waiting import Waiting, WaitingBackend
 
 T = TypeVar("T")
 
 
-class SqliteBackend:
+class SqliteBackend(WaitingBackend):
     """A store in a SQLite file, or in memory with the path `:memory:`."""
 
     def __init__(self, link: Link, options: SqliteOptions, clock: Clock, waiting: Waiting) -> None:
+        super().__init__(clock, waiting)
         self._link = link
-        self._waiting = waiting
         self._process_id = os.getpid()
         self._closed = False
-        self._signals = Signals()
         in_memory = link.path == MEMORY
         self._writer = Writer(link, options, clock, self._signals, shared=not in_memory)
         # A database in memory belongs to its one connection, so that its reads take their turn with the writes.
         self._readers = None if in_memory else Readers(link.path, options, clock)
-        subscribe = getattr(clock, "subscribe", None)
-        if callable(subscribe):
-            # A clock that is moved by hand tells when it moved: those who wait for a time must look again.
-            subscribe(self._signals.publish_all)
+        self._unclosed = weakref.finalize(self, _dropped, link.path, self._writer)
+        self._unclosed.atexit = False
 
     def __repr__(self) -> str:
         return f"sqlite:{self._link.path}"
@@ -96,18 +94,6 @@ class SqliteBackend:
             raise
         return change
 
-    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
-        """Wait for a watched change; False when the time ran out first."""
-        return await self._waiting.pause(change, timeout_ms)
-
-    async def offload(self, call: Callable[[], T]) -> T:
-        """Run blocking file work without holding up anybody else."""
-        return await self._waiting.offload(call)
-
-    def drive(self, work: Awaitable[T]) -> T:
-        """Run a coroutine of this backend to its end for a blocking caller."""
-        return run_to_end(work)
-
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table, for tests that compare before with after."""
         self._check_usable()
@@ -120,6 +106,7 @@ class SqliteBackend:
         if self._closed or os.getpid() != self._process_id:
             return
         self._closed = True
+        self._unclosed.detach()
         await self._waiting.offload(self._let_go)
 
     def _let_go(self) -> None:
@@ -142,3 +129,9 @@ class SqliteBackend:
 async def _dump(transaction: Transaction) -> dict[str, list[tuple[Any, ...]]]:
     assert isinstance(transaction, SqliteTransaction)
     return transaction.dump()
+
+
+def _dropped(path: str, writer: Writer) -> None:
+    """A store that nobody holds any more and nobody closed: say so, and let its thread end, which lets the file go."""
+    warnings.warn(f"the store on {path} was never closed", ResourceWarning, stacklevel=2)
+    writer.stop()

@@ -13,6 +13,7 @@ import apsw
 from holdfast.backends.sqlite.link import Link
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.translation import translated
+from holdfast.clock import read_clock
 from holdfast.errors import PoolTimeout, StoreClosed
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
@@ -39,7 +40,7 @@ class Readers:
             try:
                 link.control("begin_read")
                 try:
-                    return run_to_end(operation(SqliteTransaction(link, self._clock.now_ms())))
+                    return run_to_end(operation(SqliteTransaction(link, read_clock(self._clock))))
                 finally:
                     if link.connection.in_transaction:
                         link.control("rollback")
