@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError, Unavailable, UnknownRef
 from holdfast.operations import sessions
 from holdfast.operations.pages import page_of
 from holdfast.ports import AttachmentBytes, Transaction
-from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
+from holdfast.records.attachments import AttachmentEntry, AttachmentRef
 from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, SessionRow
 from holdfast.rules import attachments as rules
@@ -33,18 +33,14 @@ async def record_intent(
     return session, row
 
 
-async def still_intended(tx: Transaction, address: sessions.Address, row: AttachmentRow) -> bool:
-    """After bytes were written outside: make good that a sweep forgot their intent meanwhile.
+async def still_intended(tx: Transaction, row: AttachmentRow) -> bool:
+    """After bytes were written outside: whether their intent stands as it was, so that nobody deleted them."""
+    return await tx.find_attachment(row.session_key, row.attachment_id) == row
 
-    False if the session was deleted: then the bytes are noted for deletion, because nobody else knows of them.
-    """
-    session = await tx.find_session(address[0])
-    if session is None or session.session_key != row.session_key or session.deleted_at_ms is not None:
-        await tx.doom_object(row.family, row.attachment_id)
-        return False
-    if await tx.find_attachment(row.session_key, row.attachment_id) is None:
-        await tx.save_attachment(msgspec.structs.replace(row, intent_at_ms=tx.now_ms))
-    return True
+
+async def doom(tx: Transaction, row: AttachmentRow) -> None:
+    """Note bytes for deletion that were written for an intent which is gone: nobody else knows of them."""
+    await tx.doom_object(row.family, row.attachment_id)
 
 
 async def commit_refs(
@@ -67,12 +63,6 @@ async def find(
         raise UnknownRef("attachment_id", attachment_id, "this session has no such attachment: put it first")
     stored = await tx.get_object(session.family, attachment_id)
     return session, row, None if stored is None else rules.opened(stored)
-
-
-async def get(tx: Transaction, address: sessions.Address, attachment_id: str) -> tuple[SessionRow, Attachment]:
-    """An attachment with the bytes that the database keeps."""
-    session, row, data = await find(tx, address, attachment_id)
-    return session, rules.attachment_of(row, data)
 
 
 async def forget(tx: Transaction, address: sessions.Address, attachment_id: str) -> tuple[SessionRow | None, bool]:

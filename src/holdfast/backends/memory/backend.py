@@ -14,6 +14,7 @@ from holdfast.backends.memory.graph import MemoryGraph
 from holdfast.backends.memory.processes import MemoryProcesses, MemoryTriggers
 from holdfast.backends.memory.sessions import MemorySessions
 from holdfast.backends.memory.tables import Table, Tables
+from holdfast.backends.memory.verification import MemoryVerification
 from holdfast.errors import StoreClosed
 from holdfast.ports import Clock, Operation
 from holdfast.waiting import Waiting, WaitingBackend, run_to_end
@@ -23,7 +24,7 @@ T = TypeVar("T")
 SCHEMA_VERSION = 1
 
 
-class MemoryHousekeeping:
+class MemoryHousekeeping(MemoryVerification):
     """Implements `ports.HousekeepingTables`."""
 
     tables: Tables

@@ -150,7 +150,7 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         return [row for hash in hashes if (row := self.tables.blobs.get((family, hash))) is not None]
 
     async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
-        keys = [key for key in self.tables.blobs.keys(*starting_with(family)) if key[1] > after][:limit]
+        keys = [key for key in self.tables.blobs.keys_between(*starting_with(family)) if key[1] > after][:limit]
         return [row for key in keys if (row := self.tables.blobs.get(key)) is not None]
 
     def _listed_hashes(self, family: int) -> set[str]:
@@ -162,7 +162,7 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
 
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
         listed = self._listed_hashes(family)
-        keys = [key for key in self.tables.blobs.keys(*starting_with(family)) if key[1] not in listed][:limit]
+        keys = [key for key in self.tables.blobs.keys_between(*starting_with(family)) if key[1] not in listed][:limit]
         size = sum(len(row.body) for key in keys if (row := self.tables.blobs.get(key)) is not None)
         if not dry_run:
             for key in keys:
@@ -171,4 +171,4 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
 
     async def blob_census(self, family: int) -> tuple[int, int, int]:
         revisions = len(list(self.tables.revisions.scan(lambda row: row.family == family)))
-        return revisions, len(self._listed_hashes(family)), len(self.tables.blobs.keys(*starting_with(family)))
+        return revisions, len(self._listed_hashes(family)), len(self.tables.blobs.keys_between(*starting_with(family)))

@@ -58,13 +58,12 @@ class MemoryProcesses(MemoryWork):
         self.tables.events.put((row.process_id, row.sequence), row)
 
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
-        found = self.tables.events.scan(
-            lambda row: (
-                row.process_id == filter.process_id
-                and row.sequence > filter.after
-                and filter.type in (None, row.type)
-                and (not filter.pending_wakes or (row.wake is not None and not row.acked))
-            )
+        found = (
+            row
+            for row in self.tables.events.between(*starting_with(filter.process_id))
+            if row.sequence > filter.after
+            and filter.type in (None, row.type)
+            and (not filter.pending_wakes or (row.wake is not None and not row.acked))
         )
         return list(found)[: filter.limit]
 
@@ -88,11 +87,11 @@ class MemoryProcesses(MemoryWork):
         )
         old = sorted(found, key=lambda row: (row.updated_at_ms, row.process_id))[:limit]
         ids = {row.process_id for row in old}
-        events = [key for key in self.tables.events.keys() if key[0] in ids]
+        events = [key for key in self.tables.events.keys_between() if key[0] in ids]
         if not dry_run:
             for key in events:
                 self.tables.events.drop(key)
-            for grant in [key for key in self.tables.grants.keys() if key[2] in ids]:
+            for grant in [key for key in self.tables.grants.keys_between() if key[2] in ids]:
                 self.tables.grants.drop(grant)
             for process_id in ids:
                 await self.drop_lease("process", process_id)
@@ -139,7 +138,7 @@ class MemoryProcesses(MemoryWork):
         return census
 
     async def drop_session_grants(self, session_id: str) -> int:
-        return sum(self.tables.grants.drop(key) for key in self.tables.grants.keys(*starting_with(session_id)))
+        return sum(self.tables.grants.drop(key) for key in self.tables.grants.keys_between(*starting_with(session_id)))
 
 
 class MemoryTriggers:
@@ -187,7 +186,7 @@ class MemoryTriggers:
 
     async def drop_session_subscriptions(self, session_id: str) -> int:
         sequences = {row.sequence for row in self.tables.subscriptions.scan(lambda row: row.session_id == session_id)}
-        for key in [key for key in self.tables.deliveries.keys() if key[1] in sequences]:
+        for key in [key for key in self.tables.deliveries.keys_between() if key[1] in sequences]:
             self.tables.deliveries.drop(key)
         return sum(self.tables.subscriptions.drop(sequence) for sequence in sequences)
 
@@ -242,7 +241,7 @@ class MemoryTriggers:
         )
         old = sorted(found, key=lambda row: (row.occurred_at_ms, row.occurrence_id))[:limit]
         ids = {row.occurrence_id for row in old}
-        deliveries = [key for key in self.tables.deliveries.keys() if key[0] in ids]
+        deliveries = [key for key in self.tables.deliveries.keys_between() if key[0] in ids]
         if not dry_run:
             for key in deliveries:
                 self.tables.deliveries.drop(key)

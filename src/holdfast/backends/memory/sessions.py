@@ -94,7 +94,7 @@ class MemorySessions:
         return sorted(found, key=lambda row: row.place)
 
     def _usage_keys(self, session_key: int) -> list[tuple[int, str, str]]:
-        return self.tables.usage.keys(*starting_with(session_key))
+        return self.tables.usage.keys_between(*starting_with(session_key))
 
     async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
         tables = self.tables

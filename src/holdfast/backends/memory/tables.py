@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from holdfast import rows as r
 
@@ -35,14 +35,14 @@ class Table(Generic[K, R]):
             self._staged[key] = None
         return int(present)
 
-    def keys(self, first: Any = None, last: Any = None) -> list[K]:
+    def keys_between(self, first: Any = None, last: Any = None) -> list[K]:
         """The keys of existing rows in order, from `first` to `last` inclusive; None means no bound."""
         low = 0 if first is None else bisect_left(self._order, first)
         high = len(self._order) if last is None else bisect_right(self._order, last)
         found = self._order[low:high]
-        new = [
+        new: list[Any] = [
             key
-            for key in cast("list[Any]", list(self._staged))
+            for key in list(self._staged)
             if key not in self._committed and (first is None or key >= first) and (last is None or key <= last)
         ]
         if new:
@@ -51,7 +51,7 @@ class Table(Generic[K, R]):
 
     def between(self, first: Any = None, last: Any = None) -> Iterator[R]:
         """The rows of those keys, in order."""
-        for key in self.keys(first, last):
+        for key in self.keys_between(first, last):
             row = self.get(key)
             if row is not None:
                 yield row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 import weakref
 from concurrent.futures import Future
@@ -31,7 +32,8 @@ class SqliteBackend(WaitingBackend):
         super().__init__(clock, waiting)
         self._link = link
         self._process_id = os.getpid()
-        self._closed = False
+        self._closed: Future[None] | None = None
+        self._closing_lock = threading.Lock()
         in_memory = link.path == MEMORY
         self._writer = Writer(link, options, clock, self._signals, shared=not in_memory)
         # A database in memory belongs to its one connection, so that its reads take their turn with the writes.
@@ -102,27 +104,38 @@ class SqliteBackend(WaitingBackend):
         return self._readers.run(_dump)
 
     async def close(self) -> None:
-        """Finish what was accepted, refuse what comes later, and let everything go."""
-        if self._closed or os.getpid() != self._process_id:
+        """Finish what was accepted, refuse what comes later, and let everything go; again, wait for the end of that."""
+        if os.getpid() != self._process_id:
             return
-        self._closed = True
-        self._unclosed.detach()
-        await self._waiting.offload(self._let_go)
+        with self._closing_lock:
+            if self._closed is None:
+                self._unclosed.detach()
+                # In a thread of its own, which nobody can cancel before it has begun.
+                closed: Future[None] = Future()
+                self._closed = closed
+                closed.set_running_or_notify_cancel()
+                threading.Thread(target=self._let_go, args=(closed,), name="holdfast-sqlite-closer").start()
+        await self._waiting.settle(self._closed)
 
-    def _let_go(self) -> None:
-        self._writer.close()
-        if self._readers is not None:
-            self._readers.close()
-        self._signals.fail_all(StoreClosed)
-        # Best effort: another process may be reading what would have to be moved.
-        with suppress(apsw.Error):
-            self._link.connection.wal_checkpoint()
-        self._link.close()
+    def _let_go(self, closed: Future[None]) -> None:
+        try:
+            self._writer.close()
+            if self._readers is not None:
+                self._readers.close()
+            self._signals.fail_all(StoreClosed)
+            # Best effort: another process may be reading what would have to be moved.
+            with suppress(apsw.Error):
+                self._link.connection.wal_checkpoint()
+            self._link.close()
+        except BaseException as error:  # whoever closes is told
+            closed.set_exception(error)
+        else:
+            closed.set_result(None)
 
     def _check_usable(self) -> None:
         if os.getpid() != self._process_id:
             raise Unavailable("this store was opened before the process forked: open it again in the child")
-        if self._closed:
+        if self._closed is not None:
             raise StoreClosed
 
 
