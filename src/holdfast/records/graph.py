@@ -48,6 +48,7 @@ class ActivePath(Record, frozen=True):
 
 
 ReadScope: TypeAlias = FullGraph | ActivePath
+"""What of a session's graph a `load` reads."""
 
 
 class Unchanged(Record, frozen=True):
@@ -73,6 +74,7 @@ class ReplaceGraph(Record, frozen=True):
 
 
 GraphDelta: TypeAlias = Unchanged | Append | ReplaceGraph
+"""What a commit does to the graph."""
 
 
 class AgentFrame(Record, frozen=True):

@@ -44,10 +44,10 @@ class Bench(Protocol):
         ...
 
     def parked(self, waiters: int = 1) -> None:
-        """Return once that many callers have looked, found nothing, and wait; fail if they never do.
+        """Return once that many callers have begun to wait since the last time, and still do; fail if they never do.
 
-        A case calls it between the start of a wait and the act that must end it: only then does a wait that is not
-        woken show. `Parking` counts them for any backend.
+        Whoever waits has looked and found nothing. A case calls it between the start of a wait and the act that must
+        end it: only then can a change that wakes nobody show. `Parking` counts the waiters of any backend.
         """
         ...
 
@@ -110,27 +110,30 @@ class Parking:
 
 
 class ParkedWaiters:
-    """How many callers wait now, over all handles of a bench."""
+    """How many callers wait now, over all handles of a bench, and how many began to since somebody asked."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._count = 0
+        self._waiting = self._begun = 0
 
     def enter(self) -> None:
         """One more waits."""
         with self._changed:
-            self._count += 1
+            self._waiting += 1
+            self._begun += 1
             self._changed.notify_all()
 
     def leave(self) -> None:
         """One of them goes on."""
         with self._changed:
-            self._count -= 1
+            self._waiting -= 1
 
     def wait(self, waiters: int) -> None:
-        """Return once there are as many."""
+        """Return once as many have begun and still wait."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._count >= waiters, PATIENCE_S), "nobody waits"
+            there = self._changed.wait_for(lambda: min(self._waiting, self._begun) >= waiters, PATIENCE_S)
+            assert there, f"{min(self._waiting, self._begun)} of {waiters} wait"
+            self._begun = 0
 
 
 class LocalBench:
