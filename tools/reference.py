@@ -38,7 +38,7 @@ TOPICS = (
         "opening.md",
         "Opening a store",
         (("store", holdfast.Store),),
-        ("opening", "store", "blocking", "folder", "records.options", "records.limits"),
+        ("opening", "store", "blocking", "folder", "ports", "records.options", "records.limits"),
     ),
     Topic(
         "sessions.md",
@@ -140,8 +140,11 @@ def topic_of(name: str) -> Topic:
 
 def module_of(name: str) -> str:
     module = str(getattr(getattr(holdfast, name), "__module__", ""))
-    # A type alias has no module of ours; the one that is public stands with the shared values.
-    return module if module.startswith("holdfast") else "holdfast.records.common"
+    if module.startswith("holdfast"):
+        return module
+    # A type alias does not know its module: it is where the text below it stands.
+    records = [known for known in sys.modules if known.startswith("holdfast.records.")]
+    return next(known for known in sorted(records) if name in documented_constants(known))
 
 
 def anchor(name: str) -> str:

@@ -41,9 +41,10 @@ from holdfast.errors import (
 )
 from holdfast.folder import Folder
 from holdfast.opening import open, open_blocking
+from holdfast.ports import AttachmentBytes, Clock
 from holdfast.records.artifacts import Artifact
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
-from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Ref
+from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Component, Ref
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView, Usage
 from holdfast.records.common import Document, Page, Scope, Token
 from holdfast.records.events import (
@@ -54,6 +55,7 @@ from holdfast.records.events import (
     Pointer,
     Present,
     ProcessEvent,
+    Selector,
     Template,
     TerminalRule,
     Wake,
@@ -67,12 +69,14 @@ from holdfast.records.graph import (
     Append,
     FullGraph,
     Graph,
+    GraphDelta,
     Node,
+    ReadScope,
     ReplaceGraph,
     Unchanged,
     VacuumReport,
 )
-from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession
+from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.records.limits import Limits
 from holdfast.records.maintenance import (
     Finding,
@@ -92,17 +96,22 @@ from holdfast.records.processes import (
     ExternalRef,
     Failed,
     Host,
+    Originator,
     Process,
     ProcessIdentity,
+    ProcessInput,
+    ProcessOutcome,
     ProcessRegistration,
     ProcessSessionReport,
+    ProcessStatus,
     Provenance,
     SessionTurn,
     SignalWait,
     ToolCall,
 )
-from holdfast.records.sessions import Child, Root, SessionDeletionReport, SessionMeta, SessionSummary
+from holdfast.records.sessions import Child, Relation, Root, SessionDeletionReport, SessionMeta, SessionSummary
 from holdfast.records.triggers import (
+    Binding,
     Emission,
     EventPayload,
     Fixed,
@@ -111,7 +120,17 @@ from holdfast.records.triggers import (
     SubscriptionDraft,
     TriggerDelivery,
 )
-from holdfast.records.work import Group, WorkBatch, WorkClaim, WorkCompletion, WorkDraft, WorkItem
+from holdfast.records.work import (
+    Boundary,
+    Group,
+    MergeKey,
+    WorkBatch,
+    WorkClaim,
+    WorkCompletion,
+    WorkDraft,
+    WorkItem,
+    WorkState,
+)
 from holdfast.rules.triggers import registration_for
 from holdfast.store import Session, Store
 
@@ -123,19 +142,24 @@ __all__ = [
     "AppendReceipt",
     "Artifact",
     "Attachment",
+    "AttachmentBytes",
     "AttachmentEntry",
     "AttachmentRef",
+    "Binding",
     "BlockingSession",
     "BlockingStore",
+    "Boundary",
     "BySession",
     "Cancelled",
     "Checkpoint",
     "CheckpointManifest",
     "Child",
     "ClaimLost",
+    "Clock",
     "Commit",
     "CommitReceipt",
     "Completed",
+    "Component",
     "Conflict",
     "Const",
     "Corrupt",
@@ -156,6 +180,7 @@ __all__ = [
     "Grant",
     "GrantedProcess",
     "Graph",
+    "GraphDelta",
     "Group",
     "HandleDescriptor",
     "HeadConflict",
@@ -168,6 +193,7 @@ __all__ = [
     "LeaseHolder",
     "LeaseLost",
     "Limits",
+    "MergeKey",
     "Node",
     "NodeConflict",
     "NodesReceipt",
@@ -177,6 +203,7 @@ __all__ = [
     "OccurrenceConflict",
     "OnProcess",
     "OnSession",
+    "Originator",
     "Page",
     "Payload",
     "Pointer",
@@ -186,20 +213,27 @@ __all__ = [
     "Process",
     "ProcessEvent",
     "ProcessIdentity",
+    "ProcessInput",
+    "ProcessOutcome",
     "ProcessRegistration",
     "ProcessSessionReport",
+    "ProcessStatus",
     "Provenance",
     "PruneReport",
+    "ReadScope",
     "Ref",
     "RegistrationConflict",
+    "Relation",
     "ReplaceGraph",
     "ReplayConflict",
+    "Resource",
     "RetentionPolicy",
     "Revision",
     "Root",
     "SchemaMissing",
     "SchemaTooNew",
     "Scope",
+    "Selector",
     "Session",
     "SessionBindingConflict",
     "SessionDeleted",
@@ -245,6 +279,7 @@ __all__ = [
     "WorkCompletion",
     "WorkDraft",
     "WorkItem",
+    "WorkState",
     "open",
     "open_blocking",
     "registration_for",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from holdfast.errors import InvalidRequest, Unavailable
 
+ROUNDS = 3
 PLAIN_NAME = re.compile(r"[A-Za-z0-9-]+")
 
 
@@ -31,21 +32,30 @@ class Folder:
             # Whoever wrote it may not have synced the directory yet, and we are about to say that it is there.
             self._sync(path.parent)
             return
-        aside = path.with_name(f"{name}.{secrets.token_hex(8)}.tmp")
+        for _ in range(ROUNDS):
+            if self._write(path, data):
+                return
+        raise Unavailable(f"the attachment was deleted from {self._root} as fast as it was written: retry")
+
+    def _write(self, path: Path, data: bytes) -> bool:
+        """Write aside, sync, rename. False if somebody who deletes the attachment took away what stood aside."""
+        aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
         try:
             self._make(path.parent)
             with aside.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            aside.replace(path)
+            try:
+                aside.replace(path)
+            except FileNotFoundError:
+                return False
             _sync_directory(path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
-            raise Unavailable(
-                f"the attachment could not be written to {self._root}: free or mount it, then retry"
-            ) from error
+            raise Unavailable(f"the attachment could not be written to {self._root}: make room, then retry") from error
+        return True
 
     def _make(self, directory: Path) -> None:
         """The directory, and each one above it down from the root, made durable."""
@@ -74,6 +84,9 @@ class Folder:
         """Remove the bytes. Returns how many that freed, None if there were none."""
         path = self._path(space, name)
         try:
+            # What writers left aside that were killed goes along: its intent is forgotten now.
+            for left in path.parent.glob(f"{name}.*.tmp"):
+                left.unlink(missing_ok=True)
             size = path.stat().st_size
             path.unlink()
             _sync_directory(path.parent)

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import msgspec
 
@@ -96,6 +96,12 @@ class Opening:
         parts = self._parts
         backend = await open_backend_async(self._url, self._options, parts.clock)
         return Store(Context(backend, parts.limits, parts.objects))
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("holdfast.open is for tasks: use `async with holdfast.open(...)`, or open_blocking")
+
+    def __exit__(self, *_: object) -> None:
+        """Never reached; there so that `with` says what `__enter__` says."""
 
     def __await__(self) -> Generator[Any, None, Store]:
         return self._open().__await__()

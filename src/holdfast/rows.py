@@ -6,7 +6,7 @@ so that a tuple fetched from SQL is a row.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -17,6 +17,10 @@ POSITION_BITS = 32
 
 LIVE, TOMBSTONED, VACUUMED = 0, 1, 2
 """A node's mark. A vacuumed node has lost its content; id and place stay, because history is append-only."""
+
+
+Whole = Annotated[int, msgspec.Meta(ge=0)]
+"""What every number of ours is: never negative, in any column."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -37,9 +41,9 @@ def row_of(kind: type[R], values: tuple[object, ...], *, table: str, key: object
 class Segment(Row, frozen=True):
     """Nodes of one session that a view includes: those of `epoch`, up to and including position `upto`."""
 
-    session_key: int
-    epoch: int
-    upto: int
+    session_key: Whole
+    epoch: Whole
+    upto: Whole
 
     @property
     def first_key(self) -> int:
@@ -55,17 +59,17 @@ class Segment(Row, frozen=True):
 class SessionRow(Row, frozen=True):
     """One incarnation of a session. `created_at_ms` is None while it has no metadata."""
 
-    session_key: int
+    session_key: Whole
     session_id: str
-    incarnation: int
-    family: int
-    revision: int
-    node_count: int
-    epoch: int
+    incarnation: Whole
+    family: Whole
+    revision: Whole
+    node_count: Whole
+    epoch: Whole
     lineage: bytes
-    changed_at_ms: int
-    deleted_at_ms: int | None = None
-    created_at_ms: int | None = None
+    changed_at_ms: Whole
+    deleted_at_ms: Whole | None = None
+    created_at_ms: Whole | None = None
     name: str | None = None
     owner: str | None = None
     model: str | None = None
@@ -77,36 +81,36 @@ class SessionRow(Row, frozen=True):
 class RevisionRow(Row, frozen=True):
     """One accepted turn. `refs` is the JSON list of every blob that it needs."""
 
-    session_key: int
-    revision: int
-    family: int
+    session_key: Whole
+    revision: Whole
+    family: Whole
     turn_id: str | None
     fingerprint: str | None
-    epoch: int
-    node_count: int
-    leaf_key: int | None
+    epoch: Whole
+    node_count: Whole
+    leaf_key: Whole | None
     leaf_id: str | None
     checkpoint_ref: str | None
     refs: bytes
     body: bytes
-    committed_at_ms: int
+    committed_at_ms: Whole
 
 
 class NodeRow(Row, frozen=True):
     """One node. `parent_id` is read with it and not stored: the parent's own row holds it."""
 
-    node_key: int
-    session_key: int
-    epoch: int
+    node_key: Whole
+    session_key: Whole
+    epoch: Whole
     node_id: str
-    parent_key: int | None
+    parent_key: Whole | None
     kind: str
     frame_id: str | None
     caused_by: bytes | None
-    created_at_ms: int
+    created_at_ms: Whole
     payload: bytes
-    mark: int
-    revision: int | None
+    mark: Whole
+    revision: Whole | None
     parent_id: str | None = None
 
 
@@ -115,11 +119,11 @@ class UsageRow(Row, frozen=True):
 
     source: str
     model: str
-    input_tokens: int
-    output_tokens: int
-    cached_input_tokens: int
-    reasoning_tokens: int
-    place: int
+    input_tokens: Whole
+    output_tokens: Whole
+    cached_input_tokens: Whole
+    reasoning_tokens: Whole
+    place: Whole
 
 
 class BlobRow(Row, frozen=True):
@@ -127,34 +131,38 @@ class BlobRow(Row, frozen=True):
 
     hash: str
     encoding: str
-    size: int
+    size: Whole
     body: bytes
 
 
 class BatchRow(Row, frozen=True):
     """One batch of work with its claim. `settled_state` is None while it waits or is claimed."""
 
-    enqueue_seq: int
+    enqueue_seq: Whole
     batch_id: str
-    session_key: int
-    family: int
+    session_key: Whole
+    family: Whole
     source_key: str | None
     draft_hash: str
     delivery: str
     slot: str
     merge_key: str
-    available_at_ms: int
-    enqueued_at_ms: int
+    available_at_ms: Whole
+    enqueued_at_ms: Whole
     payloads: bytes
     settled_state: str | None = None
-    settled_at_ms: int | None = None
+    settled_at_ms: Whole | None = None
     claim_id: str | None = None
     claim_owner: str | None = None
     claim_token_hash: str | None = None
-    claim_fence: int = 0
-    claimed_at_ms: int | None = None
-    claim_expires_at_ms: int | None = None
-    claim_exclusive: int = 0
+    claim_fence: Whole = 0
+    claimed_at_ms: Whole | None = None
+    claim_expires_at_ms: Whole | None = None
+    claim_exclusive: Whole = 0
+
+    def is_claimed(self, now_ms: int) -> bool:
+        """Whether somebody holds a live claim on it."""
+        return self.claim_token_hash is not None and (self.claim_expires_at_ms or 0) > now_ms
 
 
 class LeaseRow(Row, frozen=True):
@@ -164,25 +172,29 @@ class LeaseRow(Row, frozen=True):
     resource: str
     owner_id: str | None
     token_hash: str | None
-    fence: int
-    claimed_at_ms: int
-    expires_at_ms: int
+    fence: Whole
+    claimed_at_ms: Whole
+    expires_at_ms: Whole
+
+    def is_live(self, now_ms: int) -> bool:
+        """Whether anybody holds it."""
+        return self.token_hash is not None and self.expires_at_ms > now_ms
 
 
 class AttachmentRow(Row, frozen=True):
     """One session's reference to an attachment."""
 
-    session_key: int
+    session_key: Whole
     attachment_id: str
-    family: int
+    family: Whole
     uri: str
     media_type: str
-    byte_count: int
-    width: int | None
-    height: int | None
+    byte_count: Whole
+    width: Whole | None
+    height: Whole | None
     label: str | None
-    intent_at_ms: int
-    committed_at_ms: int | None
+    intent_at_ms: Whole
+    committed_at_ms: Whole | None
 
 
 class ProcessRow(Row, frozen=True):
@@ -191,14 +203,14 @@ class ProcessRow(Row, frozen=True):
     process_id: str
     registration_hash: str
     status: str
-    waiting: int
+    waiting: Whole
     definition_hash: str | None
     originator_session_id: str | None
     wake_session_id: str | None
     wake_frame_id: str | None
-    event_count: int
-    created_at_ms: int
-    updated_at_ms: int
+    event_count: Whole
+    created_at_ms: Whole
+    updated_at_ms: Whole
     body: bytes
     external_ref: bytes | None = None
     wait: bytes | None = None
@@ -209,14 +221,14 @@ class EventRow(Row, frozen=True):
     """One event. `wake` is the encoded wake signal, `acked` whether it was acknowledged."""
 
     process_id: str
-    sequence: int
+    sequence: Whole
     type: str
     payload_hash: str
     replay_key: str | None
     terminal_state: str | None
     wake: bytes | None
-    acked: int
-    occurred_at_ms: int
+    acked: Whole
+    occurred_at_ms: Whole
     payload: bytes
 
 
@@ -232,7 +244,7 @@ class GrantRow(Row, frozen=True):
 class SubscriptionRow(Row, frozen=True):
     """One subscription. `session_id` is None for a host registrant."""
 
-    sequence: int
+    sequence: Whole
     session_id: str | None
     frame_id: str | None
     key: str | None
@@ -241,9 +253,9 @@ class SubscriptionRow(Row, frozen=True):
     source_type: str
     source_key: str
     target_hash: str | None
-    enabled: int
-    created_at_ms: int
-    updated_at_ms: int
+    enabled: Whole
+    created_at_ms: Whole
+    updated_at_ms: Whole
     body: bytes
 
 
@@ -255,7 +267,7 @@ class OccurrenceRow(Row, frozen=True):
     source_key: str
     idempotency_key: str
     request_hash: str
-    occurred_at_ms: int
+    occurred_at_ms: Whole
     payload: bytes
     source: bytes | None
 
@@ -264,11 +276,11 @@ class DeliveryRow(Row, frozen=True):
     """One occurrence's way to one subscription."""
 
     occurrence_id: str
-    subscription_sequence: int
+    subscription_sequence: Whole
     process_id: str
     state: str
-    reserved_at_ms: int
-    updated_at_ms: int
+    reserved_at_ms: Whole
+    updated_at_ms: Whole
     failure: str | None = None
 
 
@@ -279,8 +291,8 @@ class ArtifactRow(Row, frozen=True):
     ref: str
     hash: str
     encoding: str
-    size: int
-    stored_at_ms: int
+    size: Whole
+    stored_at_ms: Whole
     body: bytes
 
 

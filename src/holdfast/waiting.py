@@ -11,6 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar, cast
 
+from holdfast.clock import read_clock
+from holdfast.ports import Clock
+
 T = TypeVar("T")
 
 
@@ -140,3 +143,31 @@ class Signals:
         for change in changes:
             if change.set_running_or_notify_cancel():
                 change.set_exception(error())
+
+
+class WaitingBackend:
+    """What backends share whose operations never suspend: one clock, one way of waiting, signals inside the process."""
+
+    def __init__(self, clock: Clock, waiting: Waiting) -> None:
+        self._clock = clock
+        self._waiting = waiting
+        self._signals = Signals()
+        subscribe = getattr(clock, "subscribe", None)
+        if callable(subscribe):
+            # A clock that is moved by hand tells when it moved: those who wait for a time must look again.
+            subscribe(self._signals.publish_all)
+
+    def _now_ms(self) -> int:
+        return read_clock(self._clock)
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """Wait for a watched change; False when the time ran out first."""
+        return await self._waiting.pause(change, timeout_ms)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run blocking file work without holding up anybody else."""
+        return await self._waiting.offload(call)
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a coroutine of this backend to its end for a blocking caller."""
+        return run_to_end(work)

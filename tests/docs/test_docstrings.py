@@ -78,8 +78,8 @@ def test_the_front_doors_have_examples(name: str) -> None:
 @pytest.mark.parametrize("name", holdfast.__all__)
 def test_everything_public_says_what_it_is(name: str) -> None:
     public = getattr(holdfast, name)
-    if name == "Document":
-        return
+    if not inspect.isclass(public) and not inspect.isroutine(public):
+        return  # a type alias; that it is explained in the reference is tested there
     # A struct without a docstring of its own would show its parent's, or a generated one.
     assert vars(public).get("__doc__") if inspect.isclass(public) else public.__doc__, name
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast import codec
 from holdfast.errors import HoldfastError, Unavailable, UnknownRef
 from holdfast.operations import sessions
+from holdfast.operations.pages import page_of
 from holdfast.ports import AttachmentBytes, Transaction
-from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
+from holdfast.records.attachments import AttachmentEntry, AttachmentRef
 from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, SessionRow
 from holdfast.rules import attachments as rules
@@ -33,14 +33,14 @@ async def record_intent(
     return session, row
 
 
-async def still_intended(tx: Transaction, row: AttachmentRow) -> AttachmentRow:
-    """The manifest row after its bytes were written outside; a sweep that forgot it meanwhile is made good."""
-    current = await tx.find_attachment(row.session_key, row.attachment_id)
-    if current is not None:
-        return current
-    again = msgspec.structs.replace(row, intent_at_ms=tx.now_ms)
-    await tx.save_attachment(again)
-    return again
+async def still_intended(tx: Transaction, row: AttachmentRow) -> bool:
+    """After bytes were written outside: whether their intent stands as it was, so that nobody deleted them."""
+    return await tx.find_attachment(row.session_key, row.attachment_id) == row
+
+
+async def doom(tx: Transaction, row: AttachmentRow) -> None:
+    """Note bytes for deletion that were written for an intent which is gone: nobody else knows of them."""
+    await tx.doom_object(row.family, row.attachment_id)
 
 
 async def commit_refs(
@@ -54,23 +54,15 @@ async def commit_refs(
 
 
 async def find(
-    tx: Transaction, address: sessions.Address, attachment_id: str, *, with_bytes: bool
+    tx: Transaction, address: sessions.Address, attachment_id: str
 ) -> tuple[SessionRow, AttachmentRow, bytes | None]:
     """One of the session's own attachments; another session's is as unknown as none."""
     session = await sessions.find(tx, address)
     row = None if session is None else await tx.find_attachment(session.session_key, attachment_id)
     if session is None or row is None:
         raise UnknownRef("attachment_id", attachment_id, "this session has no such attachment: put it first")
-    if not with_bytes:
-        return session, row, None
     stored = await tx.get_object(session.family, attachment_id)
     return session, row, None if stored is None else rules.opened(stored)
-
-
-async def get(tx: Transaction, address: sessions.Address, attachment_id: str) -> tuple[SessionRow, Attachment]:
-    """An attachment with the bytes that the database keeps."""
-    session, row, data = await find(tx, address, attachment_id, with_bytes=True)
-    return session, rules.attachment_of(row, data)
 
 
 async def forget(tx: Transaction, address: sessions.Address, attachment_id: str) -> tuple[SessionRow | None, bool]:
@@ -92,9 +84,8 @@ async def list_page(
     if session is None:
         return None, Page(())
     rows = await tx.list_attachments(session.session_key, after=after, limit=limit + 1)
-    shown = rows[:limit]
-    cursor = codec.encode_cursor("attachments", (shown[-1].attachment_id,)) if len(rows) > limit else None
-    return session, Page(tuple(rules.ref_of(row) for row in shown), cursor)
+    page = page_of(rows, limit, rules.ref_of, listing="attachments", place=lambda row: (row.attachment_id,))
+    return session, page
 
 
 async def uncommitted_page(
@@ -112,13 +103,14 @@ async def uncommitted_page(
     rows = await tx.list_uncommitted(
         None if session is None else session.session_key, older_than_ms=older_than_ms, after=after, limit=limit + 1
     )
-    shown = rows[:limit]
-    cursor = None
-    if len(rows) > limit:
-        last = shown[-1]
-        cursor = codec.encode_cursor("uncommitted", (last.intent_at_ms, last.attachment_id, last.session_key))
-    ids = await tx.session_ids(sorted({row.session_key for row in shown}))
-    return session, Page(tuple(rules.entry_of(ids[row.session_key], row) for row in shown), cursor)
+    ids = await tx.session_ids(sorted({row.session_key for row in rows}))
+    return session, page_of(
+        rows,
+        limit,
+        lambda row: rules.entry_of(ids[row.session_key], row),
+        listing="uncommitted",
+        place=lambda row: (row.intent_at_ms, row.attachment_id, row.session_key),
+    )
 
 
 async def sweep(tx: Transaction, *, older_than_ms: int, limit: int) -> tuple[int, int, int]:
@@ -147,21 +139,32 @@ async def drop_if_unreferenced(tx: Transaction, row: AttachmentRow) -> int | Non
     return size
 
 
-async def delete_doomed(tx: Transaction, objects: AttachmentBytes, limit: int) -> tuple[int, int, int]:
-    """Delete noted bytes outside the database: (notes, objects, bytes).
+class Deletion(msgspec.Struct, frozen=True):
+    """What became of noted bytes: how many they were (None: none were there), or why they are still there."""
+
+    size: int | None = None
+    failure: Unavailable | None = None
+
+
+async def delete_doomed(tx: Transaction, objects: AttachmentBytes, passed_over: int) -> Deletion | None:
+    """Delete one of the noted bytes outside the database, after those passed over; None if there is none.
 
     Whether somebody refers to them again is asked anew, and no intent can be recorded meanwhile. Whoever stores the
-    same content later writes it again, because bytes follow their intent. If it fails halfway, the notes stay.
+    same content later writes it again, because bytes follow their intent. If it fails, the note stays. One at a time:
+    a slow place outside holds other writers up for one deletion and no longer.
     """
-    doomed = await tx.list_doomed(limit)
-    deleted = freed = 0
-    for family, attachment_id in doomed:
-        if not await tx.attachment_is_referenced(family, attachment_id):
+    doomed = await tx.list_doomed(passed_over + 1)
+    if len(doomed) <= passed_over:
+        return None
+    family, attachment_id = doomed[passed_over]
+    size = None
+    if not await tx.attachment_is_referenced(family, attachment_id):
+        try:
             size = outside(partial(objects.delete, space_of(family), attachment_id))
-            deleted += size is not None
-            freed += size or 0
-        await tx.forget_doomed(family, attachment_id)
-    return len(doomed), deleted, freed
+        except Unavailable as failure:
+            return Deletion(failure=failure)
+    await tx.forget_doomed(family, attachment_id)
+    return Deletion(size)
 
 
 def outside(call: Callable[[], T]) -> T:

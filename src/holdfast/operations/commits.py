@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.errors import InvalidRequest
 from holdfast.operations import sessions
 from holdfast.operations.work import queue_topic
 from holdfast.operations.writes import hit
@@ -25,8 +24,9 @@ async def commit(
     segments = graph.segments_of(session)
     targets = {intent.session_id: session}
     for draft in intent.enqueues:
-        if draft.session_id not in targets:
-            targets[draft.session_id] = await sessions.newest(tx, draft.session_id)
+        target = targets.get(draft.session_id) or await tx.find_session(draft.session_id)
+        if target is not None:
+            targets[draft.session_id] = target
     facts = await tx.load_commit_facts(
         CommitQuery(
             session=session,
@@ -38,7 +38,7 @@ async def commit(
             sources=tuple(
                 (targets[draft.session_id].session_key, draft.source_key)
                 for draft in intent.enqueues
-                if draft.source_key is not None
+                if draft.source_key is not None and draft.session_id in targets
             ),
             attachment_ids=intent.attachments,
             with_lease=intent.lease is not None,
@@ -47,6 +47,9 @@ async def commit(
     replay = rules.replay(intent, facts.turn)
     if replay is not None:
         return session, replay
+    for draft in intent.enqueues:
+        if draft.session_id not in targets:
+            targets[draft.session_id] = await sessions.newest(tx, draft.session_id)
     plan = rules.judge(
         intent,
         session,
@@ -106,10 +109,7 @@ async def tombstone(
     if session is None:
         return None, 0
     found = await tx.find_nodes(graph.segments_of(session), node_ids)
-    inherited = [row for row in found if row.session_key != session.session_key]
-    if inherited:
-        alive = {row.session_key for row in await tx.family_sessions(session.family) if row.deleted_at_ms is None}
-        for row in inherited:
-            if row.session_key in alive:
-                raise InvalidRequest("node_ids", f"{row.node_id!r} belongs to the session that this was forked from")
+    if any(row.session_key != session.session_key for row in found):
+        family = await tx.family_sessions(session.family)
+        graph.require_own(session, found, {row.session_key for row in family if row.deleted_at_ms is None})
     return session, await tx.mark_nodes([row.node_key for row in found])

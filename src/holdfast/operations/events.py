@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast import codec
 from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import sessions, work
+from holdfast.operations.pages import page_of
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page, Scope
@@ -97,9 +97,7 @@ async def list_page(tx: Transaction, filter: EventFilter) -> Page[ProcessEvent]:
     await _require(tx, filter.process_id)
     more = EventFilter(filter.process_id, filter.limit + 1, filter.after, filter.type, filter.pending_wakes)
     rows = await tx.list_events(more)
-    shown = rows[: filter.limit]
-    cursor = codec.encode_cursor("events", (shown[-1].sequence,)) if len(rows) > filter.limit else None
-    return Page(tuple(rules.event_of(row) for row in shown), cursor)
+    return page_of(rows, filter.limit, rules.event_of, listing="events", place=lambda row: (row.sequence,))
 
 
 async def follow_page(tx: Transaction, filter: EventFilter) -> tuple[Page[ProcessEvent], bool]:

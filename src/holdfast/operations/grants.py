@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast import codec
 from holdfast.errors import NotGranted, UnknownProcess
 from holdfast.operations import sessions
+from holdfast.operations.pages import page_of
 from holdfast.ports import Transaction
 from holdfast.records.common import Page, Scope
 from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
@@ -55,9 +55,9 @@ async def list_page(
 ) -> Page[GrantedProcess]:
     """One page of a scope's handles with their processes."""
     found = await tx.list_grants(*rules.place(scope), running_only=running_only, after=after, limit=limit + 1)
-    shown = found[:limit]
-    cursor = codec.encode_cursor("grants", (shown[-1][0].process_id,)) if len(found) > limit else None
-    return Page(tuple(rules.granted(row, process) for row, process in shown), cursor)
+    return page_of(
+        found, limit, lambda one: rules.granted(*one), listing="grants", place=lambda one: (one[0].process_id,)
+    )
 
 
 async def has(tx: Transaction, scope: Scope, process_id: str) -> bool:
@@ -69,8 +69,6 @@ async def of_process(tx: Transaction, process_id: str, *, after: tuple[str, str]
     """One page of those who hold a process."""
     await _require(tx, process_id)
     rows = await tx.grants_of_process(process_id, after=after, limit=limit + 1)
-    shown = rows[:limit]
-    cursor = None
-    if len(rows) > limit:
-        cursor = codec.encode_cursor("grants of a process", (shown[-1].session_id, shown[-1].frame_id))
-    return Page(tuple(rules.grant_of(row) for row in shown), cursor)
+    return page_of(
+        rows, limit, rules.grant_of, listing="grants of a process", place=lambda row: (row.session_id, row.frame_id)
+    )

@@ -29,6 +29,7 @@ async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: To
         now_ms=tx.now_ms,
     )
     await tx.save_lease(row)
+    _tell_waiters(tx, resource)
     return lease
 
 
@@ -60,6 +61,7 @@ async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     row = rules.require(await tx.find_lease(*place), lease, tx.now_ms)
     expires_at_ms = rules.expiry(tx.now_ms, ttl_ms)
     await tx.save_lease(msgspec.structs.replace(row, expires_at_ms=expires_at_ms))
+    _tell_waiters(tx, lease.resource)
     return msgspec.structs.replace(lease, expires_at_ms=expires_at_ms)
 
 
@@ -70,9 +72,14 @@ async def release(tx: Transaction, lease: Lease) -> bool:
     if row is None or not rules.holds(row, lease, tx.now_ms):
         return False
     await tx.save_lease(rules.released(row))
-    if isinstance(lease.resource, OnSession):
-        tx.notify(queue_topic(lease.resource.session_id))
+    _tell_waiters(tx, lease.resource)
     return True
+
+
+def _tell_waiters(tx: Transaction, resource: Resource) -> None:
+    """Who waits for a session's work waits for the end of its lease, too, and that has changed."""
+    if isinstance(resource, OnSession):
+        tx.notify(queue_topic(resource.session_id))
 
 
 async def holder(tx: Transaction, resource: Resource) -> LeaseHolder | None:

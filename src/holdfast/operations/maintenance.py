@@ -7,6 +7,8 @@ from holdfast.ports import Transaction
 from holdfast.records.maintenance import GarbageReport, PruneReport, RetentionPolicy, Stats
 from holdfast.rules import maintenance as rules
 
+PROOF_PAGE = 500
+
 
 async def vacuum(tx: Transaction, session_key: int | None, limit: int) -> int:
     """Take the content out of tombstoned nodes."""
@@ -29,6 +31,19 @@ async def collect_family(tx: Transaction, family: int, limit: int) -> tuple[Garb
     return report, deleted < limit and nodes < limit
 
 
+async def prove_roots(tx: Transaction, family: int) -> None:
+    """Before anything of a family is collected: every revision lists what it needs."""
+    for session in await tx.family_sessions(family):
+        after = 0
+        while True:
+            rows = await tx.list_revisions(session.session_key, after=after, limit=PROOF_PAGE)
+            for row in rows:
+                rules.require_proven_roots(session, row)
+            if len(rows) < PROOF_PAGE:
+                break
+            after = rows[-1].revision
+
+
 async def families(tx: Transaction, after: int, limit: int) -> list[int]:
     """The next families."""
     return await tx.list_families(after, limit)
@@ -38,8 +53,8 @@ async def prune_revisions(tx: Transaction, family: int, keep: int, *, limit: int
     """Forget the oldest revisions of a family's sessions. Returns how many, and whether that was all."""
     pruned = 0
     for session in await tx.family_sessions(family):
-        below = session.revision - keep + 1
-        if session.deleted_at_ms is not None or below <= 1:
+        below = rules.prunable_below(session, keep)
+        if below is None:
             continue
         if dry_run:
             pruned += await tx.count_revisions(session.session_key, below=below)

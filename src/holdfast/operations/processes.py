@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast import codec
 from holdfast.errors import UnknownProcess
 from holdfast.operations import events, triggers
+from holdfast.operations.pages import page_of
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
@@ -32,6 +32,9 @@ async def register(tx: Transaction, registered: rules.Registered) -> Process:
     if existing is not None:
         return rules.process_of(rules.same_registration(registered, existing))
     row = rules.new_process(registered, now_ms=tx.now_ms)
+    if registered.wake_target is not None:
+        target = await tx.find_session(registered.wake_target.session_id)
+        row = rules.without_dead_target(row, target)
     await tx.insert_process(row)
     await triggers.note_started(tx, registered.id)
     tx.notify(events.process_topic(registered.id))
@@ -47,9 +50,7 @@ async def get(tx: Transaction, process_id: str) -> Process | None:
 async def list_page(tx: Transaction, filter: ProcessFilter) -> Page[Process]:
     """One page of processes."""
     rows = await tx.list_processes(msgspec.structs.replace(filter, limit=filter.limit + 1))
-    shown = rows[: filter.limit]
-    cursor = codec.encode_cursor("processes", (shown[-1].process_id,)) if len(rows) > filter.limit else None
-    return Page(tuple(rules.process_of(row) for row in shown), cursor)
+    return page_of(rows, filter.limit, rules.process_of, listing="processes", place=lambda row: (row.process_id,))
 
 
 async def set_external_ref(tx: Transaction, process_id: str, ref: ExternalRef) -> Process:

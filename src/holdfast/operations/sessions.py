@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast import codec
 from holdfast.errors import Corrupt, SessionExists, UnknownRef, UnknownSession
+from holdfast.operations.pages import page_of
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.checkpoints import CheckpointManifest
@@ -77,13 +77,11 @@ async def save_meta(tx: Transaction, address: Address, meta: SessionMeta) -> Ses
 async def list_page(tx: Transaction, filter: SessionFilter, listing: str) -> Page[SessionSummary]:
     """One page of live sessions."""
     rows = await tx.list_sessions(msgspec.structs.replace(filter, limit=filter.limit + 1))
-    shown = rows[: filter.limit]
-    items = tuple(rules.summary_of(row) for row in shown)
-    if len(rows) <= filter.limit:
-        return Page(items)
-    last = shown[-1]
-    place = (last.session_key,) if filter.changed_since_ms is None else (last.changed_at_ms, last.session_key)
-    return Page(items, codec.encode_cursor(listing, place))
+
+    def place(row: SessionRow) -> tuple[int, ...]:
+        return (row.session_key,) if filter.changed_since_ms is None else (row.changed_at_ms, row.session_key)
+
+    return page_of(rows, filter.limit, rules.summary_of, listing=listing, place=place)
 
 
 async def load(
@@ -91,7 +89,7 @@ async def load(
 ) -> tuple[SessionRow | None, SessionView | None]:
     """One snapshot of a session, None if nothing was ever committed or added."""
     row = await find(tx, address)
-    if row is None or (row.revision == 0 and graph.visible_count(row) == 0):
+    if row is None or not rules.has_content(row):
         return row, None
     revision = await _revision_at(tx, row, at)
     body = commits.TurnBody() if revision is None else commits.body_of(revision)
@@ -141,16 +139,13 @@ async def _revision(tx: Transaction, row: SessionRow, revision: int) -> Revision
 async def _read_graph(
     tx: Transaction, segments: tuple[Segment, ...], revision: RevisionRow | None, scope: ReadScope
 ) -> Graph:
-    leaf_id = None if revision is None else revision.leaf_id
-    leaf_key = None if revision is None else revision.leaf_key
+    leaf_key, leaf_id = graph.leaf_of(revision) or (None, None)
     if isinstance(scope, FullGraph):
         rows = await tx.read_nodes(segments, kind=None, after=None, descending=False, limit=None)
         return graph.graph_of(rows, leaf_id)
     if scope.leaf is not None:
         named = await tx.find_nodes(segments, [scope.leaf])
-        if not named:
-            raise UnknownRef("scope.leaf", scope.leaf, "the session has no such node")
-        leaf_id, leaf_key = scope.leaf, named[0].node_key
+        leaf_id, leaf_key = scope.leaf, named[0].node_key if named else None
     if leaf_key is None:
         return Graph((), leaf_id)
     path = await tx.read_path(leaf_key, scope.last)
@@ -210,9 +205,7 @@ async def nodes_page(
     rows: list[NodeRow] = await tx.read_nodes(
         graph.segments_of(row), kind=kind, after=after, descending=newest_first, limit=limit + 1
     )
-    shown = rows[:limit]
-    cursor = codec.encode_cursor("nodes", (shown[-1].node_key,)) if len(rows) > limit else None
-    return row, Page(tuple(graph.node_of(one) for one in shown), cursor)
+    return row, page_of(rows, limit, graph.node_of, listing="nodes", place=lambda one: (one.node_key,))
 
 
 async def history_page(
@@ -227,9 +220,7 @@ async def history_page(
         rows = await tx.list_revisions_down(row.session_key, before=before, limit=limit + 1)
     else:
         rows = await tx.list_revisions(row.session_key, after=after or 0, limit=limit + 1)
-    shown = rows[:limit]
-    cursor = codec.encode_cursor("history", (shown[-1].revision,)) if len(rows) > limit else None
-    return row, Page(tuple(rules.history_of(one) for one in shown), cursor)
+    return row, page_of(rows, limit, rules.history_of, listing="history", place=lambda one: (one.revision,))
 
 
 async def fork(tx: Transaction, source: Address, at: str | int | None, meta: SessionMeta, limits: Limits) -> SessionRow:
@@ -261,7 +252,7 @@ async def _fork_point(
     if at is None and origin.revision == 0:
         return graph.segments_of(origin), None, None
     revision = await _revision(tx, origin, origin.revision if at is None else at)
-    leaf = None if revision.leaf_key is None else (revision.leaf_key, revision.leaf_id or "")
+    leaf = graph.leaf_of(revision)
     if at is None:
         return graph.segments_of(origin), revision, leaf
     return graph.segments_of(origin, epoch=revision.epoch, upto=revision.node_count), revision, leaf
@@ -279,8 +270,5 @@ async def _fork_node(
     revision = await tx.find_leaf_revision(origin.session_key, node.node_key)
     if revision is None and node.revision is not None:
         added_by = await tx.find_revision(node.session_key, node.revision)
-        if added_by is None:
-            # Whether the node ended its turn is forgotten, and with it the state that the fork should start with.
-            raise UnknownRef("at", node_id, "the turn that added this node is not retained: fork at a revision")
-        revision = added_by if added_by.leaf_key == node.node_key else None
+        revision = added_by if added_by is not None and added_by.leaf_key == node.node_key else None
     return graph.cut(segments, node.node_key), revision, (node.node_key, node_id)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast import codec
 from holdfast.errors import Corrupt, UnknownDelivery, UnknownOccurrence
 from holdfast.operations import sessions
+from holdfast.operations.pages import page_of
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
@@ -35,9 +35,9 @@ async def subscribe(tx: Transaction, intent: rules.SubscriptionIntent) -> Subscr
 async def list_page(tx: Transaction, filter: SubscriptionFilter) -> Page[Subscription]:
     """One page of subscriptions."""
     rows = await tx.list_subscriptions(msgspec.structs.replace(filter, limit=filter.limit + 1))
-    shown = rows[: filter.limit]
-    cursor = codec.encode_cursor("subscriptions", (shown[-1].sequence,)) if len(rows) > filter.limit else None
-    return Page(tuple(rules.subscription_of(row) for row in shown), cursor)
+    return page_of(
+        rows, filter.limit, rules.subscription_of, listing="subscriptions", place=lambda row: (row.sequence,)
+    )
 
 
 async def cancel(tx: Transaction, registrant: Originator, sequence: int) -> bool:
@@ -105,14 +105,14 @@ async def undelivered(
 ) -> Page[TriggerDelivery]:
     """One page of reserved deliveries whose process was never registered."""
     rows = await tx.list_undelivered(reserved_until_ms=reserved_until_ms, after=after, limit=limit + 1)
-    shown = rows[:limit]
-    cursor = None
-    if len(rows) > limit:
-        last = shown[-1]
-        cursor = codec.encode_cursor(
-            "undelivered", (last.reserved_at_ms, last.occurrence_id, last.subscription_sequence)
-        )
-    return Page(tuple([await _whole(tx, row) for row in shown]), cursor)
+    whole = {row.process_id: await _whole(tx, row) for row in rows[:limit]}
+    return page_of(
+        rows,
+        limit,
+        lambda row: whole[row.process_id],
+        listing="undelivered",
+        place=lambda row: (row.reserved_at_ms, row.occurrence_id, row.subscription_sequence),
+    )
 
 
 async def _whole(tx: Transaction, row: DeliveryRow) -> TriggerDelivery:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
-from holdfast import codec
 from holdfast.errors import ClaimLost
 from holdfast.operations import sessions
+from holdfast.operations.pages import page_of
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page, Token
@@ -165,9 +166,8 @@ async def list_page(tx: Transaction, session_id: str, *, pending: bool, after: i
     rows = await tx.list_batches(
         session.session_key, pending_at_ms=tx.now_ms if pending else None, after=after, limit=limit + 1
     )
-    shown = rows[:limit]
-    cursor = codec.encode_cursor("work", (shown[-1].enqueue_seq,)) if len(rows) > limit else None
-    return Page(tuple(rules.batch_of(session_id, row, now_ms=tx.now_ms) for row in shown), cursor)
+    make = partial(rules.batch_of, session_id, now_ms=tx.now_ms)
+    return page_of(rows, limit, make, listing="work", place=lambda row: (row.enqueue_seq,))
 
 
 async def find(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | None:
@@ -180,6 +180,4 @@ async def find(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | N
 async def sessions_page(tx: Transaction, *, after: int, limit: int) -> Page[str]:
     """One page of the sessions that have work that is ready and in nobody's hands."""
     found = await tx.sessions_with_work(tx.now_ms, after=after, limit=limit + 1)
-    shown = found[:limit]
-    cursor = codec.encode_cursor("sessions with work", (shown[-1][0],)) if len(found) > limit else None
-    return Page(tuple(session_id for _, session_id in shown), cursor)
+    return page_of(found, limit, lambda one: one[1], listing="sessions with work", place=lambda one: (one[0],))

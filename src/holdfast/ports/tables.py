@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast import rows as r
+from holdfast.ports.verification import VerificationTables
 
 
 class SessionTables(Protocol):
@@ -456,8 +457,8 @@ class TriggerTables(Protocol):
         ...
 
 
-class HousekeepingTables(Protocol):
-    """Artifacts and counts."""
+class HousekeepingTables(VerificationTables, Protocol):
+    """Artifacts, counts, and everything else as verification reads it."""
 
     async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
         """One artifact."""

@@ -19,6 +19,7 @@ class Ref(Record, frozen=True):
 
 
 Component: TypeAlias = Document | bytes | Ref
+"""A part of a checkpoint: a document, bytes, or the ref of what is stored."""
 
 
 class CheckpointManifest(Record, frozen=True):

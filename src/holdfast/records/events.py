@@ -39,6 +39,7 @@ class Present(Record, frozen=True, tag="present"):
 
 
 Selector: TypeAlias = Payload | Pointer | Const | Template | Present
+"""How a value is taken out of an event's payload."""
 
 
 class TerminalRule(Record, frozen=True):

@@ -38,13 +38,17 @@ class FullGraph(Record, frozen=True):
 
 
 class ActivePath(Record, frozen=True):
-    """Read scope: the path to `leaf` (default: the head's), root first; with `last`, only its newest nodes."""
+    """Read scope: the path to `leaf` (default: the head's), root first; with `last`, only its newest nodes.
+
+    A leaf that the session does not have, or that is tombstoned, has an empty path; the graph echoes the leaf.
+    """
 
     leaf: str | None = None
     last: int | None = None
 
 
 ReadScope: TypeAlias = FullGraph | ActivePath
+"""What of a session's graph a `load` reads."""
 
 
 class Unchanged(Record, frozen=True):
@@ -70,6 +74,7 @@ class ReplaceGraph(Record, frozen=True):
 
 
 GraphDelta: TypeAlias = Unchanged | Append | ReplaceGraph
+"""What a commit does to the graph."""
 
 
 class AgentFrame(Record, frozen=True):

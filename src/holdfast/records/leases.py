@@ -20,6 +20,7 @@ class OnProcess(Record, frozen=True, tag="process"):
 
 
 Resource: TypeAlias = OnSession | OnProcess
+"""What a lease is held on: a session or a process."""
 
 
 class Lease(Record, frozen=True):

@@ -11,6 +11,7 @@ from holdfast.records.common import Document, Record, Scope
 from holdfast.records.events import EventType
 
 ProcessStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
+"""What a process is doing, or how it ended."""
 TerminalState: TypeAlias = Literal["completed", "failed", "cancelled"]
 FailureClass: TypeAlias = Literal[
     "invalid_request",
@@ -59,6 +60,7 @@ class External(Record, frozen=True, tag="external", tag_field="type"):
 
 
 ProcessInput: TypeAlias = ToolCall | Engine | SessionTurn | External
+"""What a process runs."""
 
 # How it ends.
 
@@ -89,6 +91,7 @@ class Cancelled(Record, frozen=True, tag="cancelled", tag_field="type"):
 
 
 ProcessOutcome: TypeAlias = Completed | Failed | Cancelled
+"""How a process ended."""
 
 # Where it came from, and what it is called.
 
@@ -104,6 +107,7 @@ class BySession(Record, frozen=True, tag="session", tag_field="type"):
 
 
 Originator: TypeAlias = Host | BySession
+"""Who started a process, or registered a subscription."""
 
 
 class Provenance(Record, frozen=True):

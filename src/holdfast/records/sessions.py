@@ -19,6 +19,7 @@ class Child(Record, frozen=True, tag="child", tag_field="kind"):
 
 
 Relation: TypeAlias = Root | Child
+"""Where a session came from."""
 
 
 class SessionMeta(Record, frozen=True):

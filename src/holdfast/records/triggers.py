@@ -23,6 +23,7 @@ class Fixed(Record, frozen=True, tag="fixed", tag_field="type"):
 
 
 Binding: TypeAlias = EventPayload | Fixed
+"""Where an argument of a started process comes from."""
 
 
 class SubscriptionDraft(Record, frozen=True, kw_only=True):

@@ -10,7 +10,9 @@ from holdfast.records.common import Document, Record, Token
 Delivery: TypeAlias = Literal["earliest_safe_boundary", "after_current_turn_commit"]
 Slot: TypeAlias = Literal["join", "exclusive"]
 Boundary: TypeAlias = Literal["active_turn_checkpoint", "idle"]
+"""Where a worker stands when it claims: inside a turn, or between turns."""
 WorkState: TypeAlias = Literal["pending", "claimed", "completed", "cancelled"]
+"""What became of a batch."""
 
 
 class Group(Record, frozen=True):
@@ -20,6 +22,7 @@ class Group(Record, frozen=True):
 
 
 MergeKey: TypeAlias = Literal["never", "payload_default"] | Group
+"""Which adjacent batches may be claimed together."""
 
 
 class WorkDraft(Record, frozen=True, kw_only=True):

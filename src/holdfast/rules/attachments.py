@@ -126,7 +126,11 @@ def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
     if data is None and (row.committed_at_ms is None or not is_kept_here(row)):
         raise UnknownRef("attachment_id", row.attachment_id, "its bytes are not kept here, or were never put")
     if data is None:
-        raise Corrupt("attachment_objects", row.attachment_id, "the bytes are missing")
+        raise Corrupt(
+            "attachment_objects",
+            row.attachment_id,
+            "the bytes are missing: was the store opened with the attachments= that it was written with?",
+        )
     if codec.digest(data) != row.attachment_id:
         raise Corrupt("attachment_objects", row.attachment_id, "the bytes do not match their hash")
     return Attachment(ref_of(row), data)

@@ -322,15 +322,15 @@ def _judge_graph(
         field = "graph.graph.nodes"
         ids = {node.id for node in intent.nodes}
         stored = {node_id: row for node_id, row in stored.items() if node_id in ids}
-        if not graph.extends(intent.nodes, current, stored):
+        if not graph.extends(session, intent.nodes, current):
             epoch = position = graph.replacing_epoch(session)
             stored = {}
     rows = graph.place_nodes(
         field, session, intent.nodes, stored, epoch=epoch, position=position, revision=revision, now_ms=now_ms
     )
     if intent.leaf is UNSET:
-        head = facts.head
-        return epoch, rows, None if head is None else head.leaf_key, None if head is None else head.leaf_id
+        leaf_key, leaf_id = graph.leaf_of(facts.head) or (None, None)
+        return epoch, rows, leaf_key, leaf_id
     if intent.leaf is None:
         return epoch, rows, None, None
     keys = {row.node_id: row.node_key for row in (*stored.values(), *rows) if row.mark == LIVE}

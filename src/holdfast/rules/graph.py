@@ -10,7 +10,7 @@ from holdfast import codec
 from holdfast.errors import Corrupt, InvalidRequest, NodeConflict
 from holdfast.records.graph import Graph, Node
 from holdfast.records.limits import Limits
-from holdfast.rows import LIVE, POSITION_BITS, NodeRow, Segment, SessionRow
+from holdfast.rows import LIVE, POSITION_BITS, VACUUMED, NodeRow, RevisionRow, Segment, SessionRow
 from holdfast.rules import checks
 
 NODES_PER_SESSION = (1 << POSITION_BITS) - 1
@@ -160,9 +160,10 @@ def place_nodes(
 
 
 def _same_node(intent: NodeIntent, row: NodeRow) -> bool:
-    """Equal in everything but the time, which a retry may well give anew."""
+    """Equal in everything but the time, which a retry may give anew; what was vacuumed is equal to nothing."""
     return (
-        intent.parent == row.parent_id
+        row.mark != VACUUMED
+        and intent.parent == row.parent_id
         and intent.kind == row.kind
         and intent.frame_id == row.frame_id
         and _canonical(intent.payload, row) == _canonical(row.payload, row)
@@ -177,17 +178,13 @@ def _canonical(data: bytes | None, row: NodeRow) -> bytes | None:
     return codec.encode_canonical(codec.decode_document(data, table="nodes", key=row.node_key))
 
 
-def extends(intents: Sequence[NodeIntent], current: Sequence[NodeRow], stored: Mapping[str, NodeRow]) -> bool:
+def extends(session: SessionRow, intents: Sequence[NodeIntent], current: Sequence[NodeRow]) -> bool:
     """Whether a replacing graph begins with exactly the graph that is there, so that only its end is new.
 
-    `stored` are the nodes of these ids with any mark: one that was tombstoned can only come back in a new epoch.
+    `current` are the live nodes. If any other was tombstoned, the replacing graph needs an epoch without it.
     """
-    return (
-        len(intents) >= len(current)
-        and all(
-            intent.id == row.node_id and _same_node(intent, row) for intent, row in zip(intents, current, strict=False)
-        )
-        and all(stored[intent.id].mark == LIVE for intent in intents if intent.id in stored)
+    return len(intents) >= len(current) == visible_count(session) and all(
+        intent.id == row.node_id and _same_node(intent, row) for intent, row in zip(intents, current, strict=False)
     )
 
 
@@ -211,6 +208,22 @@ def node_of(row: NodeRow) -> Node:
 def graph_of(rows: Iterable[NodeRow], leaf: str | None) -> Graph:
     """The graph that the rows make."""
     return Graph(tuple(node_of(row) for row in rows), leaf)
+
+
+def leaf_of(row: RevisionRow | None) -> tuple[int, str] | None:
+    """The leaf's key and id; half a leaf is damage."""
+    if row is None or (row.leaf_key is None and row.leaf_id is None):
+        return None
+    if row.leaf_key is None or row.leaf_id is None:
+        raise Corrupt("revisions", f"{row.session_key}/{row.revision}", "it has half a leaf")
+    return row.leaf_key, row.leaf_id
+
+
+def require_own(session: SessionRow, rows: Iterable[NodeRow], alive: set[int]) -> None:
+    """A session hides its own nodes; inherited ones only once the session that wrote them is gone."""
+    for row in rows:
+        if row.session_key != session.session_key and row.session_key in alive:
+            raise InvalidRequest("node_ids", f"{row.node_id!r} belongs to the session that this was forked from")
 
 
 def retained_segments(

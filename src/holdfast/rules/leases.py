@@ -57,6 +57,14 @@ def check_session_lease(field: str, value: object, session_id: str, limits: Limi
     return lease
 
 
+def check_process_lease(field: str, value: object, process_id: str, limits: Limits) -> Lease:
+    """A lease on exactly this process."""
+    lease = check_lease(field, value, limits)
+    if lease.resource != OnProcess(process_id):
+        raise InvalidRequest(f"{field}.resource", f"must be the process {process_id!r}")
+    return lease
+
+
 def describe(resource: Resource) -> str:
     """The resource in words, for messages."""
     if isinstance(resource, OnSession):
@@ -64,17 +72,12 @@ def describe(resource: Resource) -> str:
     return f"process {resource.process_id!r}"
 
 
-def is_live(row: LeaseRow | None, now_ms: int) -> bool:
-    """Whether anybody holds it."""
-    return row is not None and row.token_hash is not None and row.expires_at_ms > now_ms
-
-
 def claim(
     current: LeaseRow | None, resource: Resource, *, stored_as: tuple[str, str], owner_id: str, token: Token,
     ttl_ms: int, fence_floor: int, now_ms: int,
 ) -> tuple[LeaseRow, Lease]:  # fmt: skip
     """The new lease: refused while another owner's is live; its own owner may take it again, with a new token."""
-    if current is not None and is_live(current, now_ms) and current.owner_id != owner_id:
+    if current is not None and current.is_live(now_ms) and current.owner_id != owner_id:
         raise LeaseHeld(describe(resource), current.owner_id or "", current.expires_at_ms)
     fence = (fence_floor if current is None else current.fence) + 1
     expires_at_ms = expiry(now_ms, ttl_ms)
@@ -86,7 +89,7 @@ def holds(row: LeaseRow | None, lease: Lease, now_ms: int) -> bool:
     """Whether this lease is the one that is live: token, fence and expiry."""
     return (
         row is not None
-        and is_live(row, now_ms)
+        and row.is_live(now_ms)
         and row.fence == lease.fence
         and token_matches(lease.token, row.token_hash)
     )
@@ -106,6 +109,6 @@ def released(row: LeaseRow) -> LeaseRow:
 
 def holder(row: LeaseRow | None, resource: Resource, now_ms: int) -> LeaseHolder | None:
     """Who holds it now, if anybody."""
-    if row is None or not is_live(row, now_ms):
+    if row is None or not row.is_live(now_ms):
         return None
     return LeaseHolder(resource, row.owner_id or "", row.fence, row.claimed_at_ms, row.expires_at_ms)

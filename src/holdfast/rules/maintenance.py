@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from holdfast.errors import Corrupt
 from holdfast.records.maintenance import RetentionPolicy
-from holdfast.rules import checks
+from holdfast.rows import RevisionRow, SessionRow
+from holdfast.rules import checks, commits
 
 
 def check_policy(value: object) -> RetentionPolicy:
@@ -19,6 +20,21 @@ def check_policy(value: object) -> RetentionPolicy:
 def cutoff(now_ms: int, older_than_ms: int) -> int:
     """The latest time that counts as older than an age."""
     return now_ms - older_than_ms
+
+
+def require_proven_roots(session: SessionRow, row: RevisionRow) -> None:
+    """What a collection spares is read from a column, which must say what the revision itself says."""
+    key = f"{row.session_key}/{row.revision}"
+    if row.family != session.family:
+        raise Corrupt("revisions", key, f"it is in family {row.family}, its session in {session.family}")
+    if row.refs != commits.encode_refs(commits.body_of(row)):
+        raise Corrupt("revisions", key, "the listed refs are not those of the body")
+
+
+def prunable_below(session: SessionRow, keep: int) -> int | None:
+    """Revisions less than this may be forgotten, None if there are none; the head is always kept."""
+    below = session.revision - keep + 1
+    return below if session.deleted_at_ms is None and below > 1 else None
 
 
 def require_roots(family: int, revisions: int, blobs: int) -> None:

@@ -30,7 +30,7 @@ from holdfast.records.processes import (
     SignalWait,
     ToolCall,
 )
-from holdfast.rows import ProcessRow
+from holdfast.rows import ProcessRow, SessionRow
 from holdfast.rules import checks, events
 
 T = TypeVar("T")
@@ -195,6 +195,13 @@ def new_process(registered: Registered, *, now_ms: int) -> ProcessRow:
         updated_at_ms=now_ms,
         body=codec.encode_record(registered),
     )
+
+
+def without_dead_target(row: ProcessRow, target: SessionRow | None) -> ProcessRow:
+    """The process as the deletion of its wake target would have left it, if that session is deleted."""
+    if target is None or target.deleted_at_ms is None:
+        return row
+    return msgspec.structs.replace(row, wake_session_id=None, wake_frame_id=None)
 
 
 def definition_hash(definition: Document | None) -> str | None:

@@ -89,6 +89,16 @@ def with_meta(row: SessionRow, meta: SessionMeta, now_ms: int) -> SessionRow:
     )
 
 
+def is_open(row: SessionRow | None) -> bool:
+    """Whether a session can be opened: it is there, and somebody gave it metadata."""
+    return row is not None and row.deleted_at_ms is None and row.created_at_ms is not None
+
+
+def has_content(row: SessionRow) -> bool:
+    """Whether anything was ever committed or added."""
+    return row.revision > 0 or graph.visible_count(row) > 0
+
+
 def meta_of(row: SessionRow) -> SessionMeta | None:
     """The session's metadata, None if it was never given any."""
     if row.created_at_ms is None:

@@ -108,11 +108,6 @@ def same_work(intent: WorkIntent, existing: BatchRow) -> BatchRow:
     return existing
 
 
-def is_claimed(row: BatchRow, now_ms: int) -> bool:
-    """Whether somebody holds a live claim on it."""
-    return row.claim_token_hash is not None and (row.claim_expires_at_ms or 0) > now_ms
-
-
 def may_claim(
     lease: LeaseRow | None, others: tuple[bool, bool], *, owner_id: str, exclusive: bool, now_ms: int
 ) -> bool:
@@ -122,7 +117,7 @@ def may_claim(
     another owner holds any. `others` says whether another owner holds a live claim, and an exclusive one.
     """
     claimed_by_other, exclusively = others
-    if lease is not None and leases.is_live(lease, now_ms) and lease.owner_id != owner_id:
+    if lease is not None and lease.is_live(now_ms) and lease.owner_id != owner_id:
         return False
     return not exclusively and not (exclusive and claimed_by_other)
 
@@ -130,7 +125,7 @@ def may_claim(
 def due_in_ms(next_due_ms: int | None, lease: LeaseRow | None, now_ms: int) -> int | None:
     """In how many milliseconds time alone may let somebody claim: work becomes due, or a lease ends."""
     times = [] if next_due_ms is None else [next_due_ms]
-    if lease is not None and leases.is_live(lease, now_ms):
+    if lease is not None and lease.is_live(now_ms):
         times.append(lease.expires_at_ms)
     return min(times) - now_ms if times else None
 
@@ -208,7 +203,7 @@ def require_claim(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: 
     held = {row.batch_id: row for row in rows if row.claim_id == completion.claim_id}
     exact = len(set(completion.batch_ids)) == len(completion.batch_ids) and set(completion.batch_ids) == set(held)
     proven = all(
-        is_claimed(row, now_ms)
+        row.is_claimed(now_ms)
         and row.claim_fence == completion.fence
         and leases.token_matches(completion.token, row.claim_token_hash)
         for row in held.values()
@@ -229,7 +224,7 @@ def held_by(completion: WorkCompletion, rows: Sequence[BatchRow]) -> tuple[int, 
 
 def may_cancel(row: BatchRow, now_ms: int) -> bool:
     """Whether a batch is still waiting and in nobody's hands."""
-    return row.settled_state is None and not is_claimed(row, now_ms)
+    return row.settled_state is None and not row.is_claimed(now_ms)
 
 
 def renewed(stamp_rows: Sequence[BatchRow], *, ttl_ms: int, now_ms: int) -> ClaimStamp:
@@ -252,7 +247,7 @@ def batch_of(session_id: str, row: BatchRow, *, state: WorkState | None = None, 
     if not isinstance(payloads, list):
         raise Corrupt("work", row.batch_id, "the payloads are not a list")
     items: list[Any] = cast("Any", payloads)
-    seen: str = state or row.settled_state or ("claimed" if is_claimed(row, now_ms) else "pending")
+    seen: str = state or row.settled_state or ("claimed" if row.is_claimed(now_ms) else "pending")
     return WorkBatch(
         batch_id=row.batch_id,
         session_id=session_id,

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from holdfast.errors import SessionDeleted, Unavailable
 from holdfast.operations import attachments as operations
 from holdfast.operations import maintenance
+from holdfast.ports import AttachmentBytes
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
 from holdfast.records.common import Page
 from holdfast.records.limits import LARGEST_INTEGER
+from holdfast.rows import AttachmentRow
 from holdfast.rules import attachments as rules
 from holdfast.rules import checks
 from holdfast.store.binding import Binding
 from holdfast.store.context import Context
 
 SWEEP_BATCH = 200
+PUT_ROUNDS = 3
 
 
 class SessionAttachments:
@@ -44,16 +48,42 @@ class SessionAttachments:
         """
         context, address = self._context, self._binding.address()
         intent, body = rules.check_put(data, media_type, width=width, height=height, label=label, limits=context.limits)
-        objects = context.objects
-        inline = body if objects is None else None
-        session, row = await context.backend.write(lambda tx: operations.record_intent(tx, address, intent, inline))
+        if context.objects is not None:
+            return rules.ref_of(await self._put_outside(context.objects, intent, body))
+        session, row = await context.backend.write(lambda tx: operations.record_intent(tx, address, intent, body))
         self._binding.learn(session)
-        if objects is not None:
-            space = operations.space_of(session.family)
-            write = partial(objects.put, space, intent.attachment_id, body)
-            await context.backend.offload(lambda: operations.outside(write))
-            row = await context.backend.write(partial(operations.still_intended, row=row))
         return rules.ref_of(row)
+
+    async def _put_outside(
+        self, objects: AttachmentBytes, intent: rules.AttachmentIntent, body: bytes
+    ) -> AttachmentRow:
+        """The intent, then the bytes, then a look whether the intent still stands; if a sweep came between, once more.
+
+        Never the bytes first: whoever deletes bytes relies on the intent being there before them.
+        """
+        backend = self._context.backend
+        written: AttachmentRow | None = None
+        try:
+            for _ in range(PUT_ROUNDS):
+                address = self._binding.address()
+                session, row = await backend.write(
+                    partial(operations.record_intent, address=address, intent=intent, data=None)
+                )
+                self._binding.learn(session)
+                write = partial(objects.put, operations.space_of(session.family), intent.attachment_id, body)
+                await backend.offload(partial(operations.outside, write))
+                written = row
+                if await backend.read(partial(operations.still_intended, row=row)):
+                    return row
+            raise Unavailable("sweeps forget the attachment as fast as it is put: sweep with a greater age, then retry")
+        except (SessionDeleted, Unavailable):
+            if written is not None:
+                await self._doom(written)
+            raise
+
+    async def _doom(self, row: AttachmentRow) -> None:
+        await self._context.backend.write(partial(operations.doom, row=row))
+        await self._context.try_delete_doomed()
 
     async def get(self, attachment_id: str) -> Attachment:
         """The attachment with its bytes, proven by their hash; another session's is `UnknownRef`.
@@ -64,19 +94,15 @@ class SessionAttachments:
         """
         context, address = self._context, self._binding.address()
         checked = context.identifier("attachment_id", attachment_id)
-        objects = context.objects
-        if objects is None:
-            session, attachment = await context.backend.read(lambda tx: operations.get(tx, address, checked))
-            self._binding.learn(session)
-            return attachment
-        session, row, data = await context.backend.read(
-            lambda tx: operations.find(tx, address, checked, with_bytes=True)
-        )
+        session, row, data = await context.backend.read(lambda tx: operations.find(tx, address, checked))
         self._binding.learn(session)
-        if data is None and rules.is_kept_here(row):
-            space = operations.space_of(session.family)
-            read = partial(objects.get, space, checked)
-            data = await context.backend.offload(lambda: operations.outside(read))
+        objects = context.objects
+        if data is None and objects is not None and rules.is_kept_here(row):
+            read = partial(objects.get, operations.space_of(session.family), checked)
+            data = await context.backend.offload(partial(operations.outside, read))
+            if data is None:
+                # Missing bytes are damage only if the reference is still there: it may have been forgotten meanwhile.
+                _, row, _ = await context.backend.read(lambda tx: operations.find(tx, address, checked))
         return rules.attachment_of(row, data)
 
     async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[AttachmentRef]:

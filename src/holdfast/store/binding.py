@@ -62,8 +62,14 @@ class Binding:
         if row is not None and self.incarnation is None and row.deleted_at_ms is None:
             self.incarnation = row.incarnation
 
-    def bind(self, row: SessionRow) -> None:
-        """Latch the session of a commit that succeeded."""
-        if self.session_id is None:
+    def bind(self, row: SessionRow) -> bool:
+        """Latch the session of a commit. Answers whether the handle was unbound until now."""
+        latched = self.session_id is None
+        if latched:
             self.session_id = row.session_id
         self.learn(row)
+        return latched
+
+    def unbind(self) -> None:
+        """Take a latch back: its commit did not become durable after all."""
+        self.session_id = self.incarnation = None

@@ -21,9 +21,6 @@ from holdfast.rules import checks
 
 T = TypeVar("T")
 
-DOOMED_BATCH = 1
-"""One at a time: a slow place outside holds other writers up for one deletion and no longer."""
-
 
 def random_name() -> str:
     """128 random bits, as text."""
@@ -55,17 +52,23 @@ class Context(msgspec.Struct, frozen=True):
         return checks.whole("ttl_ms", value, least=least, most=self.limits.ttl_ms)
 
     async def delete_doomed(self) -> tuple[int, int]:
-        """Delete attachment bytes outside the database that were noted for it: (objects, bytes)."""
-        objects = self.objects
-        total = (0, 0)
+        """Delete attachment bytes outside the database that were noted for it: (objects, bytes).
+
+        What cannot be deleted now is passed over and stays noted; the first failure is raised at the end.
+        """
+        objects, deleted, freed = self.objects, 0, 0
+        failures: list[Unavailable] = []
         while objects is not None:
-            notes, deleted, freed = await self.backend.write(
-                partial(delete_doomed, objects=objects, limit=DOOMED_BATCH)
-            )
-            total = (total[0] + deleted, total[1] + freed)
-            if notes < DOOMED_BATCH:
+            one = await self.backend.write(partial(delete_doomed, objects=objects, passed_over=len(failures)))
+            if one is None:
                 break
-        return total
+            if one.failure is not None:
+                failures.append(one.failure)
+            deleted += one.size is not None
+            freed += one.size or 0
+        if failures:
+            raise failures[0]
+        return deleted, freed
 
     async def try_delete_doomed(self) -> None:
         """The same after an operation that is done: what cannot be deleted now stays noted, and a sweep deletes it."""

@@ -79,6 +79,7 @@ class Maintenance:
         return total
 
     async def _collect_family(self, family: int, total: GarbageReport) -> GarbageReport:
+        await self._context.backend.read(partial(operations.prove_roots, family=family))
         complete, first = False, True
         while not complete:
             step, complete = await self._context.backend.write(

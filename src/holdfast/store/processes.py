@@ -7,12 +7,12 @@ from functools import partial
 from typing import Literal
 
 from holdfast import codec
-from holdfast.errors import InvalidRequest, WaitTimeout
+from holdfast.errors import WaitTimeout
 from holdfast.operations import events as event_operations
 from holdfast.operations import processes as operations
 from holdfast.records.common import Document, Page, Scope
 from holdfast.records.events import AppendReceipt, ProcessEvent
-from holdfast.records.leases import Lease, OnProcess
+from holdfast.records.leases import Lease
 from holdfast.records.processes import (
     ExternalRef,
     Process,
@@ -127,9 +127,7 @@ class Processes:
         limits = self._context.limits
         checked = self._context.identifier("process_id", process_id)
         intent = event_rules.completion_event(checked, outcome, limits)
-        held = None if lease is None else leases.check_lease("lease", lease, limits)
-        if held is not None and held.resource != OnProcess(checked):
-            raise InvalidRequest("lease.resource", f"must be the process {checked!r}")
+        held = None if lease is None else leases.check_process_lease("lease", lease, checked, limits)
         batch_id = self._context.batch_id()
         return await self._context.backend.write(lambda tx: operations.complete(tx, intent, held, batch_id))
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from holdfast.errors import SessionBindingConflict
 from holdfast.operations import commits, sessions
-from holdfast.ports import Operation
+from holdfast.ports import Operation, Transaction
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
 from holdfast.records.common import Page
 from holdfast.records.graph import ActivePath, FullGraph, Node, ReadScope
@@ -165,9 +165,20 @@ class Session:
         intent = commit_rules.check_commit(given, session_id, self._context.limits)
         batch_ids = [self._context.batch_id() for _ in intent.enqueues]
         address = (intent.session_id, self._binding.incarnation)
-        row, receipt = await self._context.backend.write(lambda tx: commits.commit(tx, address, intent, batch_ids))
-        self._binding.bind(row)
-        return receipt
+        latched: list[bool] = []
+
+        async def operation(tx: Transaction) -> CommitReceipt:
+            row, receipt = await commits.commit(tx, address, intent, batch_ids)
+            # Here and not after the write: a task that is cancelled meanwhile does not undo what it has committed.
+            latched.append(self._binding.bind(row))
+            return receipt
+
+        try:
+            return await self._context.backend.write(operation)
+        except Exception:
+            if any(latched):
+                self._binding.unbind()
+            raise
 
     async def add_nodes(self, nodes: Sequence[Node]) -> NodesReceipt:
         """Put nodes beside the path, idempotent by id: no new revision, no move of the head.

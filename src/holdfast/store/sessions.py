@@ -62,7 +62,7 @@ class Sessions:
         """
         checked = self._context.identifier("session_id", session_id)
         row = await self._context.backend.read(lambda tx: tx.find_session(checked))
-        if row is None or row.deleted_at_ms is not None or row.created_at_ms is None:
+        if row is None or not rules.is_open(row):
             return None
         return Session(self._context, session_id, row.incarnation)
 
@@ -125,7 +125,7 @@ class Sessions:
         """A new session that shares the source's nodes up to a point: now, a revision, or a node.
 
         The fork starts at revision 1 with the checkpoint, frames and configuration of that point. A node that ended
-        a turn brings that turn's state; a node inside a turn brings none.
+        a turn brings that turn's state while the turn is retained; any other node brings none.
 
         >>> draft = holdfast.Append([holdfast.Node("n1"), holdfast.Node("n2", parent="n1")], leaf="n2")
         >>> _ = store.sessions.handle("chat-42").commit(holdfast.Commit(graph=draft))

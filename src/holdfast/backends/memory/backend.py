@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
@@ -14,16 +14,17 @@ from holdfast.backends.memory.graph import MemoryGraph
 from holdfast.backends.memory.processes import MemoryProcesses, MemoryTriggers
 from holdfast.backends.memory.sessions import MemorySessions
 from holdfast.backends.memory.tables import Table, Tables
+from holdfast.backends.memory.verification import MemoryVerification
 from holdfast.errors import StoreClosed
 from holdfast.ports import Clock, Operation
-from holdfast.waiting import Signals, Waiting, run_to_end
+from holdfast.waiting import Waiting, WaitingBackend, run_to_end
 
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
 
 
-class MemoryHousekeeping:
+class MemoryHousekeeping(MemoryVerification):
     """Implements `ports.HousekeepingTables`."""
 
     tables: Tables
@@ -46,10 +47,7 @@ class MemoryHousekeeping:
         def count(table: Table[Any, Any], matches: Callable[[Any], bool] = lambda _: True) -> int:
             return sum(1 for _ in table.scan(matches))
 
-        def live(row: r.BatchRow) -> bool:
-            return row.claim_token_hash is not None and (row.claim_expires_at_ms or 0) > now_ms
-
-        waiting = [row for row in tables.work.scan() if row.settled_state is None and not live(row)]
+        waiting = [row for row in tables.work.scan() if row.settled_state is None and not row.is_claimed(now_ms)]
         return {
             "schema_version": SCHEMA_VERSION,
             "sessions": count(tables.sessions, lambda row: row.deleted_at_ms is None),
@@ -59,7 +57,7 @@ class MemoryHousekeeping:
             "blobs": count(tables.blobs),
             "blob_bytes": sum(len(row.body) for row in tables.blobs.scan()),
             "pending_work": len(waiting),
-            "claimed_work": count(tables.work, lambda row: row.settled_state is None and live(row)),
+            "claimed_work": count(tables.work, lambda row: row.settled_state is None and row.is_claimed(now_ms)),
             "settled_work": count(tables.work, lambda row: row.settled_state is not None),
             "attachments": count(tables.attachments),
             "attachment_bytes": sum(len(row.body) for row in tables.attachment_objects.scan()),
@@ -67,7 +65,7 @@ class MemoryHousekeeping:
             "running_processes": count(tables.processes, lambda row: row.status == "running"),
             "events": count(tables.events),
             "grants": count(tables.grants),
-            "live_leases": count(tables.leases, lambda row: row.token_hash is not None and row.expires_at_ms > now_ms),
+            "live_leases": count(tables.leases, lambda row: row.is_live(now_ms)),
             "subscriptions": count(tables.subscriptions),
             "occurrences": count(tables.occurrences),
             "undelivered": count(
@@ -98,22 +96,17 @@ class MemoryTransaction(MemorySessions, MemoryGraph, MemoryProcesses, MemoryTrig
         self.topics.append(topic)
 
 
-class MemoryBackend:
+class MemoryBackend(WaitingBackend):
     """Implements `ports.Backend`. Several stores may share one backend, as several connections share a database."""
 
     durability: Literal["ephemeral", "durable"] = "ephemeral"
     schema_version = SCHEMA_VERSION
 
     def __init__(self, clock: Clock, waiting: Waiting) -> None:
-        self._clock = clock
-        self._waiting = waiting
+        super().__init__(clock, waiting)
         self._tables = Tables()
         self._lock = threading.RLock()
-        self._signals = Signals()
         self._closed = False
-        subscribe: Callable[[Callable[[], None]], None] | None = getattr(clock, "subscribe", None)
-        if subscribe is not None:
-            subscribe(self._signals.publish_all)
 
     def __repr__(self) -> str:
         return "memory:"
@@ -127,7 +120,7 @@ class MemoryBackend:
         with self._lock:
             if self._closed:
                 raise StoreClosed
-            tx = MemoryTransaction(self._tables, self._clock.now_ms())
+            tx = MemoryTransaction(self._tables, self._now_ms())
             tables = self._tables.all().values()
             try:
                 result = run_to_end(operation(tx))
@@ -146,7 +139,7 @@ class MemoryBackend:
             if self._closed:
                 raise StoreClosed
             try:
-                return run_to_end(operation(MemoryTransaction(self._tables, self._clock.now_ms())))
+                return run_to_end(operation(MemoryTransaction(self._tables, self._now_ms())))
             finally:
                 for table in self._tables.all().values():
                     table.roll_back()
@@ -157,18 +150,6 @@ class MemoryBackend:
             raise StoreClosed
         return self._signals.watch(topic)
 
-    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
-        """Wait for a watched change."""
-        return await self._waiting.pause(change, timeout_ms)
-
-    async def offload(self, call: Callable[[], T]) -> T:
-        """Run blocking file work."""
-        return await self._waiting.offload(call)
-
-    def drive(self, work: Awaitable[T]) -> T:
-        """Run a coroutine for a blocking caller."""
-        return run_to_end(work)
-
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table."""
         with self._lock:
@@ -178,7 +159,7 @@ class MemoryBackend:
             }
 
     async def close(self) -> None:
-        """Forget everything and wake whoever waits."""
+        """Refuse what comes later and tell whoever waits."""
         with self._lock:
             self._closed = True
         self._signals.fail_all(StoreClosed)

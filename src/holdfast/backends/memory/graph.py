@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.memory.attachments import MemoryAttachments
-from holdfast.backends.memory.tables import Tables
+from holdfast.backends.memory.tables import Tables, starting_with
 from holdfast.backends.memory.work import MemoryWork
 
 
@@ -19,9 +19,8 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         session = query.session
-        turns = self.tables.revisions.scan(
-            lambda row: row.session_key == session.session_key and row.turn_id == query.turn_id
-        )
+        revisions = self.tables.revisions.between(*starting_with(session.session_key))
+        turns = (row for row in revisions if row.turn_id == query.turn_id)
         batches = self.tables.work.scan(
             lambda row: row.session_key == session.session_key and row.claim_id in query.claim_ids
         )
@@ -76,14 +75,17 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         return msgspec.structs.replace(row, parent_id=None if parent is None else parent.node_id)
 
     def _in_segments(self, segments: Sequence[r.Segment]) -> list[r.NodeRow]:
-        return list(
-            self.tables.nodes.scan(
-                lambda row: any(
-                    segment.first_key <= row.node_key <= segment.last_key and row.epoch == segment.epoch
-                    for segment in segments
-                )
-            )
-        )
+        found = [
+            row
+            for segment in segments
+            for row in self.tables.nodes.between(segment.first_key, segment.last_key)
+            if row.epoch == segment.epoch
+        ]
+        return sorted(found, key=lambda row: row.node_key)
+
+    def _written_by(self, session_key: int) -> list[r.NodeRow]:
+        first = session_key << r.POSITION_BITS
+        return list(self.tables.nodes.between(first, first + (1 << r.POSITION_BITS) - 1))
 
     async def find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
         wanted = set(node_ids)
@@ -108,8 +110,8 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         return [self._with_parent(row) for row in found[:limit]]
 
     async def scan_nodes(self, session_key: int, *, after: int, limit: int) -> list[r.NodeRow]:
-        found = self.tables.nodes.scan(lambda row: row.session_key == session_key and row.node_key > after)
-        return [self._with_parent(row) for row in list(found)[:limit]]
+        found = [row for row in self._written_by(session_key) if row.node_key > after]
+        return [self._with_parent(row) for row in found[:limit]]
 
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
         for row in rows:
@@ -135,7 +137,7 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         return len(rows)
 
     async def node_epochs(self, session_key: int) -> list[int]:
-        return sorted({row.epoch for row in self.tables.nodes.scan(lambda row: row.session_key == session_key)})
+        return sorted({row.epoch for row in self._written_by(session_key)})
 
     async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
         first = (session_key << r.POSITION_BITS) + above
@@ -148,7 +150,7 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         return [row for hash in hashes if (row := self.tables.blobs.get((family, hash))) is not None]
 
     async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
-        keys = self.tables.blobs.keys(lambda key: key[0] == family and key[1] > after)[:limit]
+        keys = [key for key in self.tables.blobs.keys_between(*starting_with(family)) if key[1] > after][:limit]
         return [row for key in keys if (row := self.tables.blobs.get(key)) is not None]
 
     def _listed_hashes(self, family: int) -> set[str]:
@@ -160,7 +162,7 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
 
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
         listed = self._listed_hashes(family)
-        keys = self.tables.blobs.keys(lambda key: key[0] == family and key[1] not in listed)[:limit]
+        keys = [key for key in self.tables.blobs.keys_between(*starting_with(family)) if key[1] not in listed][:limit]
         size = sum(len(row.body) for key in keys if (row := self.tables.blobs.get(key)) is not None)
         if not dry_run:
             for key in keys:
@@ -169,4 +171,4 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
 
     async def blob_census(self, family: int) -> tuple[int, int, int]:
         revisions = len(list(self.tables.revisions.scan(lambda row: row.family == family)))
-        return revisions, len(self._listed_hashes(family)), len(self.tables.blobs.keys(lambda key: key[0] == family))
+        return revisions, len(self._listed_hashes(family)), len(self.tables.blobs.keys_between(*starting_with(family)))

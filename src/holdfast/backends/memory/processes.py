@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.memory.tables import Tables
+from holdfast.backends.memory.tables import Tables, starting_with
 from holdfast.backends.memory.work import MemoryWork
 
 
@@ -51,31 +51,28 @@ class MemoryProcesses(MemoryWork):
         return self.tables.events.get((process_id, sequence))
 
     async def find_replay(self, process_id: str, replay_key: str) -> r.EventRow | None:
-        found = self.tables.events.scan(lambda row: row.process_id == process_id and row.replay_key == replay_key)
-        return next(found, None)
+        log = self.tables.events.between(*starting_with(process_id))
+        return next((row for row in log if row.replay_key == replay_key), None)
 
     async def insert_event(self, row: r.EventRow) -> None:
         self.tables.events.put((row.process_id, row.sequence), row)
 
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
-        found = self.tables.events.scan(
-            lambda row: (
-                row.process_id == filter.process_id
-                and row.sequence > filter.after
-                and filter.type in (None, row.type)
-                and (not filter.pending_wakes or (row.wake is not None and not row.acked))
-            )
+        found = (
+            row
+            for row in self.tables.events.between(*starting_with(filter.process_id))
+            if row.sequence > filter.after
+            and filter.type in (None, row.type)
+            and (not filter.pending_wakes or (row.wake is not None and not row.acked))
         )
         return list(found)[: filter.limit]
 
     async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
-        return list(self.tables.events.scan(lambda row: row.process_id == process_id))[-limit:]
+        return list(self.tables.events.between(*starting_with(process_id)))[-limit:]
 
     async def count_events(self, process_id: str, type: str, through: int) -> int:
-        found = self.tables.events.scan(
-            lambda row: row.process_id == process_id and row.type == type and row.sequence <= through
-        )
-        return len(list(found))
+        log = self.tables.events.between(*starting_with(process_id))
+        return sum(1 for row in log if row.type == type and row.sequence <= through)
 
     async def ack_wake(self, process_id: str, sequence: int) -> int:
         row = self.tables.events.get((process_id, sequence))
@@ -90,11 +87,11 @@ class MemoryProcesses(MemoryWork):
         )
         old = sorted(found, key=lambda row: (row.updated_at_ms, row.process_id))[:limit]
         ids = {row.process_id for row in old}
-        events = self.tables.events.keys(lambda key: key[0] in ids)
+        events = [key for key in self.tables.events.keys_between() if key[0] in ids]
         if not dry_run:
             for key in events:
                 self.tables.events.drop(key)
-            for grant in self.tables.grants.keys(lambda key: key[2] in ids):
+            for grant in [key for key in self.tables.grants.keys_between() if key[2] in ids]:
                 self.tables.grants.drop(grant)
             for process_id in ids:
                 await self.drop_lease("process", process_id)
@@ -141,7 +138,7 @@ class MemoryProcesses(MemoryWork):
         return census
 
     async def drop_session_grants(self, session_id: str) -> int:
-        return sum(self.tables.grants.drop(key) for key in self.tables.grants.keys(lambda key: key[0] == session_id))
+        return sum(self.tables.grants.drop(key) for key in self.tables.grants.keys_between(*starting_with(session_id)))
 
 
 class MemoryTriggers:
@@ -189,7 +186,7 @@ class MemoryTriggers:
 
     async def drop_session_subscriptions(self, session_id: str) -> int:
         sequences = {row.sequence for row in self.tables.subscriptions.scan(lambda row: row.session_id == session_id)}
-        for key in self.tables.deliveries.keys(lambda key: key[1] in sequences):
+        for key in [key for key in self.tables.deliveries.keys_between() if key[1] in sequences]:
             self.tables.deliveries.drop(key)
         return sum(self.tables.subscriptions.drop(sequence) for sequence in sequences)
 
@@ -244,7 +241,7 @@ class MemoryTriggers:
         )
         old = sorted(found, key=lambda row: (row.occurred_at_ms, row.occurrence_id))[:limit]
         ids = {row.occurrence_id for row in old}
-        deliveries = self.tables.deliveries.keys(lambda key: key[0] in ids)
+        deliveries = [key for key in self.tables.deliveries.keys_between() if key[0] in ids]
         if not dry_run:
             for key in deliveries:
                 self.tables.deliveries.drop(key)

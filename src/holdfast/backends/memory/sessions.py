@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.memory.tables import Tables
+from holdfast.backends.memory.tables import Tables, starting_with
 
 
 class MemorySessions:
@@ -60,34 +60,33 @@ class MemorySessions:
     async def list_families(self, after: int, limit: int) -> list[int]:
         return sorted({row.family for row in self.tables.sessions.scan(lambda row: row.family > after)})[:limit]
 
+    def _revisions(self, session_key: int) -> list[r.RevisionRow]:
+        return list(self.tables.revisions.between(*starting_with(session_key)))
+
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
         return self.tables.revisions.get((session_key, revision))
 
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
-        found = self.tables.revisions.scan(lambda row: row.session_key == session_key and row.leaf_key == leaf_key)
+        found = (row for row in self._revisions(session_key) if row.leaf_key == leaf_key)
         return max(found, key=lambda row: row.revision, default=None)
 
     async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
-        found = self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision > after)
-        return list(found)[:limit]
+        return [row for row in self._revisions(session_key) if row.revision > after][:limit]
 
     async def list_revisions_down(self, session_key: int, *, before: int, limit: int) -> list[r.RevisionRow]:
-        found = list(self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision < before))
-        return found[::-1][:limit]
+        return [row for row in self._revisions(session_key) if row.revision < before][::-1][:limit]
 
     async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
         reach: dict[int, int] = {}
-        for row in self.tables.revisions.scan(lambda row: row.session_key == session_key):
+        for row in self._revisions(session_key):
             reach[row.epoch] = max(reach.get(row.epoch, 0), row.node_count)
         return sorted(reach.items())
 
     async def count_revisions(self, session_key: int, *, below: int) -> int:
-        return len(
-            list(self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision < below))
-        )
+        return sum(1 for row in self._revisions(session_key) if row.revision < below)
 
     async def drop_revisions(self, session_key: int, *, below: int, limit: int) -> int:
-        old = list(self.tables.revisions.scan(lambda row: row.session_key == session_key and row.revision < below))
+        old = [row for row in self._revisions(session_key) if row.revision < below]
         return sum(self.tables.revisions.drop((session_key, row.revision)) for row in old[:limit])
 
     async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
@@ -95,14 +94,11 @@ class MemorySessions:
         return sorted(found, key=lambda row: row.place)
 
     def _usage_keys(self, session_key: int) -> list[tuple[int, str, str]]:
-        return self.tables.usage.keys(lambda key: key[0] == session_key)
+        return self.tables.usage.keys_between(*starting_with(session_key))
 
     async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
         tables = self.tables
-        revisions = sum(
-            tables.revisions.drop((session_key, row.revision))
-            for row in list(tables.revisions.scan(lambda row: row.session_key == session_key))
-        )
+        revisions = sum(tables.revisions.drop((session_key, row.revision)) for row in self._revisions(session_key))
         usage = sum(tables.usage.drop(key) for key in self._usage_keys(session_key))
         work = sum(
             tables.work.drop(row.enqueue_seq)
@@ -110,6 +106,6 @@ class MemorySessions:
         )
         attachments = sum(
             tables.attachments.drop((session_key, row.attachment_id))
-            for row in list(tables.attachments.scan(lambda row: row.session_key == session_key))
+            for row in list(tables.attachments.between(*starting_with(session_key)))
         )
         return revisions, usage, work, attachments

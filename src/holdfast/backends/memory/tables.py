@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,7 @@ class Table(Generic[K, R]):
 
     def __init__(self) -> None:
         self._committed: dict[K, R] = {}
+        self._order: list[Any] = []
         self._staged: dict[K, R | None] = {}
 
     def get(self, key: K) -> R | None:
@@ -33,31 +35,64 @@ class Table(Generic[K, R]):
             self._staged[key] = None
         return int(present)
 
-    def keys(self, matches: Callable[[K], bool]) -> list[K]:
-        """The matching keys of existing rows, in order."""
-        keys: list[Any] = sorted({*self._committed, *self._staged})
-        return [key for key in keys if matches(key) and self.get(key) is not None]
+    def keys_between(self, first: Any = None, last: Any = None) -> list[K]:
+        """The keys of existing rows in order, from `first` to `last` inclusive; None means no bound."""
+        low = 0 if first is None else bisect_left(self._order, first)
+        high = len(self._order) if last is None else bisect_right(self._order, last)
+        found = self._order[low:high]
+        new: list[Any] = [
+            key
+            for key in list(self._staged)
+            if key not in self._committed and (first is None or key >= first) and (last is None or key <= last)
+        ]
+        if new:
+            found = sorted([*found, *new])
+        return [key for key in found if self.get(key) is not None] if self._staged else found
+
+    def between(self, first: Any = None, last: Any = None) -> Iterator[R]:
+        """The rows of those keys, in order."""
+        for key in self.keys_between(first, last):
+            row = self.get(key)
+            if row is not None:
+                yield row
 
     def scan(self, matches: Callable[[R], bool] = lambda _: True) -> Iterator[R]:
         """The matching rows in key order."""
-        keys: list[Any] = sorted({*self._committed, *self._staged})
-        for key in keys:
-            row = self.get(key)
-            if row is not None and matches(row):
-                yield row
+        return (row for row in self.between() if matches(row))
 
     def commit(self) -> None:
         """Make what was staged the truth."""
         for key, row in self._staged.items():
             if row is None:
-                self._committed.pop(key, None)
+                if self._committed.pop(key, None) is not None:
+                    del self._order[bisect_left(self._order, key)]
             else:
+                if key not in self._committed:
+                    insort(self._order, key)
                 self._committed[key] = row
         self._staged.clear()
 
     def roll_back(self) -> None:
         """Forget what was staged."""
         self._staged.clear()
+
+
+def starting_with(*parts: Any) -> tuple[Any, Any]:
+    """The bounds of the composite keys that begin with these parts."""
+    return parts, (*parts, _BEYOND)
+
+
+class _Beyond:
+    """Greater than everything."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __gt__(self, other: object) -> bool:
+        return True
+
+
+_BEYOND = _Beyond()
 
 
 class Tables:

@@ -10,10 +10,6 @@ from holdfast import rows as r
 from holdfast.backends.memory.tables import Tables
 
 
-def _live(row: r.BatchRow, now_ms: int) -> bool:
-    return row.claim_token_hash is not None and (row.claim_expires_at_ms or 0) > now_ms
-
-
 class MemoryWork:
     """Implements `ports.WorkTables`."""
 
@@ -36,7 +32,7 @@ class MemoryWork:
 
     async def ready_batches(self, session_key: int, now_ms: int, limit: int) -> list[r.BatchRow]:
         ready = [
-            row for row in self._unsettled(session_key) if row.available_at_ms <= now_ms and not _live(row, now_ms)
+            row for row in self._unsettled(session_key) if row.available_at_ms <= now_ms and not row.is_claimed(now_ms)
         ]
         return ready[:limit]
 
@@ -49,7 +45,7 @@ class MemoryWork:
         return found[:limit]
 
     async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
-        others = [row for row in self._unsettled(session_key) if _live(row, now_ms) and row.claim_owner != owner_id]
+        others = [row for row in self._unsettled(session_key) if row.is_claimed(now_ms) and row.claim_owner != owner_id]
         return bool(others), any(row.claim_exclusive for row in others)
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
@@ -103,7 +99,7 @@ class MemoryWork:
         found = [
             row
             for row in self._unsettled(session_key)
-            if row.enqueue_seq > after and (pending_at_ms is None or not _live(row, pending_at_ms))
+            if row.enqueue_seq > after and (pending_at_ms is None or not row.is_claimed(pending_at_ms))
         ]
         return found[:limit]
 
@@ -112,7 +108,7 @@ class MemoryWork:
         for row in self._unsettled(session_key):
             if row.available_at_ms > now_ms:
                 times.append(row.available_at_ms)
-            if _live(row, now_ms) and row.claim_expires_at_ms is not None:
+            if row.is_claimed(now_ms) and row.claim_expires_at_ms is not None:
                 times.append(row.claim_expires_at_ms)
         return min(times, default=None)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+import threading
+import warnings
+import weakref
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
@@ -18,28 +20,26 @@ from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import Signals, Waiting, run_to_end
+from holdfast.waiting import Waiting, WaitingBackend
 
 T = TypeVar("T")
 
 
-class SqliteBackend:
+class SqliteBackend(WaitingBackend):
     """A store in a SQLite file, or in memory with the path `:memory:`."""
 
     def __init__(self, link: Link, options: SqliteOptions, clock: Clock, waiting: Waiting) -> None:
+        super().__init__(clock, waiting)
         self._link = link
-        self._waiting = waiting
         self._process_id = os.getpid()
-        self._closed = False
-        self._signals = Signals()
+        self._closed: Future[None] | None = None
+        self._closing_lock = threading.Lock()
         in_memory = link.path == MEMORY
         self._writer = Writer(link, options, clock, self._signals, shared=not in_memory)
         # A database in memory belongs to its one connection, so that its reads take their turn with the writes.
         self._readers = None if in_memory else Readers(link.path, options, clock)
-        subscribe = getattr(clock, "subscribe", None)
-        if callable(subscribe):
-            # A clock that is moved by hand tells when it moved: those who wait for a time must look again.
-            subscribe(self._signals.publish_all)
+        self._unclosed = weakref.finalize(self, _dropped, link.path, self._writer)
+        self._unclosed.atexit = False
 
     def __repr__(self) -> str:
         return f"sqlite:{self._link.path}"
@@ -96,18 +96,6 @@ class SqliteBackend:
             raise
         return change
 
-    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
-        """Wait for a watched change; False when the time ran out first."""
-        return await self._waiting.pause(change, timeout_ms)
-
-    async def offload(self, call: Callable[[], T]) -> T:
-        """Run blocking file work without holding up anybody else."""
-        return await self._waiting.offload(call)
-
-    def drive(self, work: Awaitable[T]) -> T:
-        """Run a coroutine of this backend to its end for a blocking caller."""
-        return run_to_end(work)
-
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table, for tests that compare before with after."""
         self._check_usable()
@@ -116,29 +104,47 @@ class SqliteBackend:
         return self._readers.run(_dump)
 
     async def close(self) -> None:
-        """Finish what was accepted, refuse what comes later, and let everything go."""
-        if self._closed or os.getpid() != self._process_id:
+        """Finish what was accepted, refuse what comes later, and let everything go; again, wait for the end of that."""
+        if os.getpid() != self._process_id:
             return
-        self._closed = True
-        await self._waiting.offload(self._let_go)
+        with self._closing_lock:
+            if self._closed is None:
+                self._unclosed.detach()
+                # In a thread of its own, which nobody can cancel before it has begun.
+                closed: Future[None] = Future()
+                self._closed = closed
+                closed.set_running_or_notify_cancel()
+                threading.Thread(target=self._let_go, args=(closed,), name="holdfast-sqlite-closer").start()
+        await self._waiting.settle(self._closed)
 
-    def _let_go(self) -> None:
-        self._writer.close()
-        if self._readers is not None:
-            self._readers.close()
-        self._signals.fail_all(StoreClosed)
-        # Best effort: another process may be reading what would have to be moved.
-        with suppress(apsw.Error):
-            self._link.connection.wal_checkpoint()
-        self._link.close()
+    def _let_go(self, closed: Future[None]) -> None:
+        try:
+            self._writer.close()
+            if self._readers is not None:
+                self._readers.close()
+            self._signals.fail_all(StoreClosed)
+            # Best effort: another process may be reading what would have to be moved.
+            with suppress(apsw.Error):
+                self._link.connection.wal_checkpoint()
+            self._link.close()
+        except BaseException as error:  # whoever closes is told
+            closed.set_exception(error)
+        else:
+            closed.set_result(None)
 
     def _check_usable(self) -> None:
         if os.getpid() != self._process_id:
             raise Unavailable("this store was opened before the process forked: open it again in the child")
-        if self._closed:
+        if self._closed is not None:
             raise StoreClosed
 
 
 async def _dump(transaction: Transaction) -> dict[str, list[tuple[Any, ...]]]:
     assert isinstance(transaction, SqliteTransaction)
     return transaction.dump()
+
+
+def _dropped(path: str, writer: Writer) -> None:
+    """A store that nobody holds any more and nobody closed: say so, and let its thread end, which lets the file go."""
+    warnings.warn(f"the store on {path} was never closed", ResourceWarning, stacklevel=2)
+    writer.stop()

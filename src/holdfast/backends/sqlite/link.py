@@ -99,7 +99,7 @@ class Link:
         try:
             # Fetched to the end: a statement that is left half way would keep its snapshot open.
             return self.connection.execute(self._texts[name], bindings).fetchall()
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise translated(error, self.path) from error
 
     def run(self, name: str, bindings: Bindings = ()) -> int:
@@ -116,7 +116,7 @@ class Link:
         self._count()
         try:
             return self.connection.executemany(self._texts[name], rows).fetchall()
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise translated(error, self.path) from error
 
     def close(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
+from collections import deque
 from collections.abc import Generator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ import apsw
 from holdfast.backends.sqlite.link import Link
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.translation import translated
+from holdfast.clock import read_clock
 from holdfast.errors import PoolTimeout, StoreClosed
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
@@ -30,6 +32,7 @@ class Readers:
         self._clock = clock
         self._changed = threading.Condition()
         self._idle: list[Link] = []
+        self._waiting: deque[Future[Link | None]] = deque()
         self._lent = 0
         self._closed = False
 
@@ -39,7 +42,7 @@ class Readers:
             try:
                 link.control("begin_read")
                 try:
-                    return run_to_end(operation(SqliteTransaction(link, self._clock.now_ms())))
+                    return run_to_end(operation(SqliteTransaction(link, read_clock(self._clock))))
                 finally:
                     if link.connection.in_transaction:
                         link.control("rollback")
@@ -57,22 +60,26 @@ class Readers:
             self._give_back(link)
 
     def _take(self) -> Link | None:
-        """An idle connection, or leave to make one."""
-        deadline_s = time.monotonic() + self._options.busy_timeout_ms / 1000
+        """An idle connection, or leave to make one; who comes first is served first."""
         with self._changed:
-            while True:
-                if self._closed:
-                    raise StoreClosed
-                if self._idle or self._lent < self._options.readers:
-                    self._lent += 1
-                    # The one that was used last has the warmest cache.
-                    return self._idle.pop() if self._idle else None
-                left_s = deadline_s - time.monotonic()
-                self._changed.wait(max(0.0, left_s))
-                if left_s <= 0 and not self._idle and self._lent >= self._options.readers:
+            if self._closed:
+                raise StoreClosed
+            if not self._waiting and (self._idle or self._lent < self._options.readers):
+                self._lent += 1
+                # The one that was used last has the warmest cache.
+                return self._idle.pop() if self._idle else None
+            turn: Future[Link | None] = Future()
+            self._waiting.append(turn)
+        try:
+            return turn.result(self._options.busy_timeout_ms / 1000)
+        except TimeoutError:
+            with self._changed:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
                     raise PoolTimeout(
                         f"{self._path}: all {self._options.readers} readers are in use: retry, or allow more"
-                    )
+                    ) from None
+            return turn.result()  # handed over in the very moment in which we gave up
 
     def _connect(self) -> Link:
         link = Link(self._path, create=False)
@@ -83,6 +90,10 @@ class Readers:
 
     def _give_back(self, link: Link | None) -> None:
         with self._changed:
+            if self._waiting:
+                # Handed over, and not put back: otherwise whoever gives back could take again before all who wait.
+                self._waiting.popleft().set_result(link)
+                return
             self._lent -= 1
             if link is not None:
                 self._idle.append(link)
@@ -98,7 +109,8 @@ class Readers:
         """Wait for the reads that began, and let the connections go."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
+            while self._waiting:
+                self._waiting.popleft().set_exception(StoreClosed())
             self._changed.wait_for(lambda: self._lent == 0)
             idle, self._idle = self._idle, []
         for link in idle:

@@ -35,8 +35,10 @@ DAMAGE = (
 """What errors say about stored data."""
 
 
-def translated(error: apsw.Error, path: str) -> HoldfastError:
+def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> HoldfastError:
     """The error that a caller gets. The caller raises it from the original."""
+    if isinstance(error, UnicodeDecodeError):
+        return Corrupt("database", path, "a text column holds something that is not text")
     for kinds, advice in ADVICE:
         if isinstance(error, kinds):
             return Unavailable(f"{path}: {advice}")

@@ -21,6 +21,7 @@ import apsw
 from holdfast.backends.sqlite.link import Link, until_free
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.translation import translated
+from holdfast.clock import read_clock
 from holdfast.errors import Corrupt, HoldfastError, Outcome, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
@@ -104,12 +105,16 @@ class Writer:
             self._thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
             self._thread.start()
 
-    def close(self) -> None:
-        """Finish what was accepted, then stop."""
+    def stop(self) -> threading.Thread | None:
+        """Accept nothing more; the thread ends once it has finished what was accepted."""
         with self._lock:
             self._closed = True
             self._jobs.put(None)
-            thread = self._thread
+            return self._thread
+
+    def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        thread = self.stop()
         if thread is not None:
             thread.join()
 
@@ -207,7 +212,7 @@ class Writer:
         if not alone:
             link.control("save_member")
         try:
-            transaction = SqliteTransaction(link, self._clock.now_ms())
+            transaction = SqliteTransaction(link, read_clock(self._clock))
             member.result = run_to_end(operation(transaction))
             member.topics = transaction.topics
         except BaseException as error:  # whatever it is, it is the caller's

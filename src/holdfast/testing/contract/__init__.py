@@ -2,7 +2,7 @@
 
 from holdfast.testing.contract.artifacts import ArtifactContract
 from holdfast.testing.contract.attachments import AttachmentContract
-from holdfast.testing.contract.bench import Bench, Contract, LocalBench
+from holdfast.testing.contract.bench import Bench, Contract, LocalBench, ParkedWaiters, Parking
 from holdfast.testing.contract.checkpoints import CheckpointContract
 from holdfast.testing.contract.claims import ClaimContract
 from holdfast.testing.contract.commits import CommitContract
@@ -22,6 +22,7 @@ from holdfast.testing.contract.races import RaceContract
 from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
 from holdfast.testing.contract.triggers import TriggerContract
+from holdfast.testing.contract.waits import WaitContract
 from holdfast.testing.contract.wakes import WakeContract
 
 __all__ = [
@@ -43,11 +44,14 @@ __all__ = [
     "LocalBench",
     "LogContract",
     "MaintenanceContract",
+    "ParkedWaiters",
+    "Parking",
     "ProcessContract",
     "QueueContract",
     "RaceContract",
     "SecondProcessContract",
     "SessionContract",
     "TriggerContract",
+    "WaitContract",
     "WakeContract",
 ]

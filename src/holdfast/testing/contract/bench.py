@@ -1,4 +1,4 @@
-"""A database under test, and how many handles a case opens on it.
+"""A case opens as many handles on one database as it likes, and never sleeps: it is told who waits and what changed.
 
 A case is written once, without `await`, and runs on every backend both ways: through the blocking facade, and
 through the async store driven on an event loop of its own. To test a backend of your own, override the fixture
@@ -43,6 +43,14 @@ class Bench(Protocol):
         """One more handle on the database, over a connection of its own where there are connections."""
         ...
 
+    def parked(self, waiters: int = 1) -> None:
+        """Return once that many callers have begun to wait since the last time, and still do; fail if they never do.
+
+        Whoever waits has looked and found nothing. A case calls it between the start of a wait and the act that must
+        end it: only then can a change that wakes nobody show. `Parking` counts the waiters of any backend.
+        """
+        ...
+
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table."""
         ...
@@ -82,6 +90,52 @@ class _Driven:
         return getattr(self._backend, name)
 
 
+class Parking:
+    """A backend that counts who waits in it: put it into the store's context in place of the backend itself."""
+
+    def __init__(self, backend: Backend, parked: ParkedWaiters) -> None:
+        self._backend = backend
+        self._parked = parked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+        """Wait for a watched change, and be seen waiting. The watch began before: what happens from now on ends it."""
+        self._parked.enter()
+        try:
+            return await self._backend.pause(change, timeout_ms)
+        finally:
+            self._parked.leave()
+
+
+class ParkedWaiters:
+    """How many callers wait now, over all handles of a bench, and how many began to since somebody asked."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting = self._begun = 0
+
+    def enter(self) -> None:
+        """One more waits."""
+        with self._changed:
+            self._waiting += 1
+            self._begun += 1
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        """One of them goes on."""
+        with self._changed:
+            self._waiting -= 1
+
+    def wait(self, waiters: int) -> None:
+        """Return once as many have begun and still wait."""
+        with self._changed:
+            there = self._changed.wait_for(lambda: min(self._waiting, self._begun) >= waiters, PATIENCE_S)
+            assert there, f"{min(self._waiting, self._begun)} of {waiters} wait"
+            self._begun = 0
+
+
 class LocalBench:
     """Implements `Bench` for the backends that this package brings."""
 
@@ -100,13 +154,15 @@ class LocalBench:
         self._shared = MemoryBackend(self.clock, waiting) if kind == "memory" else None
         self._stores: list[BlockingStore] = []
         self._backends: list[Backend] = []
+        self._parked = ParkedWaiters()
 
     def open(self, *, limits: Limits = Limits(), attachments: AttachmentBytes | None = None) -> BlockingStore:  # noqa: B008 - a frozen value
         """One more handle on the database."""
         backend = self._shared or self._open()
         self._backends.append(backend)
         driven = backend if self._loop is None else cast("Backend", _Driven(backend, self._loop))
-        store = BlockingStore(Store(Context(backend, limits, attachments)), driven)
+        watched = cast("Backend", Parking(backend, self._parked))
+        store = BlockingStore(Store(Context(watched, limits, attachments)), driven)
         if self._shared is None:
             self._stores.append(store)
         return store
@@ -115,6 +171,10 @@ class LocalBench:
         if self._loop is None:
             return open_backend(self.url or "", None, self.clock, BlockingWaiting())
         return self._loop.drive(open_backend_async(self.url or "", None, self.clock))
+
+    def parked(self, waiters: int = 1) -> None:
+        """Return once that many callers wait."""
+        self._parked.wait(waiters)
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table."""

@@ -11,8 +11,8 @@ import pytest
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background, refused
-from holdfast.testing.contract.queue import WAIT_MS, settle, take, texts, work
+from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
+from holdfast.testing.contract.queue import settle, take, texts, work
 
 GROUP = holdfast.Group("g")
 
@@ -202,40 +202,6 @@ class ClaimContract(Contract):
         clock.advance(1_000)
         with refused(bench, holdfast.LeaseLost):
             take(store, "w1", lease=lease)
-
-    @pytest.mark.parametrize("by", ["lease", "exclusive claim"])
-    def test_a_wait_lasts_while_another_owner_keeps_everybody_out(
-        self, store: BlockingStore, bench: Bench, by: str
-    ) -> None:
-        other = bench.open()
-        fill(store, "1", "2")
-        release: Callable[[], object]
-        if by == "lease":
-            lease = other.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=3_600_000)
-            release = lambda: other.leases.release(lease)  # noqa: E731 - one of two
-        else:
-            claim = take(other, "w1", exclusive=True, ttl_ms=3_600_000)
-            release = lambda: other.queue.abandon(claim)  # noqa: E731 - one of two
-        store.queue.wait("chat", timeout_ms=0, owner_id="w1")
-        with pytest.raises(holdfast.WaitTimeout):
-            store.queue.wait("chat", timeout_ms=1, owner_id="w2")
-        with pytest.raises(holdfast.WaitTimeout):
-            store.queue.wait("chat", timeout_ms=1)
-        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, owner_id="w2"))
-        release()
-        assert waiting.result(PATIENCE_S) is None
-        assert texts(take(store, "w2").batches) == ["1"]
-
-    def test_a_wait_ends_when_the_lease_that_kept_everybody_out_expires(
-        self, store: BlockingStore, clock: ManualClock
-    ) -> None:
-        fill(store, "1")
-        store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=3_600_000)
-        with pytest.raises(holdfast.WaitTimeout):
-            store.queue.wait("chat", timeout_ms=1, owner_id="w2")
-        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, owner_id="w2"))
-        clock.advance(3_600_000)
-        assert waiting.result(PATIENCE_S) is None
 
     # Renewing and giving back.
 

@@ -129,6 +129,7 @@ class LogContract(Contract):
             return heard
 
         answering = in_background(answer)
+        bench.parked()
         answers: list[Any] = []
         for number in range(rounds):
             cursor = store.events.append("build", "ping", number).event.sequence
@@ -145,7 +146,9 @@ class LogContract(Contract):
         elsewhere = bench.open()
         following = in_background(lambda: list(elsewhere.events.follow("build", timeout_ms=PATIENCE_MS)))
         for number in range(3, 6):
+            bench.parked()
             store.events.append("build", "ping", number)
+        bench.parked()
         store.processes.complete("build", holdfast.Completed("done"))
         store.events.append("build", "late", "after the end")
         seen = following.result(PATIENCE_S)

@@ -405,6 +405,7 @@ class ProcessContract(Contract):
             return elsewhere.processes.wait(process_id, timeout_ms=PATIENCE_S * 1_000)
 
         waiters = [in_background(partial(wait, f"p{number}")) for number in range(5)]
+        bench.parked(waiters=5)
         for number in range(5):
             store.processes.set_external_ref(f"p{number}", holdfast.ExternalRef("ci", "run"))
             store.processes.complete(f"p{number}", holdfast.Completed(number))

@@ -10,10 +10,7 @@ import pytest
 import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, at_once, in_background, refused
-
-WAIT_MS = PATIENCE_S * 1_000
-"""For a wait that must end by itself."""
+from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 
 
 def work(text: str, session_id: str = "chat", **policy: Any) -> holdfast.WorkDraft:
@@ -39,7 +36,7 @@ def settle(store: BlockingStore, claim: holdfast.WorkClaim) -> None:
 
 
 class QueueContract(Contract):
-    """`store.queue`: enqueue, order, policies, listings, cancelling, waiting."""
+    """`store.queue`: enqueue, order, policies, listings, cancelling."""
 
     def test_enqueued_work_is_given_back_as_it_was_sent(self, store: BlockingStore) -> None:
         batch = store.queue.enqueue(
@@ -383,74 +380,3 @@ class QueueContract(Contract):
         assert (meta.model, view.checkpoint.tool_state) == ("some-model", {"generation": 77})
         assert texts(again.queue.list_pending("chat")) == ["hi"]
         assert [entry.attachment_id for entry in found.attachments.list_uncommitted()] == ["photo"]
-
-    # Waiting.
-
-    def test_a_wait_ends_at_once_when_there_is_work(self, store: BlockingStore) -> None:
-        store.queue.enqueue(work("x"))
-        store.queue.wait("chat", timeout_ms=0)
-        assert texts(take(store).batches) == ["x"]
-
-    def test_a_wait_without_work_ends_in_its_timeout(self, store: BlockingStore, bench: Bench) -> None:
-        store.queue.enqueue(work("elsewhere", session_id="mail"))
-        with refused(bench, holdfast.WaitTimeout) as info:
-            store.queue.wait("chat", timeout_ms=1)
-        assert isinstance(info.value, holdfast.WaitTimeout)
-        assert info.value.timeout_ms == 1
-        assert info.value.retryable
-
-    def test_a_wait_is_ended_by_an_enqueue_from_another_handle(self, store: BlockingStore, bench: Bench) -> None:
-        other = bench.open()
-        with pytest.raises(holdfast.WaitTimeout):
-            store.queue.wait("chat", timeout_ms=0)
-        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
-        other.queue.enqueue(work("x"))
-        assert waiting.result(PATIENCE_S) is None
-
-    def test_a_wait_is_ended_by_a_commit_that_enqueues(self, store: BlockingStore, bench: Bench) -> None:
-        other = bench.open()
-        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
-        other.sessions.handle("mail").commit(holdfast.Commit(enqueues=[work("x")]))
-        assert waiting.result(PATIENCE_S) is None
-
-    def test_a_wait_ends_when_the_time_of_waiting_work_comes(self, store: BlockingStore, clock: ManualClock) -> None:
-        store.queue.enqueue(work("x", available_at_ms=clock.now_ms() + 3_600_000))
-        with pytest.raises(holdfast.WaitTimeout):
-            store.queue.wait("chat", timeout_ms=1)
-        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
-        clock.advance(3_600_000)
-        assert waiting.result(PATIENCE_S) is None
-
-    def test_a_wait_ends_when_a_claim_is_given_back_or_expires(
-        self, store: BlockingStore, bench: Bench, clock: ManualClock
-    ) -> None:
-        other = bench.open()
-        store.queue.enqueue(work("x"))
-        claim = take(store, ttl_ms=3_600_000)
-        with pytest.raises(holdfast.WaitTimeout):
-            store.queue.wait("chat", timeout_ms=1)
-        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
-        other.queue.abandon(claim)
-        assert waiting.result(PATIENCE_S) is None
-        take(store, ttl_ms=3_600_000)
-        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
-        clock.advance(3_600_000)
-        assert waiting.result(PATIENCE_S) is None
-
-    def test_a_wait_knows_the_boundary(self, store: BlockingStore) -> None:
-        batch = store.queue.enqueue(work("later", delivery="after_current_turn_commit"))
-        store.queue.enqueue(work("now"))
-        store.queue.wait("chat", timeout_ms=0, boundary="idle")
-        with pytest.raises(holdfast.WaitTimeout):
-            store.queue.wait("chat", timeout_ms=1, boundary="active_turn_checkpoint")
-        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, boundary="active_turn_checkpoint"))
-        store.queue.cancel("chat", batch.batch_id)
-        assert waiting.result(PATIENCE_S) is None
-
-    def test_a_wait_on_a_session_that_is_deleted_meanwhile_says_so(self, store: BlockingStore, bench: Bench) -> None:
-        other = bench.open()
-        store.sessions.create("chat")
-        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
-        other.sessions.delete("chat")
-        with pytest.raises(holdfast.SessionDeleted):
-            waiting.result(PATIENCE_S)

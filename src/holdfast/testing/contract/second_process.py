@@ -356,7 +356,7 @@ class SecondProcessContract(Contract):
                 assert time.monotonic() - began < WAKE_S
 
     def test_a_waiter_here_hears_of_what_happens_in_another_process(
-        self, store: BlockingStore, start: Callable[..., list[Child]]
+        self, store: BlockingStore, bench: Bench, start: Callable[..., list[Child]]
     ) -> None:
         (child,) = start(CAUSE, 1)
         for number in range(5):
@@ -364,6 +364,7 @@ class SecondProcessContract(Contract):
             store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
             for what in ("event", "work", "end"):
                 waiter = in_background(partial(wait, store, what, name))
+                bench.parked()
                 began = time.monotonic()
                 child.say([what, name])
                 assert waiter.result(PATIENCE_S) == what

@@ -192,6 +192,7 @@ class WakeContract(Contract):
         declare(store, NEWS)
         elsewhere = bench.open()
         waiting = in_background(lambda: elsewhere.queue.wait("chat", timeout_ms=PATIENCE_S * 1_000))
+        bench.parked()
         store.events.append("build", "news", "done")
         assert waiting.result(PATIENCE_S) is None
 

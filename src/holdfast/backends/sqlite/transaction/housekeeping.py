@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.link import Values
-from holdfast.backends.sqlite.transaction.base import Base
+from holdfast.backends.sqlite.transaction.verification import Verification
 
 CENSUS = (
     "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_work", "claimed_work",
@@ -17,7 +17,7 @@ DUMP = "dump_"
 MEMORY = ":memory:"
 
 
-class Housekeeping(Base):
+class Housekeeping(Verification):
     """Artifacts and counts."""
 
     __slots__ = ()

@@ -1,0 +1,276 @@
+-- What verification reads: every table by its key, over rows that cannot be read if need be.
+-- A walk starts at a key, includes it if `:inclusive`, and leaves `:skip` rows out.
+
+-- name: walk_sessions
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM sessions
+WHERE session_key >= :session_key
+    AND (:inclusive OR session_key <> :session_key)
+ORDER BY session_key
+LIMIT :limit OFFSET :skip
+
+-- name: walk_revisions
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM revisions
+WHERE (session_key, revision) >= (:session_key, :revision)
+    AND (:inclusive OR (session_key, revision) <> (:session_key, :revision))
+ORDER BY session_key, revision
+LIMIT :limit OFFSET :skip
+
+-- name: walk_nodes
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM nodes AS node
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE node.node_key >= :node_key
+    AND (:inclusive OR node.node_key <> :node_key)
+ORDER BY node.node_key
+LIMIT :limit OFFSET :skip
+
+-- name: walk_usage
+SELECT
+    session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+FROM usage
+WHERE (session_key, source, model) >= (:session_key, :source, :model)
+    AND (:inclusive OR (session_key, source, model) <> (:session_key, :source, :model))
+ORDER BY session_key, source, model
+LIMIT :limit OFFSET :skip
+
+-- name: walk_blobs
+SELECT
+    family, hash, encoding, base_hash, size, body
+FROM blobs
+WHERE (family, hash) >= (:family, :hash)
+    AND (:inclusive OR (family, hash) <> (:family, :hash))
+ORDER BY family, hash
+LIMIT :limit OFFSET :skip
+
+-- name: walk_work
+SELECT
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+FROM work
+WHERE enqueue_seq >= :enqueue_seq
+    AND (:inclusive OR enqueue_seq <> :enqueue_seq)
+ORDER BY enqueue_seq
+LIMIT :limit OFFSET :skip
+
+-- name: walk_leases
+SELECT
+    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+FROM leases
+WHERE (kind, resource) >= (:kind, :resource)
+    AND (:inclusive OR (kind, resource) <> (:kind, :resource))
+ORDER BY kind, resource
+LIMIT :limit OFFSET :skip
+
+-- name: walk_attachments
+SELECT
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM attachments
+WHERE (session_key, attachment_id) >= (:session_key, :attachment_id)
+    AND (:inclusive OR (session_key, attachment_id) <> (:session_key, :attachment_id))
+ORDER BY session_key, attachment_id
+LIMIT :limit OFFSET :skip
+
+-- name: walk_attachment_objects
+SELECT
+    family, attachment_id, hash, encoding, size, body
+FROM attachment_objects
+WHERE (family, attachment_id) >= (:family, :attachment_id)
+    AND (:inclusive OR (family, attachment_id) <> (:family, :attachment_id))
+ORDER BY family, attachment_id
+LIMIT :limit OFFSET :skip
+
+-- name: walk_doomed_objects
+SELECT
+    family, attachment_id
+FROM doomed_objects
+WHERE (family, attachment_id) >= (:family, :attachment_id)
+    AND (:inclusive OR (family, attachment_id) <> (:family, :attachment_id))
+ORDER BY family, attachment_id
+LIMIT :limit OFFSET :skip
+
+-- name: walk_processes
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM processes
+WHERE process_id >= :process_id
+    AND (:inclusive OR process_id <> :process_id)
+ORDER BY process_id
+LIMIT :limit OFFSET :skip
+
+-- name: walk_events
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM events
+WHERE (process_id, sequence) >= (:process_id, :sequence)
+    AND (:inclusive OR (process_id, sequence) <> (:process_id, :sequence))
+ORDER BY process_id, sequence
+LIMIT :limit OFFSET :skip
+
+-- name: walk_grants
+SELECT
+    session_id, frame_id, process_id, descriptor
+FROM grants
+WHERE (session_id, frame_id, process_id) >= (:session_id, :frame_id, :process_id)
+    AND (:inclusive OR (session_id, frame_id, process_id) <> (:session_id, :frame_id, :process_id))
+ORDER BY session_id, frame_id, process_id
+LIMIT :limit OFFSET :skip
+
+-- name: walk_subscriptions
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM subscriptions
+WHERE sequence >= :sequence
+    AND (:inclusive OR sequence <> :sequence)
+ORDER BY sequence
+LIMIT :limit OFFSET :skip
+
+-- name: walk_occurrences
+SELECT
+    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+FROM occurrences
+WHERE occurrence_id >= :occurrence_id
+    AND (:inclusive OR occurrence_id <> :occurrence_id)
+ORDER BY occurrence_id
+LIMIT :limit OFFSET :skip
+
+-- name: walk_deliveries
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+FROM deliveries
+WHERE (occurrence_id, subscription_sequence) >= (:occurrence_id, :subscription_sequence)
+    AND (:inclusive OR (occurrence_id, subscription_sequence) <> (:occurrence_id, :subscription_sequence))
+ORDER BY occurrence_id, subscription_sequence
+LIMIT :limit OFFSET :skip
+
+-- name: walk_artifacts
+SELECT
+    kind, ref, hash, encoding, size, stored_at_ms, body
+FROM artifacts
+WHERE (kind, ref) >= (:kind, :ref)
+    AND (:inclusive OR (kind, ref) <> (:kind, :ref))
+ORDER BY kind, ref
+LIMIT :limit OFFSET :skip
+
+-- name: walk_settings
+SELECT
+    name, value
+FROM settings
+WHERE name >= :name
+    AND (:inclusive OR name <> :name)
+ORDER BY name
+LIMIT :limit OFFSET :skip
+
+-- Rows and keys that others refer to.
+
+-- name: sessions_with_keys
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM sessions
+WHERE session_key IN (SELECT value ->> 0 FROM json_each(?1))
+
+-- name: nodes_with_keys
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM nodes AS node
+LEFT JOIN nodes AS parent
+    ON parent.node_key = node.parent_key
+WHERE node.node_key IN (SELECT value ->> 0 FROM json_each(?1))
+
+-- name: processes_with_keys
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM processes
+WHERE process_id IN (SELECT value ->> 0 FROM json_each(?1))
+
+-- name: keys_of_processes
+SELECT process_id
+FROM processes
+WHERE process_id IN (SELECT value ->> 0 FROM json_each(?1))
+
+-- name: keys_of_subscriptions
+SELECT sequence
+FROM subscriptions
+WHERE sequence IN (SELECT value ->> 0 FROM json_each(?1))
+
+-- name: keys_of_occurrences
+SELECT occurrence_id
+FROM occurrences
+WHERE occurrence_id IN (SELECT value ->> 0 FROM json_each(?1))
+
+-- name: keys_of_blobs
+SELECT
+    blobs.family, blobs.hash
+FROM json_each(?1) AS pair
+CROSS JOIN blobs
+    ON blobs.family = pair.value ->> 0
+        AND blobs.hash = pair.value ->> 1
+
+-- name: keys_of_attachment_objects
+SELECT
+    attachment_objects.family, attachment_objects.attachment_id
+FROM json_each(?1) AS pair
+CROSS JOIN attachment_objects
+    ON attachment_objects.family = pair.value ->> 0
+        AND attachment_objects.attachment_id = pair.value ->> 1
+
+-- name: span_of_incarnations
+SELECT
+    coalesce(min(incarnation), 0),
+    coalesce(max(incarnation), 0),
+    count(*)
+FROM sessions
+WHERE session_id = ?1
+
+-- name: span_of_revisions
+SELECT
+    coalesce(min(revision), 0),
+    coalesce(max(revision), 0),
+    count(*)
+FROM revisions
+WHERE session_key = ?1
+
+-- name: span_of_nodes
+SELECT
+    coalesce(min(node_key), 0),
+    coalesce(max(node_key), 0),
+    count(*)
+FROM nodes
+WHERE session_key = ?1
+
+-- name: span_of_events
+SELECT
+    coalesce(min(sequence), 0),
+    coalesce(max(sequence), 0),
+    count(*)
+FROM events
+WHERE process_id = ?1
+
+-- name: count_nodes
+SELECT count(*)
+FROM nodes
+WHERE session_key = ?1
+    AND epoch = ?2
+    AND node_key BETWEEN ?3 AND ?4
+
+-- name: count_endings
+SELECT count(terminal_state)
+FROM events
+WHERE process_id = ?1

@@ -1,0 +1,102 @@
+"""Every table of a store with its key: what must be walked so that nothing is left out.
+
+The rows here are those whose everyday form leaves a part of the key or a column out.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from holdfast import rows as r
+
+Key: TypeAlias = tuple[int | str, ...]
+"""The columns that a table is ordered by, the first fields of its rows."""
+
+
+class StoredUsage(r.Row, frozen=True):
+    """One counter of one session."""
+
+    session_key: r.Whole
+    source: str
+    model: str
+    input_tokens: r.Whole
+    output_tokens: r.Whole
+    cached_input_tokens: r.Whole
+    reasoning_tokens: r.Whole
+    place: r.Whole
+
+
+class StoredBlob(r.Row, frozen=True):
+    """One content of one family. `base_hash` is reserved and always None."""
+
+    family: r.Whole
+    hash: str
+    encoding: str
+    base_hash: str | None
+    size: r.Whole
+    body: bytes
+
+
+class StoredObject(r.Row, frozen=True):
+    """The bytes of one attachment of one family."""
+
+    family: r.Whole
+    attachment_id: str
+    hash: str
+    encoding: str
+    size: r.Whole
+    body: bytes
+
+
+class DoomedObject(r.Row, frozen=True):
+    """A note that bytes outside the database are to be deleted."""
+
+    family: r.Whole
+    attachment_id: str
+
+
+class Setting(r.Row, frozen=True):
+    """One number that belongs to the whole store."""
+
+    name: str
+    value: r.Whole
+
+
+TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
+    r.SessionRow: ("sessions", 1),
+    r.RevisionRow: ("revisions", 2),
+    r.NodeRow: ("nodes", 1),
+    StoredUsage: ("usage", 3),
+    StoredBlob: ("blobs", 2),
+    r.BatchRow: ("work", 1),
+    r.LeaseRow: ("leases", 2),
+    r.AttachmentRow: ("attachments", 2),
+    StoredObject: ("attachment_objects", 2),
+    DoomedObject: ("doomed_objects", 2),
+    r.ProcessRow: ("processes", 1),
+    r.EventRow: ("events", 2),
+    r.GrantRow: ("grants", 3),
+    r.SubscriptionRow: ("subscriptions", 1),
+    r.OccurrenceRow: ("occurrences", 1),
+    r.DeliveryRow: ("deliveries", 2),
+    r.ArtifactRow: ("artifacts", 2),
+    Setting: ("settings", 1),
+}
+"""The table of each kind of row, and how many of its first columns are its key."""
+
+
+def table_of(kind: type[r.Row]) -> str:
+    """The table that holds rows of this kind."""
+    return TABLES[kind][0]
+
+
+def key_of(row: r.Row) -> Key:
+    """The key of a row."""
+    return msgspec.structs.astuple(row)[: TABLES[type(row)][1]]
+
+
+def name_of(row: r.Row) -> str:
+    """The key of a row as a finding writes it."""
+    return "/".join(str(part) for part in key_of(row))

@@ -1,0 +1,316 @@
+"""What must hold inside a row and between rows that refer to each other: each rule yields what does not.
+
+A rule may also raise `Corrupt`, if what it looks at does not decode. Rows that are compared must come from one snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast import codec
+from holdfast.errors import InvalidRequest
+from holdfast.records.limits import LARGEST_INTEGER, Limits
+from holdfast.records.maintenance import Finding
+from holdfast.records.processes import Process
+from holdfast.records.work import WorkDraft
+from holdfast.rows import (
+    ArtifactRow,
+    AttachmentRow,
+    BatchRow,
+    BlobRow,
+    DeliveryRow,
+    EventRow,
+    GrantRow,
+    LeaseRow,
+    OccurrenceRow,
+    ProcessRow,
+    Row,
+    SessionRow,
+    SubscriptionRow,
+)
+from holdfast.rules import (
+    artifacts,
+    attachments,
+    checkpoints,
+    events,
+    grants,
+    processes,
+    triggers,
+    work,
+)
+
+UNBOUNDED = Limits(
+    id_bytes=LARGEST_INTEGER, document_bytes=LARGEST_INTEGER, document_depth=1 << 10, batch_items=LARGEST_INTEGER
+)
+"""What is stored was accepted once, whatever the limits were then."""
+
+MAY_BE_BLANK: dict[type[Row], tuple[str, ...]] = {
+    SessionRow: ("name", "model", "cwd"),
+    AttachmentRow: ("label",),
+    SubscriptionRow: ("name",),
+    DeliveryRow: ("failure",),
+    GrantRow: ("frame_id",),
+}
+"""Free text, and the frame that stands for a session itself. Any other text is a name, and no name is blank."""
+
+
+def columns(row: Row, table: str, key: str) -> Iterator[Finding]:
+    """No name is blank."""
+    free = MAY_BE_BLANK.get(type(row), ())
+    for name in row.__struct_fields__:
+        value = getattr(row, name)
+        if isinstance(value, str) and not value.strip() and name not in free:
+            yield Finding(table, key, f"{name} is blank")
+
+
+# Contents.
+
+
+def blob(row: BlobRow, base_hash: str | None) -> Iterator[Finding]:
+    """A content is what its ref says."""
+    if base_hash is not None:
+        yield Finding("blobs", row.hash, "is stored as a difference, which nothing here can read")
+    checkpoints.open_blobs([row])
+
+
+def attachment(row: AttachmentRow, owner: SessionRow | None) -> Iterator[Finding]:
+    """A manifest row is in the family of a session that lives."""
+    key = f"{row.session_key}/{row.attachment_id}"
+    if owner is not None and owner.deleted_at_ms is not None:
+        yield Finding("attachments", key, "its session is deleted")
+    elif owner is not None and row.family != owner.family:
+        yield Finding("attachments", key, f"it is in family {row.family}, its session in {owner.family}")
+
+
+def attachment_object(attachment_id: str, row: BlobRow) -> Iterator[Finding]:
+    """Attachment bytes are named by their hash."""
+    if row.hash != attachment_id or not attachments.is_content_id(attachment_id):
+        yield Finding("attachment_objects", attachment_id, f"is not the hash of its bytes, {row.hash!r}")
+    attachments.opened(row)
+
+
+def doomed(family: int, attachment_id: str) -> Iterator[Finding]:
+    """Only bytes of ours are ever noted for deletion, and those have a hash for a name."""
+    if not attachments.is_content_id(attachment_id):
+        yield Finding("doomed_objects", f"{family}/{attachment_id}", "is not the hash of any bytes")
+
+
+def artifact(row: ArtifactRow) -> Iterator[Finding]:
+    """An artifact whose ref names its content has that content."""
+    opened = artifacts.opened(row)
+    minted = artifacts.content_ref(row.kind, opened.data)
+    if row.ref.startswith(f"{row.kind}:sha256:") and row.ref != minted:
+        yield Finding("artifacts", f"{row.kind}/{row.ref}", f"its content is that of {minted!r}")
+
+
+# Work and leases.
+
+
+def batch(row: BatchRow, owner: SessionRow | None) -> Iterator[Finding]:
+    """A batch alone, and against its session (None if that cannot be read)."""
+    key = str(row.enqueue_seq)
+    if owner is not None and owner.deleted_at_ms is not None:
+        yield Finding("work", key, "its session is deleted")
+    elif owner is not None and row.family != owner.family:
+        yield Finding("work", key, f"it is in family {row.family}, its session in {owner.family}")
+    yield from _settlement(row, key)
+    yield from _claim(row, key)
+    seen = work.batch_of("-", row)
+    draft = WorkDraft(
+        session_id="-",
+        payloads=[item.payload for item in seen.items],
+        delivery=seen.delivery,
+        slot=seen.slot,
+        merge_key=seen.merge_key,
+    )
+    yield from _agrees("work", key, row.draft_hash, work.check_draft("draft", draft, UNBOUNDED).draft_hash)
+
+
+def _settlement(row: BatchRow, key: str) -> Iterator[Finding]:
+    if (row.settled_state is None) != (row.settled_at_ms is None):
+        yield Finding("work", key, "is settled without a time, or the other way round")
+    if row.settled_state not in (None, "completed", "cancelled"):
+        yield Finding("work", key, f"is settled as {row.settled_state!r}")
+    if row.settled_state is not None and (row.source_key is None or row.claim_id is not None):
+        yield Finding("work", key, "is settled, but claimed or kept for no source key")
+
+
+def _claim(row: BatchRow, key: str) -> Iterator[Finding]:
+    parts = [row.claim_id, row.claim_owner, row.claim_token_hash, row.claimed_at_ms, row.claim_expires_at_ms]
+    given = [part for part in parts if part is not None]
+    if given and len(given) < len(parts):
+        yield Finding("work", key, "has half a claim")
+    if row.claim_exclusive not in (0, 1) or (row.claim_exclusive and not given):
+        yield Finding("work", key, f"its claim is exclusive {row.claim_exclusive} times")
+    if row.claim_id is None:
+        return
+    # A claim is named for its first batch and its fence.
+    name, _, fence = row.claim_id.rpartition(":")
+    first = name.removeprefix("claim:")
+    named = _is_number(first) and int(first) <= row.enqueue_seq and name != first
+    if not named or row.claim_fence < 1 or fence != str(row.claim_fence):
+        yield Finding("work", key, f"its claim {row.claim_id!r} is not one of fence {row.claim_fence}")
+    if not _is_hash(row.claim_token_hash or ""):
+        yield Finding("work", key, "its claim's token is not hashed")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
+def _is_hash(text: str) -> bool:
+    return attachments.is_content_id(text)
+
+
+def lease(row: LeaseRow) -> Iterator[Finding]:
+    """A lease has an owner and a token, or neither; its fence began at one."""
+    key = f"{row.kind}/{row.resource}"
+    if row.kind not in ("session", "process"):
+        yield Finding("leases", key, f"is a lease on a {row.kind!r}")
+    if (row.owner_id is None) != (row.token_hash is None):
+        yield Finding("leases", key, "has half a holder")
+    if row.token_hash is not None and not _is_hash(row.token_hash):
+        yield Finding("leases", key, "its token is not hashed")
+    if row.fence < 1:
+        yield Finding("leases", key, f"its fence is {row.fence}")
+
+
+def leased_session(row: LeaseRow) -> int | None:
+    """The key of the session that a lease is on, None if it names none."""
+    return int(row.resource) if row.kind == "session" and _is_number(row.resource) else None
+
+
+def lease_on_process(row: LeaseRow, status: str) -> Iterator[Finding]:
+    """Whoever ran a process was put out when it ended."""
+    if row.token_hash is not None and status != "running":
+        yield Finding("leases", f"{row.kind}/{row.resource}", f"is held, but the process is {status}")
+
+
+# Processes.
+
+
+def process(row: ProcessRow, log: tuple[int, int, int], endings: int) -> Iterator[Finding]:
+    """The columns say what the registration says, the log has no gap, and an end is in it exactly once."""
+    key = row.process_id
+    record = processes.process_of(row)
+    registered = codec.decode_record(processes.Registered, row.body, table="processes", key=key)
+    expected = processes.new_process(registered, now_ms=row.created_at_ms)
+    for name in ("process_id", "registration_hash", "definition_hash", "originator_session_id"):
+        yield from _agrees("processes", key, getattr(row, name), getattr(expected, name), name)
+    target = (row.wake_session_id, row.wake_frame_id)
+    if target not in ((None, None), (expected.wake_session_id, expected.wake_frame_id)):
+        yield Finding("processes", key, "wakes somebody whom its registration does not name")
+    if row.waiting != int(record.wait is not None) or (record.wait is not None and record.is_terminal):
+        yield Finding("processes", key, f"waits {row.waiting} times, for {record.wait}")
+    if log != ((1, row.event_count, row.event_count) if row.event_count else (0, 0, 0)):
+        yield Finding("processes", key, f"counts {row.event_count} events, the log has {log[2]} up to {log[1]}")
+    if endings != int(record.is_terminal):
+        yield Finding("processes", key, f"is {row.status}, and ended {endings} times in its log")
+
+
+def _agrees(table: str, key: str, found: object, expected: object, name: str = "hash") -> Iterator[Finding]:
+    if found != expected:
+        yield Finding(table, key, f"{name} is {found!r}, its content says {expected!r}")
+
+
+def event(row: EventRow, owner: Process | None) -> Iterator[Finding]:
+    """An event alone, and as its process would append it again (None if that cannot be read)."""
+    key = f"{row.process_id}/{row.sequence}"
+    seen = events.event_of(row)
+    yield from _agrees("events", key, row.payload_hash, codec.stable_hash([row.type, seen.payload]))
+    if row.acked not in (0, 1) or (row.acked and row.wake is None):
+        yield Finding("events", key, f"was acknowledged {row.acked} times")
+    if owner is None:
+        return
+    if row.sequence > owner.event_count:
+        yield Finding("events", key, f"comes after the {owner.event_count} events of its process")
+    try:
+        again = events.plan(_intent_of(row, seen.payload), _when_it_came(owner, row.sequence), now_ms=0)
+    except InvalidRequest as refusal:
+        yield Finding("events", key, f"would be refused now: {refusal.message}")
+        return
+    if again.row.terminal_state != row.terminal_state:
+        yield Finding("events", key, f"terminal state is {row.terminal_state}, its type's {again.row.terminal_state}")
+    if again.wake != seen.wake:
+        yield Finding("events", key, "its wake is not what its type makes of its payload")
+    if again.outcome is not None and again.outcome != owner.outcome:
+        yield Finding("processes", owner.id, f"its outcome is not that of event {row.sequence}")
+
+
+def _intent_of(row: EventRow, payload: object) -> events.EventIntent:
+    return events.EventIntent(row.process_id, row.type, payload, row.payload, row.payload_hash, row.replay_key, None)
+
+
+def _when_it_came(owner: Process, sequence: int) -> Process:
+    """The process before an event. What a schema accepted then is not asked again: validators differ."""
+    accepting = tuple(msgspec.structs.replace(one, schema={}) for one in owner.event_types)
+    return msgspec.structs.replace(owner, event_types=accepting, event_count=sequence - 1, status="running")
+
+
+def grant(row: GrantRow) -> Iterator[Finding]:
+    """A grant decodes, and nothing else can be said of it alone."""
+    grants.grant_of(row)
+    yield from ()
+
+
+# Triggers.
+
+
+def subscription(row: SubscriptionRow) -> Iterator[Finding]:
+    """The columns say what the draft says."""
+    key = str(row.sequence)
+    draft = triggers.subscription_of(row).draft
+    identity = draft.target_identity or processes.derive_identity(draft.target)
+    intent = triggers.SubscriptionIntent(
+        draft=draft,
+        source_key=draft.source_key or triggers.default_source_key(draft.source_type, draft.source),
+        definition_hash=codec.stable_hash(msgspec.structs.replace(draft, key=None)),
+        target_hash=processes.definition_hash(identity.definition),
+    )
+    expected = triggers.new_subscription(intent, now_ms=row.created_at_ms)
+    for name in (
+        "session_id", "frame_id", "key", "definition_hash", "name", "source_type", "source_key", "target_hash",
+    ):  # fmt: skip
+        yield from _agrees("subscriptions", key, getattr(row, name), getattr(expected, name), name)
+    if row.enabled not in (0, 1):
+        yield Finding("subscriptions", key, f"is enabled {row.enabled} times")
+
+
+def occurrence(row: OccurrenceRow) -> Iterator[Finding]:
+    """An occurrence has the id and the hash that its content gives it."""
+    key = row.occurrence_id
+    seen = triggers.occurrence_of(row)
+    try:
+        again = triggers.check_occurrence(
+            row.source_type, row.source_key, row.idempotency_key, seen.payload, seen.source, UNBOUNDED
+        )
+    except InvalidRequest as refusal:
+        yield Finding("occurrences", key, f"would be refused now: {refusal.message}")
+        return
+    yield from _agrees("occurrences", key, row.occurrence_id, again.occurrence_id, "occurrence_id")
+    yield from _agrees("occurrences", key, row.request_hash, again.request_hash, "request_hash")
+
+
+def delivery(row: DeliveryRow) -> Iterator[Finding]:
+    """A delivery starts the one process that it can start, and only a failed one has failed."""
+    key = f"{row.occurrence_id}/{row.subscription_sequence}"
+    name = triggers.subscription_id(row.subscription_sequence)
+    process_id = triggers.delivery_process_id(row.occurrence_id, name)
+    yield from _agrees("deliveries", key, row.process_id, process_id, "process_id")
+    if row.state not in triggers.DELIVERY_STATES:
+        yield Finding("deliveries", key, f"state is {row.state!r}")
+    elif (row.state == "failed") != (row.failure is not None):
+        yield Finding("deliveries", key, f"is {row.state}, and its failure is {row.failure!r}")
+
+
+def orphan(table: str, key: str, parent: str, parent_key: object, others: int) -> Finding:
+    """A row whose parent is gone, for it and for others like it."""
+    also = f", as for {others} more rows here" if others else ""
+    return Finding(table, key, f"its {parent} {parent_key!r} is missing{also}")
+
+
+def missing_blob(ref: str, needed_by: str) -> Finding:
+    """A content that a revision needs is gone."""
+    return Finding("blobs", ref, f"is missing, but revision {needed_by} needs it")

@@ -1,0 +1,215 @@
+"""A session is whole: its family, its history without gaps, its nodes in their places, its ledger.
+
+As in `holdfast.rules.verification`, each rule yields what does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from holdfast.records.commits import Usage
+from holdfast.records.maintenance import Finding
+from holdfast.rows import (
+    LIVE,
+    POSITION_BITS,
+    TOMBSTONED,
+    VACUUMED,
+    NodeRow,
+    RevisionRow,
+    Segment,
+    SessionRow,
+    UsageRow,
+)
+from holdfast.rules import checkpoints, commits, graph, sessions
+
+VACUUMED_PAYLOAD = b"null"
+
+# Sessions.
+
+
+def session(row: SessionRow, incarnations: tuple[int, int, int]) -> Iterator[Finding]:
+    """A session alone, and the span of all incarnations of its id: none is ever forgotten, and only the last lives."""
+    key = str(row.session_key)
+    _, newest, count = incarnations
+    if row.incarnation < 1 or count != newest or (row.deleted_at_ms is None and row.incarnation != newest):
+        yield Finding("sessions", key, f"is incarnation {row.incarnation} of {count}, the newest being {newest}")
+    if row.epoch > row.node_count:
+        yield Finding("sessions", key, f"its epoch {row.epoch} begins after its last node {row.node_count}")
+    if row.revision == 0 and row.epoch > 0:
+        yield Finding("sessions", key, "its graph was replaced, but it has no revision")
+    if row.deleted_at_ms is not None:
+        if row != sessions.tombstone(row, now_ms=row.deleted_at_ms):
+            yield Finding("sessions", key, "is deleted, but not everything of it is")
+        return
+    described = [row.name, row.owner, row.model, row.cwd, row.parent_session_id, row.caused_by]
+    if row.created_at_ms is None and any(part is not None for part in described):
+        yield Finding("sessions", key, "has metadata, but was never created")
+    if row.created_at_ms is not None and row.name is None:
+        yield Finding("sessions", key, "was created, but its metadata is incomplete")
+    if row.parent_session_id is None and row.caused_by is not None:
+        yield Finding("sessions", key, "has a cause, but no parent")
+    sessions.meta_of(row)
+
+
+def family(row: SessionRow, founder: SessionRow | None) -> Iterator[Finding]:
+    """A family is named by the session that founded it, whose row stays for ever."""
+    if founder is None or founder.family != row.family or row.family > row.session_key:
+        yield Finding("sessions", str(row.session_key), f"no session founded its family {row.family}")
+
+
+def lineage(row: SessionRow, segment: Segment, source: SessionRow | None) -> Iterator[Finding]:
+    """What a fork inherits comes from an older session of its family, and ends where that one had nodes."""
+    key = str(row.session_key)
+    if source is None or source.family != row.family or source.session_key >= row.session_key:
+        yield Finding("sessions", key, f"inherits from {segment.session_key}, which is no older session of its family")
+    elif segment.epoch >= segment.upto or (source.deleted_at_ms is None and segment.upto > source.node_count):
+        yield Finding("sessions", key, f"inherits nodes up to {segment.upto} that {segment.session_key} never had")
+
+
+def history(row: SessionRow, revisions: tuple[int, int, int]) -> Iterator[Finding]:
+    """The retained revisions have no gap and end in the head."""
+    first, last, count = revisions
+    key = str(row.session_key)
+    if count and count != last - first + 1:
+        yield Finding("revisions", key, f"{last - first + 1 - count} are missing between {first} and {last}")
+    if last != row.revision:
+        yield Finding("sessions", key, f"the head is {row.revision}, the history ends at {last}")
+
+
+def head(row: SessionRow, current: RevisionRow) -> Iterator[Finding]:
+    """A session's graph is the one that its last turn left, with what was put beside it."""
+    if current.epoch != row.epoch:
+        yield Finding("sessions", str(row.session_key), f"its epoch is {row.epoch}, its head's is {current.epoch}")
+
+
+def positions(row: SessionRow, nodes: tuple[int, int, int]) -> Iterator[Finding]:
+    """The last node stands where the session says. Only an empty graph may have lost the nodes before it."""
+    last = graph.position_of(nodes[1])
+    if last > row.node_count or (row.node_count > row.epoch and last != row.node_count):
+        yield Finding("sessions", str(row.session_key), f"counts {row.node_count} nodes, the last one is {last}")
+
+
+def segment(place: Segment, count: int) -> Iterator[Finding]:
+    """What somebody sees is all there."""
+    whole = place.upto - place.epoch
+    if count != whole:
+        key = f"{place.session_key}/{place.epoch}"
+        yield Finding("nodes", key, f"{count} of the {whole} nodes up to position {place.upto} are there")
+
+
+# Turns.
+
+
+def revision(row: RevisionRow, owner: SessionRow | None) -> Iterator[Finding]:
+    """A revision alone, and against its session (None if that cannot be read)."""
+    key = f"{row.session_key}/{row.revision}"
+    body = commits.body_of(row)
+    graph.leaf_of(row)
+    if row.refs != commits.encode_refs(body):
+        yield Finding("revisions", key, "the listed refs are not those of the body")
+    if row.checkpoint_ref != (None if body.manifest is None else checkpoints.manifest_ref(body.manifest)):
+        yield Finding("revisions", key, "the checkpoint's ref does not match its manifest")
+    if row.turn_id is not None and row.fingerprint is None:
+        yield Finding("revisions", key, "has a turn id, but no fingerprint")
+    if row.revision < 1 or row.epoch > row.node_count:
+        yield Finding("revisions", key, f"epoch {row.epoch} with {row.node_count} nodes cannot be")
+    if owner is None:
+        return
+    if owner.deleted_at_ms is not None:
+        yield Finding("revisions", key, "its session is deleted")
+        return
+    if row.family != owner.family:
+        yield Finding("revisions", key, f"it is in family {row.family}, its session in {owner.family}")
+    if row.epoch > owner.epoch or row.node_count > owner.node_count:
+        yield Finding("revisions", key, "it sees nodes that its session does not have yet")
+
+
+def leaf(row: RevisionRow, owner: SessionRow, node: NodeRow | None) -> Iterator[Finding]:
+    """A revision's leaf is a node that the revision sees, and it has that id."""
+    place = graph.leaf_of(row)
+    if place is None:
+        return
+    view = graph.segments_of(owner, epoch=row.epoch, upto=row.node_count)
+    seen = node is not None and any(
+        one.first_key <= node.node_key <= one.last_key and one.epoch == node.epoch for one in view
+    )
+    if node is None or not seen or node.node_id != place[1]:
+        yield Finding("revisions", f"{row.session_key}/{row.revision}", f"its leaf {place[1]!r} is missing")
+
+
+def successor(before: RevisionRow, row: RevisionRow) -> Iterator[Finding]:
+    """The graph only grows, within an epoch and from one to the next."""
+    if row.epoch < before.epoch or row.node_count < before.node_count:
+        key = f"{row.session_key}/{row.revision}"
+        yield Finding("revisions", key, f"has fewer nodes than revision {before.revision}")
+
+
+class Spending(msgspec.Struct):
+    """What a session's retained turns say that was spent."""
+
+    totals: dict[tuple[str, str], list[int]] = {}
+    places: dict[tuple[str, str], int] = {}
+
+    def add(self, revision: int, usage: Sequence[Usage]) -> None:
+        """Take in one turn. Turns come in order."""
+        for index, one in enumerate(usage):
+            name = (one.source, one.model)
+            total = self.totals.setdefault(name, [0, 0, 0, 0])
+            for place, count in enumerate(_counts(one)):
+                total[place] += count
+            self.places.setdefault(name, revision * commits.USAGE_PLACES + index)
+
+
+def _counts(usage: Usage | UsageRow) -> tuple[int, int, int, int]:
+    return usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens
+
+
+def ledger(session_key: int, rows: Sequence[UsageRow], spent: Spending, *, first_revision: int) -> Iterator[Finding]:
+    """The ledger is what the turns add up to, or more if the first turns are forgotten."""
+    counted = {(row.source, row.model): row for row in rows}
+    complete = first_revision <= 1
+    for name in {**spent.totals, **counted}:
+        key = "/".join((str(session_key), *name))
+        row = counted.get(name)
+        total = spent.totals.get(name, [0, 0, 0, 0])
+        if row is None:
+            yield Finding("usage", key, "is missing, but turns count to it")
+        elif any(a < b for a, b in zip(_counts(row), total, strict=True)) or (complete and list(_counts(row)) != total):
+            yield Finding("usage", key, "is not what the turns add up to")
+        elif not any(_counts(row)):
+            yield Finding("usage", key, "counts nothing")
+        elif (complete or row.place // commits.USAGE_PLACES >= first_revision) and row.place != spent.places.get(name):
+            yield Finding("usage", key, "does not stand in the place of its first turn")
+
+
+# Nodes.
+
+
+def node(row: NodeRow, owner: SessionRow | None) -> Iterator[Finding]:
+    """A node alone, and against the session that wrote it (None if that cannot be read)."""
+    key = str(row.node_key)
+    position = graph.position_of(row.node_key)
+    if row.session_key != row.node_key >> POSITION_BITS:
+        yield Finding("nodes", key, f"its key says that it is not of session {row.session_key}")
+    if row.mark not in (LIVE, TOMBSTONED, VACUUMED):
+        yield Finding("nodes", key, f"mark is {row.mark}")
+    if row.mark == VACUUMED and (row.payload != VACUUMED_PAYLOAD or row.caused_by is not None):
+        yield Finding("nodes", key, "is vacuumed, but still has content")
+    if row.epoch >= position:
+        yield Finding("nodes", key, f"its epoch {row.epoch} begins after it")
+    if row.parent_key is not None and not _is_elder(row, row.parent_key):
+        yield Finding("nodes", key, "its parent does not come before it")
+    if owner is not None and owner.deleted_at_ms is None:
+        if row.epoch > owner.epoch:
+            yield Finding("nodes", key, f"its epoch is {row.epoch}, its session's {owner.epoch}")
+        if row.revision is not None and not 1 <= row.revision <= owner.revision:
+            yield Finding("nodes", key, f"was added by revision {row.revision}, the head is {owner.revision}")
+    graph.node_of(row)
+
+
+def _is_elder(row: NodeRow, parent_key: int) -> bool:
+    """Whether a parent is older, and of the same epoch or, in the first one, inherited."""
+    inherited = parent_key >> POSITION_BITS != row.node_key >> POSITION_BITS
+    return parent_key < row.node_key and (row.epoch == 0 if inherited else graph.position_of(parent_key) > row.epoch)

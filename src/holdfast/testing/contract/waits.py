@@ -1,0 +1,180 @@
+"""A wait ends with the change that it waits for, whoever makes it: it is never slept through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
+from holdfast.testing.contract.queue import take, texts, work
+
+WAIT_MS = PATIENCE_S * 1_000
+"""For a wait that must end by itself."""
+
+HOUR_MS = 3_600_000
+CHAT = holdfast.OnSession("chat")
+
+Act = Callable[[], object]
+
+
+def _wake(store: BlockingStore) -> Act:
+    kinds = [holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))]
+    registration = holdfast.ProcessRegistration(
+        "build", holdfast.External(), event_types=kinds, wake_target=holdfast.Scope("chat")
+    )
+    store.processes.register(registration)
+    return partial(store.events.append, "build", "news", "done")
+
+
+def _abandon(store: BlockingStore) -> Act:
+    store.queue.enqueue(work("1"))
+    return partial(store.queue.abandon, take(store, ttl_ms=HOUR_MS))
+
+
+def _abandon_exclusive(store: BlockingStore) -> Act:
+    store.queue.enqueue(work("1"))
+    store.queue.enqueue(work("2"))
+    return partial(store.queue.abandon, take(store, exclusive=True, ttl_ms=HOUR_MS))
+
+
+def _settle_exclusive(store: BlockingStore) -> Act:
+    store.queue.enqueue(work("0"))
+    store.queue.enqueue(work("1"))
+    claim = take(store, exclusive=True, ttl_ms=HOUR_MS)
+    return partial(store.sessions.handle("chat").commit, holdfast.Commit(completes=[claim]))
+
+
+def _release_lease(store: BlockingStore) -> Act:
+    store.queue.enqueue(work("1"))
+    return partial(store.leases.release, store.leases.claim(CHAT, owner_id="w1", ttl_ms=HOUR_MS))
+
+
+CAUSES: dict[str, Callable[[BlockingStore], Act]] = {
+    "an enqueue": lambda store: partial(store.queue.enqueue, work("1")),
+    "a commit that enqueues": lambda store: partial(
+        store.sessions.handle("mail").commit, holdfast.Commit(enqueues=[work("1")])
+    ),
+    "a wake": _wake,
+    "a claim given back": _abandon,
+    "an exclusive claim given back": _abandon_exclusive,
+    "a commit that settles an exclusive claim": _settle_exclusive,
+    "a lease released": _release_lease,
+}
+"""What lets another owner than `w1` claim work of the session: each prepares the store, and answers the act."""
+
+SHORTEN: dict[str, Callable[[BlockingStore, holdfast.Lease], object]] = {
+    "renewed": lambda store, lease: store.leases.renew(lease, ttl_ms=1_000),
+    "claimed again": lambda store, _: store.leases.claim(CHAT, owner_id="w1", ttl_ms=1_000),
+}
+
+
+class WaitContract(Contract):
+    """`store.queue.wait`; those for events and for the end of a process are beside what they wait for."""
+
+    @pytest.fixture(params=["the same handle", "another handle"])
+    def elsewhere(self, request: pytest.FixtureRequest, store: BlockingStore, bench: Bench) -> BlockingStore:
+        """Through whom the change comes."""
+        return store if request.param == "the same handle" else bench.open()
+
+    def test_a_wait_ends_at_once_when_there_is_work(self, store: BlockingStore) -> None:
+        store.queue.enqueue(work("x"))
+        store.queue.wait("chat", timeout_ms=0)
+        assert texts(take(store).batches) == ["x"]
+
+    def test_a_wait_without_work_ends_in_its_timeout(self, store: BlockingStore, bench: Bench) -> None:
+        store.queue.enqueue(work("elsewhere", session_id="mail"))
+        with refused(bench, holdfast.WaitTimeout) as info:
+            store.queue.wait("chat", timeout_ms=1)
+        assert isinstance(info.value, holdfast.WaitTimeout)
+        assert info.value.timeout_ms == 1
+        assert info.value.retryable
+
+    @pytest.mark.parametrize("cause", CAUSES)
+    def test_a_wait_is_ended_by(self, store: BlockingStore, bench: Bench, elsewhere: BlockingStore, cause: str) -> None:
+        act = CAUSES[cause](elsewhere)
+        with pytest.raises(holdfast.WaitTimeout):
+            store.queue.wait("chat", timeout_ms=0, owner_id="w2")
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, owner_id="w2"))
+        bench.parked()
+        act()
+        assert waiting.result(PATIENCE_S) is None
+        assert len(take(store, "w2").batches) == 1
+
+    def test_a_wait_of_nobody_in_particular_is_held_back_like_a_stranger_s(self, store: BlockingStore) -> None:
+        _abandon_exclusive(store)
+        store.queue.wait("chat", timeout_ms=0, owner_id="w1")
+        for owner_id in ("w2", None):
+            with pytest.raises(holdfast.WaitTimeout):
+                store.queue.wait("chat", timeout_ms=1, owner_id=owner_id)
+        mail = holdfast.OnSession("mail")
+        store.queue.enqueue(work("x", session_id="mail"))
+        store.leases.claim(mail, owner_id="w1", ttl_ms=HOUR_MS)
+        store.queue.wait("mail", timeout_ms=0, owner_id="w1")
+        for owner_id in ("w2", None):
+            with pytest.raises(holdfast.WaitTimeout):
+                store.queue.wait("mail", timeout_ms=1, owner_id=owner_id)
+
+    def test_a_wait_knows_the_boundary_and_hears_of_a_cancelled_batch(
+        self, store: BlockingStore, bench: Bench, elsewhere: BlockingStore
+    ) -> None:
+        batch = store.queue.enqueue(work("later", delivery="after_current_turn_commit"))
+        store.queue.enqueue(work("now"))
+        store.queue.wait("chat", timeout_ms=0, boundary="idle")
+        with pytest.raises(holdfast.WaitTimeout):
+            store.queue.wait("chat", timeout_ms=1, boundary="active_turn_checkpoint")
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, boundary="active_turn_checkpoint"))
+        bench.parked()
+        elsewhere.queue.cancel("chat", batch.batch_id)
+        assert waiting.result(PATIENCE_S) is None
+
+    def test_a_wait_on_a_session_that_is_deleted_meanwhile_says_so(
+        self, store: BlockingStore, bench: Bench, elsewhere: BlockingStore
+    ) -> None:
+        store.sessions.create("chat")
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
+        bench.parked()
+        elsewhere.sessions.delete("chat")
+        with pytest.raises(holdfast.SessionDeleted):
+            waiting.result(PATIENCE_S)
+
+    # By time alone.
+
+    def test_a_wait_ends_when_the_time_of_waiting_work_comes(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        store.queue.enqueue(work("x", available_at_ms=clock.now_ms() + HOUR_MS))
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS))
+        bench.parked()
+        clock.advance(HOUR_MS)
+        assert waiting.result(PATIENCE_S) is None
+
+    @pytest.mark.parametrize("held", ["by a claim", "by an exclusive claim", "by a lease"])
+    def test_a_wait_ends_when_what_kept_it_expires(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock, held: str
+    ) -> None:
+        {"by a claim": _abandon, "by an exclusive claim": _abandon_exclusive, "by a lease": _release_lease}[held](store)
+        with pytest.raises(holdfast.WaitTimeout):
+            store.queue.wait("chat", timeout_ms=1, owner_id="w2")
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, owner_id="w2"))
+        bench.parked()
+        clock.advance(HOUR_MS)
+        assert waiting.result(PATIENCE_S) is None
+
+    @pytest.mark.parametrize("how", SHORTEN)
+    def test_a_wait_behind_a_lease_that_is_shortened_plans_anew(
+        self, store: BlockingStore, bench: Bench, elsewhere: BlockingStore, clock: ManualClock, how: str
+    ) -> None:
+        store.queue.enqueue(work("1"))
+        lease = store.leases.claim(CHAT, owner_id="w1", ttl_ms=HOUR_MS)
+        waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, owner_id="w2"))
+        bench.parked()
+        SHORTEN[how](elsewhere, lease)
+        # It has looked again, or it would not begin to wait again: until the new end, and not for an hour.
+        bench.parked()
+        clock.advance(1_000)
+        assert waiting.result(PATIENCE_S) is None
