@@ -1,6 +1,6 @@
 -- A turn's facts in one trip, and its plan in another.
 
--- Rows come as arrays of records in the order of the fields. None is locked: whoever changes one holds the session's row.
+-- Rows come as arrays of records in the order of the fields. None is locked: whoever changes one holds the session.
 -- name: load_commit_facts
 SELECT
     ARRAY(

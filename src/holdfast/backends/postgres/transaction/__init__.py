@@ -10,9 +10,10 @@ from holdfast.backends.postgres.transaction.housekeeping import Housekeeping
 from holdfast.backends.postgres.transaction.processes import Processes
 from holdfast.backends.postgres.transaction.sessions import Sessions
 from holdfast.backends.postgres.transaction.triggers import Triggers
+from holdfast.backends.postgres.transaction.verification import Verification
 
 
-class PostgresTransaction(Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping):
+class PostgresTransaction(Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping, Verification):
     """One transaction on one connection."""
 
     __slots__ = ()

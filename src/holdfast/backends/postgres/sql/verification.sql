@@ -1,0 +1,282 @@
+-- What verification reads: every table by its key, over rows that cannot be read if need be.
+-- A walk starts at a key, includes it if asked to, and leaves some rows out.
+-- Differs: keys that do not begin with the family are sorted for, so that rows without a session are found, too.
+
+-- name: walk_sessions
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+WHERE session_key >= $1::bigint
+    AND ($2::boolean OR session_key <> $1::bigint)
+ORDER BY session_key
+LIMIT $4::bigint OFFSET $3::bigint
+
+-- name: walk_revisions
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM {schema}.revisions
+WHERE (session_key, revision) >= ($1::bigint, $2::bigint)
+    AND ($3::boolean OR (session_key, revision) <> ($1::bigint, $2::bigint))
+ORDER BY session_key, revision
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_nodes
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM {schema}.nodes AS node
+LEFT JOIN {schema}.nodes AS parent
+    ON parent.family = node.family
+        AND parent.node_key = node.parent_key
+WHERE node.node_key >= $1::bigint
+    AND ($2::boolean OR node.node_key <> $1::bigint)
+ORDER BY node.node_key
+LIMIT $4::bigint OFFSET $3::bigint
+
+-- name: walk_usage
+SELECT
+    session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+FROM {schema}.usage
+WHERE (session_key, source, model) >= ($1::bigint, $2::text, $3::text)
+    AND ($4::boolean OR (session_key, source, model) <> ($1::bigint, $2::text, $3::text))
+ORDER BY session_key, source, model
+LIMIT $6::bigint OFFSET $5::bigint
+
+-- name: walk_blobs
+SELECT
+    family, hash, encoding, base_hash, size, body
+FROM {schema}.blobs
+WHERE (family, hash) >= ($1::bigint, $2::text)
+    AND ($3::boolean OR (family, hash) <> ($1::bigint, $2::text))
+ORDER BY family, hash
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_work
+SELECT
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+FROM {schema}.work
+WHERE enqueue_seq >= $1::bigint
+    AND ($2::boolean OR enqueue_seq <> $1::bigint)
+ORDER BY enqueue_seq
+LIMIT $4::bigint OFFSET $3::bigint
+
+-- name: walk_leases
+SELECT
+    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+FROM {schema}.leases
+WHERE (kind, resource) >= ($1::text, $2::text)
+    AND ($3::boolean OR (kind, resource) <> ($1::text, $2::text))
+ORDER BY kind, resource
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_attachments
+SELECT
+    session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
+    committed_at_ms
+FROM {schema}.attachments
+WHERE (session_key, attachment_id) >= ($1::bigint, $2::text)
+    AND ($3::boolean OR (session_key, attachment_id) <> ($1::bigint, $2::text))
+ORDER BY session_key, attachment_id
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_attachment_objects
+SELECT
+    family, attachment_id, hash, encoding, size, body
+FROM {schema}.attachment_objects
+WHERE (family, attachment_id) >= ($1::bigint, $2::text)
+    AND ($3::boolean OR (family, attachment_id) <> ($1::bigint, $2::text))
+ORDER BY family, attachment_id
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_doomed_objects
+SELECT
+    family, attachment_id
+FROM {schema}.doomed_objects
+WHERE (family, attachment_id) >= ($1::bigint, $2::text)
+    AND ($3::boolean OR (family, attachment_id) <> ($1::bigint, $2::text))
+ORDER BY family, attachment_id
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_processes
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+WHERE process_id >= $1::text
+    AND ($2::boolean OR process_id <> $1::text)
+ORDER BY process_id
+LIMIT $4::bigint OFFSET $3::bigint
+
+-- name: walk_events
+SELECT
+    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+FROM {schema}.events
+WHERE (process_id, sequence) >= ($1::text, $2::bigint)
+    AND ($3::boolean OR (process_id, sequence) <> ($1::text, $2::bigint))
+ORDER BY process_id, sequence
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_grants
+SELECT
+    session_id, frame_id, process_id, descriptor
+FROM {schema}.grants
+WHERE (session_id, frame_id, process_id) >= ($1::text, $2::text, $3::text)
+    AND ($4::boolean OR (session_id, frame_id, process_id) <> ($1::text, $2::text, $3::text))
+ORDER BY session_id, frame_id, process_id
+LIMIT $6::bigint OFFSET $5::bigint
+
+-- name: walk_subscriptions
+SELECT
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+FROM {schema}.subscriptions
+WHERE sequence >= $1::bigint
+    AND ($2::boolean OR sequence <> $1::bigint)
+ORDER BY sequence
+LIMIT $4::bigint OFFSET $3::bigint
+
+-- name: walk_occurrences
+SELECT
+    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+FROM {schema}.occurrences
+WHERE occurrence_id >= $1::text
+    AND ($2::boolean OR occurrence_id <> $1::text)
+ORDER BY occurrence_id
+LIMIT $4::bigint OFFSET $3::bigint
+
+-- name: walk_deliveries
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+FROM {schema}.deliveries
+WHERE (occurrence_id, subscription_sequence) >= ($1::text, $2::bigint)
+    AND ($3::boolean OR (occurrence_id, subscription_sequence) <> ($1::text, $2::bigint))
+ORDER BY occurrence_id, subscription_sequence
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_artifacts
+SELECT
+    kind, ref, hash, encoding, size, stored_at_ms, body
+FROM {schema}.artifacts
+WHERE (kind, ref) >= ($1::text, $2::text)
+    AND ($3::boolean OR (kind, ref) <> ($1::text, $2::text))
+ORDER BY kind, ref
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_settings
+SELECT
+    name, value
+FROM {schema}.settings
+WHERE name >= $1::text
+    AND ($2::boolean OR name <> $1::text)
+ORDER BY name
+LIMIT $4::bigint OFFSET $3::bigint
+
+-- Rows and keys that others refer to.
+
+-- name: sessions_with_keys
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM {schema}.sessions
+WHERE session_key = ANY($1::bigint[])
+
+-- name: nodes_with_keys
+SELECT
+    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    parent.node_id
+FROM {schema}.nodes AS node
+LEFT JOIN {schema}.nodes AS parent
+    ON parent.family = node.family
+        AND parent.node_key = node.parent_key
+WHERE node.family = ANY($2::bigint[])
+    AND node.node_key = ANY($1::bigint[])
+
+-- name: processes_with_keys
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+WHERE process_id = ANY($1::text[])
+
+-- name: keys_of_processes
+SELECT process_id
+FROM {schema}.processes
+WHERE process_id = ANY($1::text[])
+
+-- name: keys_of_subscriptions
+SELECT sequence
+FROM {schema}.subscriptions
+WHERE sequence = ANY($1::bigint[])
+
+-- name: keys_of_occurrences
+SELECT occurrence_id
+FROM {schema}.occurrences
+WHERE occurrence_id = ANY($1::text[])
+
+-- name: keys_of_blobs
+SELECT
+    stored.family, stored.hash
+FROM unnest($1::bigint[], $2::text[]) AS pair (family, hash)
+JOIN {schema}.blobs AS stored
+    ON stored.family = pair.family
+        AND stored.hash = pair.hash
+
+-- name: keys_of_attachment_objects
+SELECT
+    stored.family, stored.attachment_id
+FROM unnest($1::bigint[], $2::text[]) AS pair (family, attachment_id)
+JOIN {schema}.attachment_objects AS stored
+    ON stored.family = pair.family
+        AND stored.attachment_id = pair.attachment_id
+
+-- name: span_of_incarnations
+SELECT
+    coalesce(min(incarnation), 0),
+    coalesce(max(incarnation), 0),
+    count(*)
+FROM {schema}.sessions
+WHERE session_id = $1::text
+
+-- name: span_of_revisions
+SELECT
+    coalesce(min(revision), 0),
+    coalesce(max(revision), 0),
+    count(*)
+FROM {schema}.revisions
+WHERE family = $2::bigint
+    AND session_key = $1::bigint
+
+-- name: span_of_nodes
+SELECT
+    coalesce(min(node_key), 0),
+    coalesce(max(node_key), 0),
+    count(*)
+FROM {schema}.nodes
+WHERE family = $2::bigint
+    AND session_key = $1::bigint
+
+-- name: span_of_events
+SELECT
+    coalesce(min(sequence), 0),
+    coalesce(max(sequence), 0),
+    count(*)
+FROM {schema}.events
+WHERE process_id = $1::text
+
+-- name: count_nodes
+SELECT count(*)
+FROM {schema}.nodes
+WHERE family = $1::bigint
+    AND node_key BETWEEN $3::bigint AND $4::bigint
+    AND epoch = $2::bigint
+
+-- name: count_endings
+SELECT count(terminal_state)
+FROM {schema}.events
+WHERE process_id = $1::text
