@@ -12,7 +12,7 @@ from holdfast.errors import InvalidRequest
 from holdfast.records.options import PostgresOptions
 
 CONNECT_TIMEOUT_S: Final = 10.0
-SCHEMES: Final = ("postgresql", "postgres")
+SCHEMES: Final = ("postgresql://", "postgres://")
 
 
 class Address:
@@ -50,30 +50,30 @@ class Address:
                 # Every statement is short: compiling one takes longer than running it.
                 "jit": "off",
             }
-        connection = await asyncpg.connect(
-            url,
-            timeout=timeout_s,
-            statement_cache_size=0 if pooled else STATEMENT_CACHE,
-            server_settings={} if pooled else settings,
-        )
+        try:
+            connection = await asyncpg.connect(
+                url,
+                timeout=timeout_s,
+                statement_cache_size=0 if pooled else STATEMENT_CACHE,
+                server_settings={} if pooled else settings,
+            )
+        except ValueError:
+            # Without its cause: the driver's complaint may repeat a part of the URL, and that may be the password.
+            raise InvalidRequest("url", "is no URL: use postgresql://user@host:port/database") from None
         return cast("Connection", connection)
 
 
 def label_of(url: str) -> str:
-    """Host, port and database of a URL: what a message may say."""
-    parts = urlsplit(url)
-    host = parts.hostname or parse_qs(parts.query).get("host", ["localhost"])[0]
-    port = f":{parts.port}" if parts.port else ""
-    return f"{host}{port}{parts.path}"
+    """Host, port and database of a URL, or several of them: what a message may say."""
+    try:
+        parts = urlsplit(url)
+        hosts = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", ["localhost"])[0]
+    except ValueError:
+        return "PostgreSQL"
+    return hosts + parts.path
 
 
 def _checked(field: str, url: str) -> str:
-    """The URL, if it can be one at all. The driver's own complaint would repeat it, password and all."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        raise InvalidRequest(field, "is no URL: use postgresql://user@host:port/database") from None
-    if parts.scheme not in SCHEMES:
+    if not url.startswith(SCHEMES):
         raise InvalidRequest(field, "must begin with postgresql:// or postgres://")
     return url
