@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import holdfast
@@ -53,6 +55,17 @@ class Measured:
         call()
         assert self.backend.statements_run - before == len(self._names)
         return list(self._names)
+
+    def executions(self, call: Callable[[], Any]) -> Counter[str]:
+        """How often the writer's connection begins each statement during the call, as SQLite itself reports it."""
+        begun: Counter[str] = Counter()
+        connection = self.backend._link.connection
+        connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: begun.update([event["sql"]]))
+        try:
+            call()
+        finally:
+            connection.trace_v2(0, None)
+        return begun
 
     def steps(self, call: Callable[[], Any]) -> int:
         """How many instructions of SQLite's virtual machine the call takes."""
@@ -113,7 +126,9 @@ def test_a_replay_costs_the_same_however_long_ago_the_turn_was(measured: Measure
     assert measured.steps(lambda: session.commit(turn(1))) <= measured.steps(lambda: session.commit(turn(300))) * 1.05
 
 
-def test_a_commit_writes_many_nodes_in_as_many_statements_as_one(measured: Measured) -> None:
+def test_a_commit_uses_the_same_statements_for_any_number_of_nodes_and_runs_one_of_them_once_a_node(
+    measured: Measured,
+) -> None:
     session = measured.store.sessions.create("chat")
 
     def append(first: int, count: int) -> Callable[[], Any]:
@@ -121,7 +136,14 @@ def test_a_commit_writes_many_nodes_in_as_many_statements_as_one(measured: Measu
         return lambda: session.commit(holdfast.Commit(graph=holdfast.Append(made, leaf=made[-1].id)))
 
     append(0, 1)()
+    # The same names in the same order: whatever is asked about the nodes is asked about all of them at once.
     assert measured.statements(append(1, 1)) == measured.statements(append(2, 500))
+    # SQLite itself is asked how often it began a statement: only the insertion of a node is begun again for each.
+    one, many = measured.executions(append(502, 1)), measured.executions(append(503, 500))
+    more = [text for text, count in (many - one).items() for _ in range(count)]
+    assert len(more) == 499
+    assert {text.split("(")[0].strip() for text in more} == {"INSERT INTO nodes"}
+    assert one - many == Counter()
 
 
 def test_a_commit_never_counts_rows(measured: Measured) -> None:

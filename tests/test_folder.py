@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -101,6 +102,128 @@ def test_a_crash_while_writing_leaves_no_half_file(tmp_path: Path, moment: str) 
     assert folder.delete("family-1", NAME) is None
     folder.put("family-1", NAME, b"abc" * 1000)
     assert folder.get("family-1", NAME) == b"abc" * 1000
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, int]]]:
+    """What reaches the disk in which order: each sync and each rename, with the file or directory that it is of."""
+    seen: list[tuple[str, tuple[int, int]]] = []
+    sync, rename = os.fsync, Path.replace
+
+    def syncing(handle: int) -> None:
+        sync(handle)
+        found = os.fstat(handle)
+        seen.append(("sync", (found.st_dev, found.st_ino)))
+
+    def renaming(source: Path, target: Path) -> Path:
+        renamed = rename(source, target)
+        seen.append(("rename", place(target)))
+        return renamed
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(Path, "replace", renaming)
+    return seen
+
+
+def place(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+needs_directory_sync = pytest.mark.skipif(sys.platform == "win32", reason="Windows syncs no directories")
+
+
+@needs_directory_sync
+def test_bytes_are_synced_before_they_get_their_name_and_the_name_before_put_returns(
+    tmp_path: Path, steps: list[tuple[str, tuple[int, int]]]
+) -> None:
+    root = tmp_path / "root"
+    Folder(root).put("family-1", NAME, b"abc")
+    directory = root / "family-1" / NAME[:2]
+    path = directory / NAME
+    # A name is durable once the directory that holds it is: each new directory's own name, too.
+    assert steps[-3:] == [("sync", place(path)), ("rename", place(path)), ("sync", place(directory))]
+    assert {where for _, where in steps[:-3]} == {place(tmp_path), place(root), place(root / "family-1")}
+
+
+@needs_directory_sync
+def test_a_name_that_another_writer_made_is_synced_before_put_relies_on_it(
+    tmp_path: Path, steps: list[tuple[str, tuple[int, int]]]
+) -> None:
+    folder = Folder(tmp_path)
+    folder.put("family-1", NAME, b"abc")
+    steps.clear()
+    folder.put("family-1", NAME, b"abc")
+    assert steps == [("sync", place(tmp_path / "family-1" / NAME[:2]))]
+
+
+@needs_directory_sync
+def test_a_deletion_is_synced_before_it_is_reported(tmp_path: Path, steps: list[tuple[str, tuple[int, int]]]) -> None:
+    folder = Folder(tmp_path)
+    folder.put("family-1", NAME, b"abc")
+    steps.clear()
+    assert folder.delete("family-1", NAME) == 3
+    assert steps == [("sync", place(tmp_path / "family-1" / NAME[:2]))]
+
+
+@pytest.mark.parametrize("written_again", [False, True])
+def test_what_killed_writers_left_aside_goes_with_the_attachment(tmp_path: Path, written_again: bool) -> None:
+    for moment in ("before the sync", "before the rename"):
+        assert run(CRASH, str(tmp_path), NAME, moment).returncode == 9
+    folder = Folder(tmp_path)
+    other = NAME[:-1] + "0"
+    folder.put("family-1", other, b"other")
+    aside = [name for name in files(tmp_path) if name.endswith(".tmp")]
+    assert len(aside) == 2
+    if written_again:
+        folder.put("family-1", NAME, b"abc")
+    assert folder.delete("family-1", NAME) == (3 if written_again else None)
+    assert files(tmp_path) == [other]
+
+
+def test_what_a_killed_writer_left_aside_goes_with_its_session(tmp_path: Path) -> None:
+    database, folder = tmp_path / "agent.db", tmp_path / "bytes"
+    with holdfast.open_blocking(database, attachments=folder) as store:
+        store.sessions.create("chat").attachments.record_intent(NAME, uri=f"sha256:{NAME}", byte_count=3_000)
+        assert run(CRASH, str(folder), NAME, "before the rename").returncode == 9
+        assert len(files(folder)) == 1
+        store.sessions.delete("chat")
+        assert files(folder) == []
+
+
+def test_a_writer_beside_a_deletion_writes_again_what_was_taken_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, rename = Folder(tmp_path), Path.replace
+    left = [1]
+
+    def deleting_first(source: Path, target: Path) -> Path:
+        if left.pop() if left else 0:
+            assert folder.delete("family-1", NAME) is None
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", deleting_first)
+    folder.put("family-1", NAME, b"abc")
+    assert folder.get("family-1", NAME) == b"abc"
+    assert folder.delete("family-1", NAME) == 3
+    left.extend([1] * 100)
+    with pytest.raises(holdfast.Unavailable, match="as fast as it was written"):
+        folder.put("family-1", NAME, b"abc")
+    assert files(tmp_path) == []
+
+
+@needs_directory_sync
+def test_a_directory_that_cannot_be_synced_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(tmp_path)
+    folder.put("family-1", NAME, b"abc")
+
+    def failing(handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(holdfast.Unavailable) as info:
+        folder.put("family-1", NAME, b"abc")
+    assert isinstance(info.value.__cause__, OSError)
 
 
 FULL_DISK = """

@@ -164,16 +164,20 @@ def progress_process(store: holdfast.BlockingStore) -> None:
 
 
 def test_follow_is_an_iterator_that_gives_each_event_as_it_comes_and_ends_with_the_process(
-    store: holdfast.BlockingStore,
+    store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     progress_process(store)
+    backend = announce_watches(store, monkeypatch)
     events = store.events.follow("build", timeout_ms=LONG_MS)
     assert iter(events) is events
     first = in_background(lambda: next(events))
+    when_watched(backend, first)
     store.events.append("build", "progress", 1)
     assert first.result(PATIENCE_S).payload == 1
     rest = in_background(lambda: [event.type for event in events])
+    when_watched(backend, rest)
     store.events.append("build", "progress", 2)
+    when_watched(backend, rest)
     store.processes.complete("build", holdfast.Completed())
     assert rest.result(PATIENCE_S) == ["progress", "process.completed"]
     assert list(store.events.follow("build", after=2)) == list(store.events.after("build", 2))

@@ -80,7 +80,7 @@ def test_an_end_never_leaves_the_range_of_times(now_ms: int, ttl_ms: int, ends_a
     ids=["none", "live", "last moment", "over", "released"],
 )
 def test_a_lease_is_live_until_its_end_and_not_at_it(stored: LeaseRow | None, now_ms: int, live: bool) -> None:
-    assert leases.is_live(stored, now_ms) is live
+    assert (stored is not None and stored.is_live(now_ms)) is live
     expected = LeaseHolder(BUILD, "w1", 4, 100, 200) if live else None
     assert leases.holder(stored, BUILD, now_ms) == expected
 
@@ -167,6 +167,7 @@ def test_a_lease_is_checked_field_by_field() -> None:
     assert leases.check_lease("lease", lease(), LIMITS) == lease()
     on_session = lease(resource=OnSession("chat"))
     assert leases.check_session_lease("lease", on_session, "chat", LIMITS) == on_session
+    assert leases.check_process_lease("lease", lease(), "build", LIMITS) == lease()
 
 
 @pytest.mark.parametrize(
@@ -194,6 +195,15 @@ def test_what_is_no_lease_is_refused(value: object, field: str) -> None:
 def test_a_lease_on_something_else_does_not_open_a_session(resource: Resource) -> None:
     with pytest.raises(InvalidRequest) as info:
         leases.check_session_lease("lease", lease(resource=resource), "chat", LIMITS)
+    assert info.value.field == "lease.resource"
+
+
+@pytest.mark.parametrize(
+    "resource", [OnSession("build"), OnProcess("other"), OnSession("chat")], ids=["name", "other", "session"]
+)
+def test_a_lease_on_something_else_does_not_complete_a_process(resource: Resource) -> None:
+    with pytest.raises(InvalidRequest, match="must be the process 'build'") as info:
+        leases.check_process_lease("lease", lease(resource=resource), "build", LIMITS)
     assert info.value.field == "lease.resource"
 
 

@@ -30,7 +30,7 @@ from holdfast.records.processes import (
     SignalWait,
     ToolCall,
 )
-from holdfast.rows import ProcessRow
+from holdfast.rows import ProcessRow, SessionRow
 from holdfast.rules import processes
 from holdfast.rules.events import CORE_EVENT_TYPES
 
@@ -371,3 +371,25 @@ def test_any_plain_name_and_ordinal_can_be_waited_for(name: str, ordinal: int) -
     wait = SignalWait(name, ordinal)
     assert processes.check_wait(wait, LIMITS) == wait
     assert processes.signal_type("name", name, LIMITS) == f"signal.{name}"
+
+
+DELETED = SessionRow(7, "chat", 1, 7, 0, 0, 0, b"[]", changed_at_ms=9, deleted_at_ms=9)
+
+
+@pytest.mark.parametrize(
+    ("target", "kept"),
+    [
+        (None, ("chat", "f")),
+        (msgspec.structs.replace(DELETED, deleted_at_ms=None), ("chat", "f")),
+        (DELETED, (None, None)),
+    ],
+    ids=["never made", "alive", "deleted"],
+)
+def test_a_process_that_is_registered_after_its_target_s_deletion_wakes_nobody(
+    target: SessionRow | None, kept: tuple[str | None, str | None]
+) -> None:
+    registration = ProcessRegistration("p", External(), wake_target=Scope("chat", "f"))
+    row = processes.new_process(processes.check_registration(registration, LIMITS), now_ms=5)
+    found = processes.without_dead_target(row, target)
+    assert (found.wake_session_id, found.wake_frame_id) == kept
+    assert msgspec.structs.replace(found, wake_session_id="chat", wake_frame_id="f") == row

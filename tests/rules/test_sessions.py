@@ -54,6 +54,36 @@ def test_a_handle_acts_on_its_own_incarnation_only(row: SessionRow, incarnation:
     assert info.value.session_id == "chat"
 
 
+@pytest.mark.parametrize(
+    ("row", "opened"),
+    [
+        (None, False),
+        (session(), False),
+        (session(created_at_ms=40), True),
+        (session(created_at_ms=0), True),
+        (session(created_at_ms=40, deleted_at_ms=95), False),
+    ],
+    ids=["none", "without metadata", "with metadata", "at the epoch", "deleted"],
+)
+def test_only_a_session_with_metadata_can_be_opened(row: SessionRow | None, opened: bool) -> None:
+    assert sessions.is_open(row) is opened
+
+
+@pytest.mark.parametrize(
+    ("changes", "content"),
+    [
+        ({"revision": 0, "node_count": 0, "lineage": b"[]"}, False),
+        ({"revision": 1, "node_count": 0, "lineage": b"[]"}, True),
+        ({"revision": 0, "node_count": 1, "lineage": b"[]"}, True),
+        ({"revision": 0, "node_count": 0}, True),
+        ({"revision": 0, "node_count": 1, "epoch": 1}, False),
+    ],
+    ids=["nothing", "a turn", "a node", "inherited nodes", "a graph replaced by none"],
+)
+def test_a_session_has_content_once_anything_was_committed_or_added(changes: dict[str, Any], content: bool) -> None:
+    assert sessions.has_content(session(**changes)) is content
+
+
 def test_a_session_that_never_was_is_not_a_deleted_one() -> None:
     assert sessions.admit(None, "chat", None) is None
 

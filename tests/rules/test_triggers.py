@@ -157,7 +157,7 @@ def test_a_source_key_of_the_caller_s_is_kept() -> None:
 def test_a_definition_makes_a_target_comparable() -> None:
     identity = ProcessIdentity("k", "l", {"d": 1})
     intent = checked(target_identity=identity)
-    assert intent.target_hash == processes.definition_hash({"d": 1})
+    assert intent.target_hash == stable('{"d":1}')
     assert intent.draft.target_identity == identity
 
 
@@ -358,8 +358,9 @@ def test_a_reservation_knows_the_process_that_it_will_start() -> None:
     assert row == DeliveryRow(OCCURRENCE.occurrence_id, 7, process_id, "reserved", 60, 60)
     found = triggers.delivery_of(row, OCCURRENCE, subscription())
     assert (found.process_id, found.state, found.reserved_at_ms, found.failure) == (process_id, "reserved", 60, None)
-    assert found.occurrence == triggers.occurrence_of(OCCURRENCE)
-    assert found.subscription == triggers.subscription_of(subscription())
+    assert found.occurrence == Occurrence(OCCURRENCE.occurrence_id, "timer", "k", "i", {"b": 1, "a": 2}, None, 50)
+    described = (found.subscription.subscription_id, found.subscription.handle, found.subscription.draft.source)
+    assert described == ("subscription:7", "trigger:7", {"every": 5})
 
 
 RESERVED = DeliveryRow("o", 7, "p", "reserved", 60, 60)

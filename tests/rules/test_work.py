@@ -276,7 +276,7 @@ def test_its_owner_gets_the_claim_with_the_token_and_the_batches() -> None:
     ],
 )
 def test_a_batch_is_claimed_until_the_end_of_its_claim(row: BatchRow, now_ms: int, held: bool) -> None:
-    assert work.is_claimed(row, now_ms) is held
+    assert row.is_claimed(now_ms) is held
     assert work.may_cancel(row, now_ms) is not held
 
 

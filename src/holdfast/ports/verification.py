@@ -22,7 +22,7 @@ class VerificationTables(Protocol):
         ...
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:
-        """Sessions, nodes or processes with these keys, in any order."""
+        """Sessions, revisions, nodes or processes with these keys, in any order."""
         ...
 
     async def present_keys(self, kind: type[Row], keys: Sequence[Key]) -> set[Key]:

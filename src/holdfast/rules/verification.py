@@ -1,6 +1,6 @@
 """What must hold inside a row and between rows that refer to each other: each rule yields what does not.
 
-A rule may also raise `Corrupt`, if what it looks at does not decode. Rows that are compared must come from one snapshot.
+A rule may also raise `Corrupt`, if what it looks at does not decode. Rows that are compared come from one snapshot.
 """
 
 from __future__ import annotations
@@ -75,6 +75,12 @@ def blob(row: BlobRow, base_hash: str | None) -> Iterator[Finding]:
     checkpoints.open_blobs([row])
 
 
+def counter(key: str, owner: SessionRow | None) -> Iterator[Finding]:
+    """A deleted session has no ledger."""
+    if owner is not None and owner.deleted_at_ms is not None:
+        yield Finding("usage", key, "its session is deleted")
+
+
 def attachment(row: AttachmentRow, owner: SessionRow | None) -> Iterator[Finding]:
     """A manifest row is in the family of a session that lives."""
     key = f"{row.session_key}/{row.attachment_id}"
@@ -82,6 +88,12 @@ def attachment(row: AttachmentRow, owner: SessionRow | None) -> Iterator[Finding
         yield Finding("attachments", key, "its session is deleted")
     elif owner is not None and row.family != owner.family:
         yield Finding("attachments", key, f"it is in family {row.family}, its session in {owner.family}")
+
+
+def bytes_outside(row: AttachmentRow, data: bytes | None) -> Iterator[Finding]:
+    """The bytes of a permanent reference are where they should be, unchanged."""
+    attachments.attachment_of(row, data)
+    yield from ()
 
 
 def attachment_object(attachment_id: str, row: BlobRow) -> Iterator[Finding]:
@@ -212,7 +224,7 @@ def process(row: ProcessRow, log: tuple[int, int, int], endings: int) -> Iterato
 
 def _agrees(table: str, key: str, found: object, expected: object, name: str = "hash") -> Iterator[Finding]:
     if found != expected:
-        yield Finding(table, key, f"{name} is {found!r}, its content says {expected!r}")
+        yield Finding(table, key, f"{name} is not what the content says")
 
 
 def event(row: EventRow, owner: Process | None) -> Iterator[Finding]:

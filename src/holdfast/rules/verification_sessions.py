@@ -209,6 +209,29 @@ def node(row: NodeRow, owner: SessionRow | None) -> Iterator[Finding]:
     graph.node_of(row)
 
 
+def addition(
+    row: NodeRow, turn: RevisionRow | None, before: RevisionRow | None, following: NodeRow | None
+) -> Iterator[Finding]:
+    """A node stands among those that its turn added: not in the turn before, and the last one where the turn ends.
+
+    A turn that is not retained says nothing, and neither does a node behind which nothing is known.
+    """
+    key = str(row.node_key)
+    position = graph.position_of(row.node_key)
+    if turn is not None and (turn.epoch != row.epoch or turn.node_count < position):
+        yield Finding("nodes", key, f"revision {row.revision}, which added it, does not see it")
+    elif before is not None and before.node_count >= position:
+        yield Finding("nodes", key, f"revision {row.revision} added it, but was there before")
+    elif turn is not None and _is_last(row, following) and turn.node_count != position:
+        yield Finding("revisions", f"{turn.session_key}/{turn.revision}", f"its last node is at {position}")
+
+
+def _is_last(row: NodeRow, following: NodeRow | None) -> bool:
+    """Whether it is certain that a node is the last of its turn."""
+    places = (row.session_key, row.revision)
+    return following is not None and (following.session_key, following.revision) != places
+
+
 def _is_elder(row: NodeRow, parent_key: int) -> bool:
     """Whether a parent is older, and of the same epoch or, in the first one, inherited."""
     inherited = parent_key >> POSITION_BITS != row.node_key >> POSITION_BITS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -80,11 +79,6 @@ class AttachmentContract(Contract):
     def home(self, request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Home:
         """Bytes in the database, behind a port, and in a folder."""
         return Home(bench, request.param, tmp_path)
-
-    @pytest.fixture
-    def shelved(self, bench: Bench, tmp_path: Path) -> Home:
-        """Bytes behind a port that can fail."""
-        return Home(bench, "port", tmp_path)
 
     # Bytes.
 
@@ -375,95 +369,3 @@ class AttachmentContract(Contract):
             assert fork.attachments.get(stored.id).data == data
             fork.commit(holdfast.Commit(attachments=[stored.id]))
         assert home.store.maintenance.verify().ok
-
-    # When bytes outside the database fail.
-
-    @pytest.mark.parametrize("name", ["photo", "../../photo", "/photo"])
-    def test_bytes_kept_elsewhere_are_never_asked_of_the_port(self, shelved: Home, bench: Bench, name: str) -> None:
-        attachments = shelved.store.sessions.create("chat").attachments
-        attachments.put(b"abc")
-        ((space, _),) = shelved.shelf.held
-        shelved.shelf.held = {(space, name): b"not ours"}
-        attachments.forget(ABC)
-        attachments.record_intent(name, uri="s3://bucket/photo")
-        with refused(bench, holdfast.UnknownRef):
-            attachments.get(name)
-        assert attachments.forget(name) is True
-        attachments.record_intent(name, uri="s3://bucket/photo")
-        assert shelved.store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(1, 0, 0)
-        attachments.record_intent(name, uri="s3://bucket/photo")
-        shelved.store.sessions.delete("chat")
-        assert shelved.shelf.held == {(space, name): b"not ours"}
-
-    def test_a_put_whose_bytes_cannot_be_written_leaves_an_intent_to_be_swept_or_retried(
-        self, shelved: Home, bench: Bench
-    ) -> None:
-        session = shelved.store.sessions.create("chat")
-        shelved.shelf.failing_puts = 1
-        with pytest.raises(holdfast.Unavailable):
-            session.attachments.put(b"abc")
-        assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == [ABC]
-        with refused(bench, holdfast.UnknownRef):
-            session.attachments.get(ABC)
-        session.attachments.put(b"abc")
-        assert session.attachments.get(ABC).data == b"abc"
-
-    @pytest.mark.parametrize("how", ["delete", "forget", "sweep"])
-    def test_bytes_whose_deletion_failed_are_deleted_by_a_later_sweep(self, shelved: Home, how: str) -> None:
-        session = shelved.store.sessions.create("chat")
-        ids = [session.attachments.put(data).id for data in (b"abc", b"abd")]
-        shelved.shelf.working_deletes = 1 if how != "forget" else 0
-        if how != "sweep":
-            session.commit(holdfast.Commit(attachments=ids))
-        calls: dict[str, Callable[[], object]] = {
-            "delete": lambda: shelved.store.sessions.delete("chat"),
-            "forget": lambda: session.attachments.forget(ids[0]),
-            "sweep": lambda: shelved.store.attachments.sweep(older_than_ms=0),
-        }
-        with contextlib.suppress(holdfast.Unavailable):
-            calls[how]()
-        shelved.shelf.working_deletes = None
-        shelved.store.attachments.sweep(older_than_ms=0)
-        assert shelved.sizes() == ([3] if how == "forget" else [])
-
-    @pytest.mark.parametrize("how", ["delete", "forget", "sweep"])
-    def test_bytes_outside_that_another_handle_left_behind_are_deleted_by_a_later_sweep(
-        self, shelved: Home, bench: Bench, how: str
-    ) -> None:
-        shelved.store.sessions.create("chat").attachments.put(b"abc")
-        unaware = bench.open()
-        if how == "delete":
-            unaware.sessions.delete("chat")
-        elif how == "forget":
-            unaware.sessions.handle("chat").attachments.forget(ABC)
-        else:
-            unaware.attachments.sweep(older_than_ms=0)
-        shelved.store.attachments.sweep(older_than_ms=0)
-        assert shelved.sizes() == []
-
-    def test_a_reference_that_a_failed_deletion_left_still_has_its_bytes(self, shelved: Home) -> None:
-        session = shelved.store.sessions.create("chat")
-        session.commit(holdfast.Commit(attachments=[session.attachments.put(data).id for data in (b"abc", b"abd")]))
-        shelved.shelf.working_deletes = 1
-        with contextlib.suppress(holdfast.Unavailable):
-            shelved.store.sessions.delete("chat")
-        left = [] if shelved.store.sessions.open("chat") is None else list(session.attachments.list())
-        assert [session.attachments.get(ref.id).ref for ref in left] == left
-        assert shelved.store.maintenance.verify().ok
-
-    def test_lost_or_altered_bytes_of_a_permanent_reference_are_reported_as_damage(
-        self, shelved: Home, bench: Bench
-    ) -> None:
-        session = shelved.store.sessions.create("chat")
-        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
-        (place,) = shelved.shelf.held
-        for damage in (b"abC", None):
-            if damage is None:
-                del shelved.shelf.held[place]
-            else:
-                shelved.shelf.held[place] = damage
-            with refused(bench, holdfast.Corrupt) as info:
-                session.attachments.get(ABC)
-            assert isinstance(info.value, holdfast.Corrupt)
-            assert info.value.key == ABC
-            assert [finding.key for finding in shelved.store.maintenance.verify().findings] == [ABC]

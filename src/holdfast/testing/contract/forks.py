@@ -85,6 +85,42 @@ class ForkContract(Contract):
         assert (ids(view), view.graph.leaf) == (["a1", "a2", "b1"], "b1")
         assert (view.checkpoint, view.config, view.frames, view.current_frame_id) == (None, None, (), None)
 
+    def test_of_several_turns_that_ended_in_a_node_the_last_one_gives_the_state(
+        self, store: BlockingStore, source: Session
+    ) -> None:
+        source.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"turn": 4})))
+        view = loaded(store.sessions.fork("source", at="c1", into="fork"))
+        assert (ids(view), view.config) == (["a1", "a2", "b1", "b2", "c1"], {"level": 3})
+        assert view.checkpoint == holdfast.Checkpoint(turn_state={"turn": 4})
+
+    @pytest.mark.parametrize("forgotten", ["pruned", "deleted with its session"])
+    def test_a_fork_at_a_node_whose_turn_is_forgotten_has_no_state(
+        self, store: BlockingStore, source: Session, forgotten: str
+    ) -> None:
+        origin = "source"
+        if forgotten == "pruned":
+            assert store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1)).revisions == 2
+        else:
+            origin = "heir"
+            store.sessions.fork("source", into=origin)
+            store.sessions.delete("source")
+        for name, expected in (("a2", ["a1", "a2"]), ("b2", ["a1", "a2", "b1", "b2"])):
+            view = loaded(store.sessions.fork(origin, at=name, into=f"at-{name}"))
+            assert (ids(view), view.graph.leaf) == (expected, name)
+            assert (view.checkpoint, view.config, view.frames, view.current_frame_id) == (None, None, (), None)
+        assert store.maintenance.verify().ok
+
+    def test_a_fork_at_a_node_in_which_the_source_itself_stood_has_that_state_whatever_became_of_the_first_turn(
+        self, store: BlockingStore, source: Session
+    ) -> None:
+        heir = store.sessions.fork("source", into="heir")
+        store.sessions.delete("source")
+        heir.commit(holdfast.Commit(graph=chain("d1", under="c1"), config={"level": 9}))
+        view = loaded(store.sessions.fork("heir", at="c1", into="again"))
+        assert (ids(view), view.config) == (["a1", "a2", "b1", "b2", "c1"], {"level": 3})
+        assert view.checkpoint == holdfast.Checkpoint(turn_state={"turn": 3}, execution_state=b"stack")
+        assert [(frame.frame_id, frame.execution_state) for frame in view.frames] == [("f3", b"frame")]
+
     def test_a_fork_at_a_node_of_a_side_branch_starts_there(self, store: BlockingStore, source: Session) -> None:
         source.add_nodes([holdfast.Node("side", "a1")])
         source.commit(holdfast.Commit(graph=chain("d1", under="c1")))

@@ -291,3 +291,23 @@ class GrantContract(Contract):
         assert (report.revoked_grants, report.cleared_wake_targets, report.subscriptions) == (1, 1, 1)
         assert report.orphaned_process_ids == ("sole",)
         assert (held(store, A), store.triggers.list().items) == ([], ())
+
+    @pytest.mark.parametrize("scope", [A, A_FRAME], ids=["session", "frame"])
+    def test_a_deleted_session_is_given_no_handle(
+        self, store: BlockingStore, bench: Bench, scope: holdfast.Scope
+    ) -> None:
+        start(store, "build", "test")
+        for process_id in ("build", "test"):
+            store.grants.grant(B, process_id)
+        store.sessions.create("a")
+        store.sessions.delete("a")
+        with refused(bench, holdfast.SessionDeleted) as info:
+            store.grants.grant(scope, "build")
+        assert isinstance(info.value, holdfast.SessionDeleted)
+        assert info.value.session_id == "a"
+        with refused(bench, holdfast.SessionDeleted):
+            store.grants.transfer(B, scope, ["build", "test"])
+        assert held(store, B) == ["build", "test"]
+        store.sessions.create("a")
+        assert [one.scope for one in store.grants.transfer(B, scope, ["build", "test"])] == [scope, scope]
+        assert (held(store, B), held(store, scope)) == ([], ["build", "test"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -416,6 +417,22 @@ class GraphContract(Contract):
         chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(chain("n1", "n2").nodes, "n2"))))
         assert (every_id(chat), ids(loaded(chat))) == (["n1", "n2"], ["n1", "n2"])
 
+    @pytest.mark.parametrize("vacuumed", [False, True])
+    def test_a_graph_of_dead_nodes_is_replaced_like_any_other(
+        self, store: BlockingStore, chat: Session, vacuumed: bool
+    ) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))
+        chat.tombstone(["a", "b", "c"])
+        if vacuumed:
+            assert store.maintenance.vacuum() == holdfast.VacuumReport(3)
+        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("z")], "z"))))
+        assert (every_id(chat), loaded(chat).node_count) == (["z"], 1)
+        other = holdfast.Node("a", parent="z", payload="another")
+        chat.commit(holdfast.Commit(graph=holdfast.Append([other], leaf="a")))
+        assert (ids(loaded(chat)), loaded(chat).node_count) == (["z", "a"], 2)
+        assert loaded(chat, at=1).node_count == 3
+        assert store.maintenance.verify().ok
+
     # Tombstones.
 
     def test_a_tombstone_hides_its_node_and_cuts_the_path_above(self, chat: Session) -> None:
@@ -462,5 +479,6 @@ class GraphContract(Contract):
         with refused(bench, holdfast.NodeConflict):
             chat.add_nodes([other])
         store.maintenance.vacuum()
-        with refused(bench, holdfast.NodeConflict):
-            chat.commit(holdfast.Commit(graph=holdfast.Append([other])))
+        for payload in ("other", "n2", None):
+            with refused(bench, holdfast.NodeConflict):
+                chat.commit(holdfast.Commit(graph=holdfast.Append([msgspec.structs.replace(other, payload=payload)])))

@@ -380,3 +380,21 @@ class QueueContract(Contract):
         assert (meta.model, view.checkpoint.tool_state) == ("some-model", {"generation": 77})
         assert texts(again.queue.list_pending("chat")) == ["hi"]
         assert [entry.attachment_id for entry in found.attachments.list_uncommitted()] == ["photo"]
+
+    def test_a_turn_that_is_replayed_enqueues_nothing_and_makes_no_session(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        handle = store.sessions.handle("chat")
+        first = handle.commit(holdfast.Commit(turn_id="t", fingerprint="f", enqueues=[work("1", session_id="mail")]))
+        before = bench.dump()
+        again = handle.commit(holdfast.Commit(turn_id="t", fingerprint="f", enqueues=[work("2", session_id="ghost")]))
+        assert (first.replayed, again.replayed, again.revision) == (False, True, first.revision)
+        assert bench.dump() == before
+        assert store.sessions.handle("ghost").load() is None
+        assert [one.session_id for one in store.sessions.list()] == ["chat", "mail"]
+
+    def test_a_turn_that_is_refused_makes_no_session_for_its_work(self, store: BlockingStore, bench: Bench) -> None:
+        handle = store.sessions.handle("chat")
+        handle.commit(holdfast.Commit())
+        with refused(bench, holdfast.HeadConflict):
+            handle.commit(holdfast.Commit(expected_revision=7, enqueues=[work("1", session_id="ghost")]))

@@ -249,6 +249,22 @@ class TriggerContract(Contract):
         assert store.triggers.cancel(handle) is False
         assert bench.dump() == before
 
+    @pytest.mark.parametrize("registrant", [CHAT, FRAME], ids=["session", "frame"])
+    def test_a_deleted_session_subscribes_to_nothing(
+        self, store: BlockingStore, bench: Bench, registrant: holdfast.BySession
+    ) -> None:
+        store.triggers.subscribe(daily(registrant, key="k"))
+        store.sessions.create("chat")
+        store.sessions.delete("chat")
+        for draft in (daily(registrant), daily(registrant, key="k")):
+            with refused(bench, holdfast.SessionDeleted) as info:
+                store.triggers.subscribe(draft)
+            assert isinstance(info.value, holdfast.SessionDeleted)
+            assert info.value.session_id == "chat"
+        assert store.triggers.subscribe(daily(OTHER)).draft.registrant == OTHER
+        store.sessions.create("chat")
+        assert store.triggers.subscribe(daily(registrant, key="k")).draft.registrant == registrant
+
     def test_forgetting_a_session_takes_the_subscriptions_of_all_its_frames(self, store: BlockingStore) -> None:
         for owner in (CHAT, FRAME, OTHER, HOST):
             store.triggers.subscribe(daily(owner))

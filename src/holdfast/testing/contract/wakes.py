@@ -348,6 +348,21 @@ class WakeContract(Contract):
         assert store.events.append("build", "news", "to the new one", wake_target=CHAT).batch_id is not None
         assert [text for _, text in queued(store)] == ["to the new one"]
 
+    def test_a_process_registered_after_the_deletion_of_its_target_wakes_nobody_not_even_the_next_one(
+        self, store: BlockingStore
+    ) -> None:
+        store.sessions.create("chat")
+        store.sessions.delete("chat")
+        declare(store, NEWS)
+        declare(store, NEWS)
+        process = store.processes.get("build")
+        assert process is not None
+        assert process.wake_target is None
+        store.sessions.create("chat")
+        receipt = store.events.append("build", "news", "done")
+        assert (receipt.wake, receipt.batch_id) == (None, None)
+        assert queued(store) == []
+
     def test_a_wake_that_was_not_taken_goes_with_its_session(self, store: BlockingStore) -> None:
         declare(store, NEWS)
         first = store.events.append("build", "news", "done", replay_key="k1")

@@ -183,6 +183,15 @@ SELECT
 FROM sessions
 WHERE session_key IN (SELECT value ->> 0 FROM json_each(?1))
 
+-- name: revisions_with_keys
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM json_each(?1) AS pair
+CROSS JOIN revisions
+    ON revisions.session_key = pair.value ->> 0
+        AND revisions.revision = pair.value ->> 1
+
 -- name: nodes_with_keys
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,

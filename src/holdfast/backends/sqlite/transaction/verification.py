@@ -36,6 +36,7 @@ WALKS: Final[dict[type[r.Row], tuple[str, dict[str, int | str]]]] = {
 
 FINDS: Final[dict[type[r.Row], str]] = {
     r.SessionRow: "sessions_with_keys",
+    r.RevisionRow: "revisions_with_keys",
     r.NodeRow: "nodes_with_keys",
     r.ProcessRow: "processes_with_keys",
 }
@@ -71,7 +72,7 @@ class Verification(Base):
         return self._rows(kind, self._values(name, bindings))
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:
-        """Sessions, nodes or processes with these keys, in any order."""
+        """Sessions, revisions, nodes or processes with these keys, in any order."""
         return self._rows(kind, self._values(FINDS[kind], (json_list(keys),)))
 
     async def present_keys(self, kind: type[r.Row], keys: Sequence[Key]) -> set[Key]:

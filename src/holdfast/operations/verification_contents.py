@@ -1,0 +1,98 @@
+"""Work, leases, attachments and artifacts: each row alone, and against the row that it belongs to."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from holdfast.inventory import DoomedObject, Setting, StoredObject, name_of
+from holdfast.operations.attachments import outside, space_of
+from holdfast.operations.verification_pages import Tally, known, note_orphans
+from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.rows import ArtifactRow, AttachmentRow, BatchRow, BlobRow, LeaseRow, ProcessRow, SessionRow
+from holdfast.rules import attachments as attachment_rules
+from holdfast.rules import verification as rules
+
+
+async def check_work(tx: Transaction, rows: list[BatchRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+    """Batches, settled ones too, and the sessions that they wait for."""
+    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
+    orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
+    note_orphans(tally, orphans, "session")
+    for row in rows:
+        tally.look("work", name_of(row), rules.batch(row, owners.get(row.session_key)))
+
+
+async def check_leases(tx: Transaction, rows: list[LeaseRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+    """Leases, and the sessions and processes that they are on."""
+    keys = [key for row in rows if (key := rules.leased_session(row)) is not None]
+    owners = await known(tx, SessionRow, [(key,) for key in keys])
+    runs = await known(tx, ProcessRow, [(row.resource,) for row in rows if row.kind == "process"])
+    for row in rows:
+        tally.look("leases", name_of(row), rules.lease(row))
+        if row.kind == "process":
+            if not runs.has(row.resource):
+                note_orphans(tally, [(row, name_of(row), row.resource)], "process")
+            process = runs.get(row.resource)
+            if process is not None:
+                tally.look("leases", name_of(row), rules.lease_on_process(row, process.status))
+        else:
+            key = rules.leased_session(row)
+            owner = None if key is None else owners.get(key)
+            gone = key is None or not owners.has(key) or (owner is not None and owner.deleted_at_ms is not None)
+            if gone:
+                note_orphans(tally, [(row, name_of(row), row.resource)], "session")
+
+
+async def check_attachments(
+    tx: Transaction, rows: list[AttachmentRow], tally: Tally, objects: AttachmentBytes | None
+) -> None:
+    """The manifest, and the bytes of every permanent reference whose bytes are ours to keep.
+
+    Bytes in the database are proven where that table is walked. Bytes outside are read if their place is given; if it
+    is not, nothing can be said about them.
+    """
+    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
+    orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
+    note_orphans(tally, orphans, "session")
+    stored = await tx.present_keys(StoredObject, [(row.family, row.attachment_id) for row in rows])
+    for row in rows:
+        tally.look("attachments", name_of(row), rules.attachment(row, owners.get(row.session_key)))
+        kept = row.committed_at_ms is not None and attachment_rules.is_kept_here(row)
+        if kept and objects is not None and (row.family, row.attachment_id) not in stored:
+            data = outside(partial(objects.get, space_of(row.family), row.attachment_id))
+            tally.look("attachment_objects", row.attachment_id, rules.bytes_outside(row, data))
+
+
+async def check_objects(
+    tx: Transaction, rows: list[StoredObject], tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """Attachment bytes in the database, which somebody refers to."""
+    for row in rows:
+        if not await tx.attachment_is_referenced(row.family, row.attachment_id):
+            note_orphans(tally, [(row, name_of(row), row.attachment_id)], "manifest row")
+        content = BlobRow(row.hash, row.encoding, row.size, row.body)
+        tally.look("attachment_objects", name_of(row), rules.attachment_object(row.attachment_id, content))
+
+
+async def check_doomed(
+    tx: Transaction, rows: list[DoomedObject], tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """Notes of bytes to be deleted name bytes of a family."""
+    founders = await known(tx, SessionRow, [(row.family,) for row in rows])
+    note_orphans(tally, [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)], "family")
+    for row in rows:
+        tally.look("doomed_objects", name_of(row), rules.doomed(row.family, row.attachment_id))
+
+
+async def check_artifacts(
+    _tx: Transaction, rows: list[ArtifactRow], tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """Artifacts have the content that they are stored with."""
+    for row in rows:
+        tally.look("artifacts", name_of(row), rules.artifact(row))
+
+
+async def check_settings(
+    _tx: Transaction, _rows: list[Setting], _tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """A number of the whole store can be read: there is nothing to compare it with."""

@@ -1,0 +1,174 @@
+"""Verification never stops at damage: a page that cannot be read is read row by row, and what is found is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast.errors import Corrupt
+from holdfast.inventory import Key, key_of, table_of
+from holdfast.ports import Transaction
+from holdfast.records.maintenance import Finding, VerifyReport
+from holdfast.rows import Row
+from holdfast.rules import verification as rules
+
+R = TypeVar("R", bound=Row)
+
+PAGE = 200
+"""How many rows of a table are in memory at a time."""
+
+UNREADABLE_IN_A_ROW = 500
+"""After so many rows that cannot be read one after the other, what comes behind is given up: it may have no end."""
+
+
+class Tally(msgspec.Struct):
+    """What was checked so far, and what was found."""
+
+    counts: dict[str, int] = {}
+    findings: list[Finding] = []
+
+    def checked(self, table: str, count: int) -> None:
+        """Note that rows were looked at."""
+        self.counts[table] = self.counts.get(table, 0) + count
+
+    def note(self, finding: Finding) -> None:
+        """Note what was found."""
+        self.findings.append(finding)
+
+    def damage(self, table: str, key: str, error: Corrupt) -> None:
+        """Note an error; one that knows no table better than the whole database gets the one that was read."""
+        if error.table == "database":
+            self.note(Finding(table, key, error.reason))
+        else:
+            self.note(Finding(error.table, error.key, error.reason))
+
+    def look(self, table: str, key: str, problems: Iterable[Finding]) -> None:
+        """Take in what a rule yields, and what it raises."""
+        try:
+            self.findings.extend(problems)
+        except Corrupt as error:
+            self.damage(table, key, error)
+
+    async def attempt(self, table: str, key: str, check: Awaitable[None]) -> None:
+        """Run the checks of one row; if they cannot go on, others can."""
+        try:
+            await check
+        except Corrupt as error:
+            self.damage(table, key, error)
+
+    def add(self, other: Tally) -> None:
+        """Take in what another part of the store gave."""
+        for table, count in other.counts.items():
+            self.checked(table, count)
+        self.findings.extend(other.findings)
+
+    def report(self) -> VerifyReport:
+        """Everything together, and each finding once, from however many sides it was seen."""
+        kinds = ("sessions", "revisions", "nodes", "blobs", "processes", "events", "attachments", "artifacts")
+        return VerifyReport(
+            **{f"checked_{kind}": self.counts.get(kind, 0) for kind in kinds},
+            findings=tuple(dict.fromkeys(self.findings)),
+        )
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a walk goes on: after a key, beyond so many rows that could not be read."""
+
+    after: Key | None = None
+    unreadable: int = 0
+
+
+START = Place()
+
+
+async def next_rows(tx: Transaction, kind: type[R], place: Place, tally: Tally) -> tuple[list[R], Place | None]:
+    """The rows of the next page that can be read, and where the one behind it begins."""
+    try:
+        rows = await tx.scan_rows(kind, after=place.after, skip=place.unreadable, limit=PAGE)
+    except Corrupt as error:
+        return await _row_by_row(tx, kind, place, tally, error)
+    if len(rows) < PAGE:
+        return rows, None
+    last = key_of(rows[-1])
+    if place.after is not None and last <= place.after:
+        tally.note(Finding(table_of(kind), _name(last), "stands before what it comes after: the order is damaged"))
+        return rows, None
+    return rows, Place(last)
+
+
+async def _row_by_row(
+    tx: Transaction, kind: type[R], place: Place, tally: Tally, reason: Corrupt
+) -> tuple[list[R], Place | None]:
+    table = table_of(kind)
+    rows: list[R] = []
+    try:
+        await tx.scan_rows(kind, after=place.after, skip=0, limit=0)
+    except Corrupt:
+        tally.damage(table, "*", reason)
+        return rows, None
+    for _ in range(PAGE):
+        try:
+            found = await tx.scan_rows(kind, after=place.after, skip=place.unreadable, limit=1)
+        except Corrupt as error:
+            place = Place(place.after, place.unreadable + 1)
+            where = "the start" if place.after is None else _name(place.after)
+            tally.damage(table, f"row {place.unreadable} after {where}", error)
+            if place.unreadable == UNREADABLE_IN_A_ROW:
+                tally.note(Finding(table, f"after {where}", "what comes behind these rows was not looked at"))
+                return rows, None
+            continue
+        if not found:
+            return rows, None
+        rows += found
+        place = Place(key_of(found[0]))
+    return rows, place
+
+
+def _name(key: Key) -> str:
+    return "/".join(str(part) for part in key)
+
+
+class Known(Generic[R]):
+    """Rows that others refer to: those that are there, and those that are there but cannot be read."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, R] = {}
+        self.unreadable: set[Key] = set()
+
+    def get(self, *key: int | str) -> R | None:
+        """The row, None if it is gone or cannot be read."""
+        return self.rows.get(key)
+
+    def has(self, *key: int | str) -> bool:
+        """Whether there is a row, readable or not."""
+        return key in self.rows or key in self.unreadable
+
+
+async def known(tx: Transaction, kind: type[R], keys: Iterable[Key]) -> Known[R]:
+    """The rows with these keys. One that cannot be read is noted where its own table is walked."""
+    found: Known[R] = Known()
+    wanted = list(dict.fromkeys(keys))
+    rows: list[R] = []
+    try:
+        rows += await tx.find_rows(kind, wanted)
+    except Corrupt:
+        for key in wanted:
+            try:
+                rows += await tx.find_rows(kind, [key])
+            except Corrupt:
+                found.unreadable.add(key)
+    found.rows.update((key_of(row), row) for row in rows)
+    return found
+
+
+def note_orphans(tally: Tally, orphans: Sequence[tuple[Row, str, int | str]], parent: str) -> None:
+    """One finding for each parent that is gone, however many rows of the page it had: (row, its name, its parent)."""
+    first: dict[int | str, tuple[Row, str]] = {}
+    count: dict[int | str, int] = {}
+    for row, name, parent_key in orphans:
+        first.setdefault(parent_key, (row, name))
+        count[parent_key] = count.get(parent_key, 0) + 1
+    for parent_key, (row, name) in first.items():
+        tally.note(rules.orphan(table_of(type(row)), name, parent, parent_key, count[parent_key] - 1))

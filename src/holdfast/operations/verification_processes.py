@@ -1,0 +1,83 @@
+"""Processes with their logs and handles, and triggers: each row alone, and against what it refers to."""
+
+from __future__ import annotations
+
+from holdfast.errors import Corrupt
+from holdfast.inventory import Key, name_of
+from holdfast.operations.verification_pages import Tally, known, note_orphans
+from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.records.processes import Process
+from holdfast.rows import DeliveryRow, EventRow, GrantRow, OccurrenceRow, ProcessRow, SubscriptionRow
+from holdfast.rules import processes
+from holdfast.rules import verification as rules
+
+
+async def check_processes(
+    tx: Transaction, rows: list[ProcessRow], tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """Processes, and how many events their logs have."""
+    for row in rows:
+        await tally.attempt("processes", row.process_id, _check_process(tx, row, tally))
+
+
+async def _check_process(tx: Transaction, row: ProcessRow, tally: Tally) -> None:
+    log = await tx.span(EventRow, row.process_id)
+    endings = await tx.count_endings(row.process_id)
+    tally.look("processes", row.process_id, rules.process(row, log, endings))
+
+
+async def check_events(tx: Transaction, rows: list[EventRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+    """Events, as their processes would append them again."""
+    owners = await known(tx, ProcessRow, [(row.process_id,) for row in rows])
+    orphans = [(row, name_of(row), row.process_id) for row in rows if not owners.has(row.process_id)]
+    note_orphans(tally, orphans, "process")
+    read = {key: _readable(row) for key, row in owners.rows.items()}
+    for row in rows:
+        tally.look("events", name_of(row), rules.event(row, read.get((row.process_id,))))
+
+
+def _readable(row: ProcessRow) -> Process | None:
+    """The process; one that does not decode is noted where processes are walked."""
+    try:
+        return processes.process_of(row)
+    except Corrupt:
+        return None
+
+
+async def check_grants(tx: Transaction, rows: list[GrantRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+    """Handles are on processes that exist."""
+    present = await tx.present_keys(ProcessRow, [(row.process_id,) for row in rows])
+    orphans = [(row, name_of(row), row.process_id) for row in rows if (row.process_id,) not in present]
+    note_orphans(tally, orphans, "process")
+    for row in rows:
+        tally.look("grants", name_of(row), rules.grant(row))
+
+
+async def check_subscriptions(
+    _tx: Transaction, rows: list[SubscriptionRow], tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """Subscriptions say in their columns what their drafts say."""
+    for row in rows:
+        tally.look("subscriptions", name_of(row), rules.subscription(row))
+
+
+async def check_occurrences(
+    _tx: Transaction, rows: list[OccurrenceRow], tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """Occurrences have the ids that their sources give them."""
+    for row in rows:
+        tally.look("occurrences", name_of(row), rules.occurrence(row))
+
+
+async def check_deliveries(
+    tx: Transaction, rows: list[DeliveryRow], tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """Deliveries lead from an occurrence to a subscription."""
+    occurrences: set[Key] = await tx.present_keys(OccurrenceRow, [(row.occurrence_id,) for row in rows])
+    subscriptions: set[Key] = await tx.present_keys(SubscriptionRow, [(row.subscription_sequence,) for row in rows])
+    for row in rows:
+        if (row.occurrence_id,) not in occurrences:
+            note_orphans(tally, [(row, name_of(row), row.occurrence_id)], "occurrence")
+        if (row.subscription_sequence,) not in subscriptions:
+            note_orphans(tally, [(row, name_of(row), row.subscription_sequence)], "subscription")
+        tally.look("deliveries", name_of(row), rules.delivery(row))

@@ -1,0 +1,151 @@
+"""Sessions with their revisions, nodes and ledgers: each compared with what it refers to, in one snapshot."""
+
+from __future__ import annotations
+
+from holdfast.errors import Corrupt
+from holdfast.inventory import StoredBlob, StoredUsage, name_of
+from holdfast.operations.verification_pages import PAGE, Known, Tally, known, note_orphans
+from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.rows import BlobRow, NodeRow, RevisionRow, Segment, SessionRow
+from holdfast.rules import commits, graph
+from holdfast.rules import verification as common
+from holdfast.rules import verification_sessions as rules
+
+
+async def check_sessions(
+    tx: Transaction, rows: list[SessionRow], tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """Sessions, their families and sources, and everything that they count."""
+    founders = await known(tx, SessionRow, [(row.family,) for row in rows])
+    for row in rows:
+        if (row.family,) not in founders.unreadable:
+            tally.look("sessions", name_of(row), rules.family(row, founders.get(row.family)))
+        await tally.attempt("sessions", name_of(row), _check_session(tx, row, tally))
+
+
+async def _check_session(tx: Transaction, row: SessionRow, tally: Tally) -> None:
+    key = name_of(row)
+    tally.look("sessions", key, rules.session(row, await tx.span(SessionRow, row.session_id)))
+    tally.look("sessions", key, rules.history(row, await tx.span(RevisionRow, row.session_key)))
+    if row.deleted_at_ms is None:
+        await _check_living(tx, row, tally)
+
+
+async def _check_living(tx: Transaction, row: SessionRow, tally: Tally) -> None:
+    key = name_of(row)
+    tally.look("sessions", key, rules.positions(row, await tx.span(NodeRow, row.session_key)))
+    try:
+        lineage = graph.lineage_of(row)
+    except Corrupt as error:
+        tally.damage("sessions", key, error)
+    else:
+        sources = await known(tx, SessionRow, [(segment.session_key,) for segment in lineage])
+        for segment in lineage:
+            if (segment.session_key,) not in sources.unreadable:
+                tally.look("sessions", key, rules.lineage(row, segment, sources.get(segment.session_key)))
+        await _check_view(tx, row, tally)
+    await _check_turns(tx, row, tally)
+
+
+async def _check_view(tx: Transaction, row: SessionRow, tally: Tally) -> None:
+    """Every node that the session or one of its revisions sees is there."""
+    epochs = await tx.revision_epochs(row.session_key)
+    for (session_key, epoch), upto in graph.retained_segments([row], {row.session_key: epochs}).items():
+        segment = Segment(session_key, epoch, upto)
+        tally.look("nodes", f"{session_key}/{epoch}", rules.segment(segment, await tx.count_nodes(segment)))
+
+
+async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
+    """The ledger is the sum of the turns; a turn that cannot be read is noted where revisions are walked."""
+    spent = rules.Spending({}, {})
+    first = after = 0
+    try:
+        counters = await tx.read_ledger(row.session_key)
+        while True:
+            turns = await tx.list_revisions(row.session_key, after=after, limit=PAGE)
+            for turn in turns:
+                first = first or turn.revision
+                after = turn.revision
+                spent.add(turn.revision, commits.body_of(turn).usage)
+                if turn.revision == row.revision:
+                    tally.look("sessions", str(row.session_key), rules.head(row, turn))
+            if len(turns) < PAGE:
+                break
+    except Corrupt:
+        return
+    tally.look("usage", str(row.session_key), rules.ledger(row.session_key, counters, spent, first_revision=first))
+
+
+async def check_revisions(
+    tx: Transaction, rows: list[RevisionRow], tally: Tally, _objects: AttachmentBytes | None
+) -> None:
+    """Revisions, their sessions, leaves and blobs."""
+    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
+    leaves = await known(tx, NodeRow, [(row.leaf_key,) for row in rows if row.leaf_key is not None])
+    _note_ownerless(tally, rows, owners)
+    previous: RevisionRow | None = None
+    for row in rows:
+        name = name_of(row)
+        owner = owners.get(row.session_key)
+        tally.look("revisions", name, rules.revision(row, owner))
+        if owner is not None and owner.deleted_at_ms is None and (row.leaf_key or 0,) not in leaves.unreadable:
+            tally.look("revisions", name, rules.leaf(row, owner, leaves.get(row.leaf_key or 0)))
+        if previous is not None and previous.session_key == row.session_key:
+            tally.look("revisions", name, rules.successor(previous, row))
+        previous = row
+    await _check_refs(tx, rows, tally)
+
+
+async def _check_refs(tx: Transaction, rows: list[RevisionRow], tally: Tally) -> None:
+    """Every content that a revision needs is there. A body that does not decode is noted already."""
+    needed: dict[tuple[int, str], str] = {}
+    for row in rows:
+        try:
+            refs = commits.body_refs(commits.body_of(row))
+        except Corrupt:
+            continue
+        for ref in refs:
+            needed.setdefault((row.family, ref), name_of(row))
+    present = await tx.present_keys(StoredBlob, list(needed))
+    for place, name in needed.items():
+        if place not in present:
+            tally.note(common.missing_blob(place[1], name))
+
+
+async def check_nodes(tx: Transaction, rows: list[NodeRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+    """Nodes, their parents, and the sessions and turns that wrote them."""
+    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
+    _note_ownerless(tally, rows, owners)
+    added = [(row.session_key, row.revision) for row in rows if row.revision is not None]
+    turns = await known(tx, RevisionRow, [*added, *((key, revision - 1) for key, revision in added)])
+    for row, following in zip(rows, [*rows[1:], None], strict=False):
+        tally.look("nodes", name_of(row), rules.node(row, owners.get(row.session_key)))
+        if row.revision is not None:
+            turn = turns.get(row.session_key, row.revision)
+            before = turns.get(row.session_key, row.revision - 1)
+            tally.look("nodes", name_of(row), rules.addition(row, turn, before, following))
+
+
+async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally, _objects: AttachmentBytes | None) -> None:
+    """Counters have a session that lives; what they count is compared with its turns."""
+    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
+    _note_ownerless(tally, rows, owners)
+    for row in rows:
+        tally.look("usage", name_of(row), common.counter(name_of(row), owners.get(row.session_key)))
+
+
+async def check_blobs(tx: Transaction, rows: list[StoredBlob], tally: Tally, _objects: AttachmentBytes | None) -> None:
+    """Contents, and the families that they belong to."""
+    founders = await known(tx, SessionRow, [(row.family,) for row in rows])
+    orphans = [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)]
+    note_orphans(tally, orphans, "family")
+    for row in rows:
+        content = BlobRow(row.hash, row.encoding, row.size, row.body)
+        tally.look("blobs", name_of(row), common.blob(content, row.base_hash))
+
+
+def _note_ownerless(
+    tally: Tally, rows: list[RevisionRow] | list[NodeRow] | list[StoredUsage], owners: Known[SessionRow]
+) -> None:
+    orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
+    note_orphans(tally, orphans, "session")

@@ -1,0 +1,305 @@
+"""Bytes outside the database follow their references: not gone before the last of them, not there for ever after."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.ports import AttachmentBytes
+from holdfast.testing.contract.attachments import ABC, Home, Shelf
+from holdfast.testing.contract.bench import Bench, Contract, refused
+
+Act = Callable[[], object]
+
+
+class Door:
+    """A place for bytes at whose door something else may happen first: each act in a list happens once."""
+
+    def __init__(self, inner: AttachmentBytes, folder: Path) -> None:
+        self._inner = inner
+        self._folder = folder
+        self.before_put: list[Act] = []
+        self.after_put: list[Act] = []
+        self.before_get: list[Act] = []
+
+    def put(self, space: str, name: str, data: bytes) -> None:
+        """Keep bytes."""
+        _happen(self.before_put)
+        self._inner.put(space, name, data)
+        _happen(self.after_put)
+
+    def get(self, space: str, name: str) -> bytes | None:
+        """The bytes."""
+        _happen(self.before_get)
+        return self._inner.get(space, name)
+
+    def delete(self, space: str, name: str) -> int | None:
+        """Remove bytes."""
+        return self._inner.delete(space, name)
+
+    def names(self) -> list[str]:
+        """Everything that is there."""
+        if isinstance(self._inner, Shelf):
+            return sorted(name for _, name in self._inner.held)
+        return sorted(path.name for path in self._folder.rglob("*") if path.is_file())
+
+
+def _happen(acts: list[Act]) -> None:
+    if acts:
+        acts.pop(0)()
+
+
+class Alien:
+    """Somebody else's place for bytes: what it raises is nothing that we know."""
+
+    def __init__(self) -> None:
+        self.shelf = Shelf()
+        self.away: set[str] = set()
+
+    def put(self, space: str, name: str, data: bytes) -> None:
+        """Keep bytes."""
+        self._fail("put")
+        self.shelf.put(space, name, data)
+
+    def get(self, space: str, name: str) -> bytes | None:
+        """The bytes."""
+        self._fail("get")
+        return self.shelf.get(space, name)
+
+    def delete(self, space: str, name: str) -> int | None:
+        """Remove bytes."""
+        self._fail("delete")
+        self._fail(name)
+        return self.shelf.delete(space, name)
+
+    def _fail(self, what: str) -> None:
+        if what in self.away:
+            raise ConnectionError("the bucket is away")
+
+
+class OutsideBytesContract(Contract):
+    """Attachments whose bytes are behind a port: order, races and failures."""
+
+    @pytest.fixture
+    def shelved(self, bench: Bench, tmp_path: Path) -> Home:
+        """Bytes behind a port that can fail."""
+        return Home(bench, "port", tmp_path)
+
+    @pytest.fixture(params=["port", "folder"])
+    def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
+        """A place at whose door things happen."""
+        folder = tmp_path / "bytes"
+        return Door(Shelf() if request.param == "port" else holdfast.Folder(folder), folder)
+
+    # Races.
+
+    @pytest.mark.parametrize("moment", ["before_put", "after_put"])
+    def test_a_put_into_a_session_that_is_deleted_meanwhile_is_refused_and_leaves_no_bytes(
+        self, bench: Bench, door: Door, moment: str
+    ) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        getattr(door, moment).append(lambda: other.sessions.delete("chat"))
+        with pytest.raises(holdfast.SessionDeleted):
+            session.attachments.put(b"abc")
+        assert door.names() == []
+        assert len(store.attachments.list_uncommitted()) == 0
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0)
+        assert store.maintenance.verify().ok
+
+    @pytest.mark.parametrize("moment", ["before_put", "after_put"])
+    @pytest.mark.parametrize("how", ["sweep", "forget"])
+    def test_a_put_whose_intent_is_taken_away_meanwhile_starts_over_and_keeps_its_bytes(
+        self, bench: Bench, door: Door, moment: str, how: str
+    ) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        acts: dict[str, Act] = {
+            "sweep": lambda: other.attachments.sweep(older_than_ms=0),
+            "forget": lambda: other.sessions.handle("chat").attachments.forget(ABC),
+        }
+        getattr(door, moment).append(acts[how])
+        ref = session.attachments.put(b"abc", label="a cat")
+        assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == [ABC]
+        session.commit(holdfast.Commit(attachments=[ref.id]))
+        assert session.attachments.get(ABC) == holdfast.Attachment(ref, b"abc")
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0)
+        assert door.names() == [ABC]
+        assert store.maintenance.verify().ok
+
+    def test_a_put_that_is_swept_away_again_and_again_gives_up_and_leaves_nothing(
+        self, bench: Bench, door: Door
+    ) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        door.after_put = [lambda: other.attachments.sweep(older_than_ms=0)] * 100
+        with pytest.raises(holdfast.Unavailable) as info:
+            session.attachments.put(b"abc")
+        assert info.value.retryable
+        assert door.names() == []
+        assert len(session.attachments.list()) == 0
+        door.after_put = []
+        assert session.attachments.put(b"abc").id == ABC
+        assert session.attachments.get(ABC).data == b"abc"
+
+    def test_a_reader_whose_attachment_goes_meanwhile_is_not_told_of_damage(self, bench: Bench, door: Door) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
+        door.before_get.append(lambda: other.sessions.handle("chat").attachments.forget(ABC))
+        with pytest.raises(holdfast.UnknownRef):
+            session.attachments.get(ABC)
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
+        door.before_get.append(lambda: other.sessions.delete("chat"))
+        with pytest.raises(holdfast.SessionDeleted):
+            session.attachments.get(ABC)
+
+    def test_bytes_that_somebody_needs_again_are_not_deleted_by_an_old_note(self, shelved: Home) -> None:
+        source = shelved.store.sessions.create("source")
+        fork = shelved.store.sessions.fork("source", into="fork")
+        source.commit(holdfast.Commit(attachments=[source.attachments.put(b"abc").id]))
+        shelved.shelf.working_deletes = 0
+        assert source.attachments.forget(ABC) is True
+        assert shelved.sizes() == [3]
+        fork.commit(holdfast.Commit(attachments=[fork.attachments.put(b"abc").id]))
+        shelved.shelf.working_deletes = None
+        assert shelved.store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0)
+        assert fork.attachments.get(ABC).data == b"abc"
+        assert shelved.store.maintenance.verify().ok
+        assert fork.attachments.forget(ABC) is True
+        assert shelved.sizes() == []
+
+    # Failures.
+
+    def test_what_somebody_else_s_store_raises_comes_out_as_unavailable(self, bench: Bench) -> None:
+        alien = Alien()
+        store = bench.open(attachments=alien)
+        session = store.sessions.create("chat")
+        calls: dict[str, Act] = {
+            "put": lambda: session.attachments.put(b"abc"),
+            "get": lambda: session.attachments.get(ABC),
+            "delete": lambda: store.attachments.sweep(older_than_ms=0),
+        }
+        for what, call in calls.items():
+            alien.away = {what}
+            with pytest.raises(holdfast.Unavailable) as info:
+                call()
+            assert isinstance(info.value.__cause__, ConnectionError)
+            assert info.value.retryable
+            alien.away.clear()
+            if what != "delete":
+                call()
+        assert alien.shelf.held != {}
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 1, 3)
+        assert alien.shelf.held == {}
+
+    @pytest.mark.parametrize("how", ["delete", "forget"])
+    def test_what_is_done_is_reported_though_the_bytes_cannot_be_deleted_yet(self, bench: Bench, how: str) -> None:
+        alien = Alien()
+        store = bench.open(attachments=alien)
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
+        alien.away = {"delete"}
+        if how == "delete":
+            report = store.sessions.delete("chat")
+            assert (report.deleted, report.attachments) == (True, 1)
+        else:
+            assert session.attachments.forget(ABC) is True
+        alien.away.clear()
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 1, 3)
+
+    def test_bytes_that_cannot_be_deleted_do_not_keep_the_others(self, bench: Bench) -> None:
+        alien = Alien()
+        store = bench.open(attachments=alien)
+        session = store.sessions.create("chat")
+        ids = sorted(session.attachments.put(data).id for data in (b"1", b"2", b"3", b"4"))
+        alien.away = {ids[0], ids[2]}
+        with pytest.raises(holdfast.Unavailable):
+            store.attachments.sweep(older_than_ms=0)
+        assert sorted(name for _, name in alien.shelf.held) == [ids[0], ids[2]]
+        alien.away.clear()
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 2, 2)
+
+    @pytest.mark.parametrize("name", ["photo", "../../photo", "/photo"])
+    def test_bytes_kept_elsewhere_are_never_asked_of_the_port(self, shelved: Home, bench: Bench, name: str) -> None:
+        attachments = shelved.store.sessions.create("chat").attachments
+        attachments.put(b"abc")
+        ((space, _),) = shelved.shelf.held
+        shelved.shelf.held = {(space, name): b"not ours"}
+        attachments.forget(ABC)
+        attachments.record_intent(name, uri="s3://bucket/photo")
+        with refused(bench, holdfast.UnknownRef):
+            attachments.get(name)
+        assert attachments.forget(name) is True
+        attachments.record_intent(name, uri="s3://bucket/photo")
+        assert shelved.store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(1, 0, 0)
+        attachments.record_intent(name, uri="s3://bucket/photo")
+        shelved.store.sessions.delete("chat")
+        assert shelved.shelf.held == {(space, name): b"not ours"}
+
+    def test_a_put_whose_bytes_cannot_be_written_leaves_an_intent_to_be_swept_or_retried(
+        self, shelved: Home, bench: Bench
+    ) -> None:
+        session = shelved.store.sessions.create("chat")
+        shelved.shelf.failing_puts = 1
+        with pytest.raises(holdfast.Unavailable):
+            session.attachments.put(b"abc")
+        assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == [ABC]
+        with refused(bench, holdfast.UnknownRef):
+            session.attachments.get(ABC)
+        session.attachments.put(b"abc")
+        assert session.attachments.get(ABC).data == b"abc"
+
+    @pytest.mark.parametrize("how", ["delete", "forget", "sweep"])
+    def test_bytes_whose_deletion_failed_are_deleted_by_a_later_sweep(self, shelved: Home, how: str) -> None:
+        session = shelved.store.sessions.create("chat")
+        ids = [session.attachments.put(data).id for data in (b"abc", b"abd")]
+        shelved.shelf.working_deletes = 1 if how != "forget" else 0
+        if how != "sweep":
+            session.commit(holdfast.Commit(attachments=ids))
+        calls: dict[str, Callable[[], object]] = {
+            "delete": lambda: shelved.store.sessions.delete("chat"),
+            "forget": lambda: session.attachments.forget(ids[0]),
+            "sweep": lambda: shelved.store.attachments.sweep(older_than_ms=0),
+        }
+        with contextlib.suppress(holdfast.Unavailable):
+            calls[how]()
+        shelved.shelf.working_deletes = None
+        shelved.store.attachments.sweep(older_than_ms=0)
+        assert shelved.sizes() == ([3] if how == "forget" else [])
+
+    @pytest.mark.parametrize("how", ["delete", "forget", "sweep"])
+    def test_bytes_outside_that_another_handle_left_behind_are_deleted_by_a_later_sweep(
+        self, shelved: Home, bench: Bench, how: str
+    ) -> None:
+        shelved.store.sessions.create("chat").attachments.put(b"abc")
+        unaware = bench.open()
+        if how == "delete":
+            unaware.sessions.delete("chat")
+        elif how == "forget":
+            unaware.sessions.handle("chat").attachments.forget(ABC)
+        else:
+            unaware.attachments.sweep(older_than_ms=0)
+        shelved.store.attachments.sweep(older_than_ms=0)
+        assert shelved.sizes() == []
+
+    def test_lost_or_altered_bytes_of_a_permanent_reference_are_reported_as_damage(
+        self, shelved: Home, bench: Bench
+    ) -> None:
+        session = shelved.store.sessions.create("chat")
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
+        (place,) = shelved.shelf.held
+        for damage in (b"abC", None):
+            if damage is None:
+                del shelved.shelf.held[place]
+            else:
+                shelved.shelf.held[place] = damage
+            with refused(bench, holdfast.Corrupt) as info:
+                session.attachments.get(ABC)
+            assert isinstance(info.value, holdfast.Corrupt)
+            assert info.value.key == ABC
+            assert [finding.key for finding in shelved.store.maintenance.verify().findings] == [ABC]

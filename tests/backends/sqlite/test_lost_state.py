@@ -1,0 +1,168 @@
+"""A session whose head is lost is never written over, and a damaged list of roots never lets anything be collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.testing.clock import ManualClock
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[holdfast.BlockingStore]:
+    with holdfast.open_blocking(path, clock=ManualClock()) as opened:
+        session = opened.sessions.create("chat")
+        for number in (1, 2):
+            session.commit(
+                holdfast.Commit(
+                    turn_id=f"t{number}",
+                    graph=holdfast.Append([holdfast.Node(f"n{number}")], leaf=f"n{number}"),
+                    checkpoint=holdfast.Checkpoint(turn_state={"turn": number}),
+                    config={"level": number},
+                )
+            )
+        opened.sessions.create("other").commit(holdfast.Commit(config={"other": True}))
+        yield opened
+
+
+def damage(path: Path, statement: str) -> None:
+    """What another program does to the file."""
+    connection = apsw.Connection(str(path))
+    connection.execute(statement)
+    assert connection.changes() > 0
+    connection.close()
+
+
+def rows(path: Path) -> dict[str, list[Any]]:
+    """Everything in the file."""
+    connection = apsw.Connection(str(path))
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    found = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+    connection.close()
+    return found
+
+
+LOST_HEAD = "DELETE FROM revisions WHERE session_key = 1 AND revision = 2"
+HALF_LEAVES = {
+    "the key": "UPDATE revisions SET leaf_key = NULL WHERE session_key = 1 AND revision = 2",
+    "the id": "UPDATE revisions SET leaf_id = NULL WHERE session_key = 1 AND revision = 2",
+}
+COMMITS: dict[str, holdfast.Commit] = {
+    "usage": holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=1)]),
+    "nothing": holdfast.Commit(),
+    "graph": holdfast.Commit(graph=holdfast.Append([holdfast.Node("n3", parent="n2")])),
+    "new turn": holdfast.Commit(turn_id="t3", expected_revision=2),
+}
+
+
+@pytest.mark.parametrize("turn", COMMITS)
+def test_a_commit_over_a_lost_head_is_corrupt_and_changes_nothing(
+    store: holdfast.BlockingStore, path: Path, turn: str
+) -> None:
+    damage(path, LOST_HEAD)
+    before = rows(path)
+    with pytest.raises(holdfast.Corrupt) as info:
+        store.sessions.handle("chat").commit(COMMITS[turn])
+    assert (info.value.table, info.value.key, info.value.outcome) == ("revisions", "1/2", "not_applied")
+    assert rows(path) == before
+    # Its neighbours do not notice.
+    assert store.sessions.handle("other").commit(holdfast.Commit()).revision == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.sessions.handle("chat").load(),
+        lambda store: store.sessions.handle("chat").load(at=2),
+        lambda store: store.sessions.fork("chat", into="fork"),
+        lambda store: store.sessions.fork("chat", at=2, into="fork"),
+    ],
+    ids=["load", "load at", "fork", "fork at"],
+)
+def test_a_lost_head_is_never_read_as_no_state(
+    store: holdfast.BlockingStore, path: Path, call: Callable[[holdfast.BlockingStore], Any]
+) -> None:
+    damage(path, LOST_HEAD)
+    before = rows(path)
+    with pytest.raises(holdfast.Corrupt, match="head's revision is missing"):
+        call(store)
+    assert rows(path) == before
+
+
+@pytest.mark.parametrize("lost", HALF_LEAVES)
+def test_a_head_with_half_a_leaf_is_damage_for_readers_and_writers(
+    store: holdfast.BlockingStore, path: Path, lost: str
+) -> None:
+    damage(path, HALF_LEAVES[lost])
+    before = rows(path)
+    session = store.sessions.handle("chat")
+    calls: list[Callable[[], Any]] = [
+        session.load,
+        lambda: session.load(holdfast.FullGraph()),
+        lambda: session.commit(holdfast.Commit()),
+        lambda: store.sessions.fork("chat", into="fork"),
+    ]
+    for call in calls:
+        with pytest.raises(holdfast.Corrupt, match="half a leaf") as info:
+            call()
+        assert (info.value.table, info.value.key) == ("revisions", "1/2")
+    assert rows(path) == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE revisions SET refs = X'5B5D' WHERE session_key = 1",
+        "UPDATE revisions SET refs = X'7B7D' WHERE session_key = 1",
+        "UPDATE revisions SET refs = X'5B5D' WHERE session_key = 1 AND revision = 2",
+        "UPDATE revisions SET family = 77 WHERE session_key = 1",
+        "UPDATE revisions SET family = 3 WHERE session_key = 1 AND revision = 2",
+        "UPDATE revisions SET body = X'00' WHERE session_key = 1 AND revision = 2",
+        "DELETE FROM revisions WHERE session_key = 1",
+    ],
+    ids=["no refs", "an object", "one without refs", "another family", "one in another family", "no body", "all lost"],
+)
+def test_nothing_of_a_family_is_collected_whose_roots_are_not_proven(
+    store: holdfast.BlockingStore, path: Path, statement: str
+) -> None:
+    store.sessions.handle("other").commit(holdfast.Commit(config={"other": False}))
+    store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
+    store.sessions.handle("chat").commit(holdfast.Commit(config={"level": 3}))
+    damage(path, statement)
+    blobs = [row for row in rows(path)["blobs"] if row[0] == 1]
+    with pytest.raises(holdfast.Corrupt):
+        store.maintenance.collect_garbage()
+    assert [row for row in rows(path)["blobs"] if row[0] == 1] == blobs
+    # The other family is done all the same: what its pruned revision needed is gone.
+    assert len([row for row in rows(path)["blobs"] if row[0] == 2]) == 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "call"),
+    [
+        ("UPDATE sessions SET node_count = -5 WHERE session_key = 1", lambda store: store.sessions.list()),
+        ("UPDATE sessions SET revision = -1 WHERE session_key = 1", lambda store: store.sessions.handle("chat").load()),
+        ("UPDATE revisions SET epoch = -1 WHERE session_key = 1", lambda store: store.sessions.handle("chat").load()),
+        ("UPDATE usage SET input_tokens = -5", lambda store: store.sessions.handle("chat").load()),
+        ("UPDATE leases SET fence = -1", lambda store: store.leases.holder(holdfast.OnSession("chat"))),
+        ("UPDATE work SET claim_fence = -1", lambda store: store.queue.list("chat")),
+        ("UPDATE nodes SET created_at_ms = -1", lambda store: store.sessions.handle("chat").load()),
+    ],
+    ids=["nodes", "head", "epoch", "tokens", "fence", "claim", "time"],
+)
+def test_a_negative_number_is_damage_and_is_never_handed_out(
+    store: holdfast.BlockingStore, path: Path, statement: str, call: Callable[[holdfast.BlockingStore], Any]
+) -> None:
+    store.sessions.handle("chat").commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=5)]))
+    store.leases.claim(holdfast.OnSession("chat"), owner_id="w1")
+    store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+    call(store)
+    damage(path, statement)
+    with pytest.raises(holdfast.Corrupt) as info:
+        call(store)
+    assert info.value.table == statement.split()[1]

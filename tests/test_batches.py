@@ -1,0 +1,170 @@
+"""Housekeeping in several transactions does what one would do: where a batch ends is nowhere to be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.operations import deletion, sessions, triggers
+from holdfast.operations import maintenance as operations
+from holdfast.store import maintenance
+from holdfast.testing.clock import ManualClock
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory:" if request.param == "memory" else str(tmp_path / "state.db")
+
+
+@pytest.fixture(params=[1, 2, 3, 7, 1_000])
+def batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many rows a transaction may take: less than there are, exactly as many as there are, and more."""
+    size: int = request.param
+    monkeypatch.setattr(maintenance, "BATCH", size)
+    monkeypatch.setattr(maintenance, "FAMILIES", size)
+    monkeypatch.setattr(operations, "PROOF_PAGE", size)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[holdfast.BlockingStore]:
+    with holdfast.open_blocking(url, clock=ManualClock()) as opened:
+        yield opened
+
+
+def turns(store: holdfast.BlockingStore, session_id: str, count: int) -> None:
+    """Turns that each have a checkpoint of their own and replace the graph by one other node."""
+    session = store.sessions.create(session_id)
+    for number in range(count):
+        session.commit(
+            holdfast.Commit(
+                graph=holdfast.ReplaceGraph(holdfast.Graph((holdfast.Node(f"n{number}"),), f"n{number}")),
+                checkpoint=holdfast.Checkpoint(turn_state={"session": session_id, "turn": number}),
+            )
+        )
+
+
+@pytest.mark.usefixtures("batch")
+def test_a_collection_takes_everything_that_nobody_reaches_and_counts_it(store: holdfast.BlockingStore) -> None:
+    for session_id in ("a", "b"):
+        turns(store, session_id, 8)
+    pruned = store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
+    assert (pruned.revisions, pruned.complete) == (14, True)
+    report = store.maintenance.collect_garbage()
+    assert (report.roots, report.retained_blobs, report.deleted_blobs, report.deleted_nodes) == (2, 2, 14, 14)
+    stats = store.maintenance.stats()
+    assert (stats.blobs, stats.nodes, stats.revisions) == (2, 2, 2)
+    again = store.maintenance.collect_garbage()
+    assert (again.roots, again.retained_blobs, again.deleted_blobs, again.deleted_nodes) == (2, 2, 0, 0)
+    for session_id in ("a", "b"):
+        view = store.sessions.handle(session_id).load()
+        assert view is not None
+        assert view.checkpoint == holdfast.Checkpoint(turn_state={"session": session_id, "turn": 7})
+        assert [node.id for node in view.graph.nodes] == ["n7"]
+    assert store.maintenance.verify().ok
+
+
+@pytest.mark.usefixtures("batch")
+def test_a_vacuum_empties_every_tombstoned_node_and_counts_it(store: holdfast.BlockingStore) -> None:
+    session = store.sessions.create("chat")
+    session.add_nodes([holdfast.Node(f"n{number}", payload="x") for number in range(9)])
+    assert session.tombstone([f"n{number}" for number in range(7)]) == 7
+    assert store.maintenance.vacuum().removed_nodes == 7
+    assert store.maintenance.vacuum().removed_nodes == 0
+    view = session.load(holdfast.FullGraph())
+    assert view is not None
+    assert [node.id for node in view.graph.nodes] == ["n7", "n8"]
+
+
+@pytest.mark.usefixtures("batch")
+def test_pruning_forgets_all_that_the_policy_allows_and_counts_it(url: str) -> None:
+    clock = ManualClock()
+    with holdfast.open_blocking(url, clock=clock) as store:
+        turns(store, "chat", 8)
+        for number in range(7):
+            draft = holdfast.WorkDraft(session_id="chat", payloads=[number], source_key=str(number))
+            store.queue.cancel("chat", store.queue.enqueue(draft).batch_id)
+            store.processes.register(holdfast.ProcessRegistration(str(number), holdfast.External()))
+            store.processes.complete(str(number), holdfast.Completed())
+            store.triggers.emit("timer", "k", idempotency_key=str(number))
+        clock.advance(10)
+        policy = holdfast.RetentionPolicy(
+            keep_revisions=1,
+            settled_work_older_than_ms=10,
+            terminal_processes_older_than_ms=10,
+            occurrences_older_than_ms=10,
+        )
+        expected = holdfast.PruneReport(
+            dry_run=True, revisions=7, work_batches=7, processes=7, events=7, occurrences=7, complete=True
+        )
+        planned = store.maintenance.prune(policy, dry_run=True)
+        assert planned == expected
+        done = store.maintenance.prune(policy)
+        assert done == holdfast.PruneReport(
+            dry_run=False, revisions=7, work_batches=7, processes=7, events=7, occurrences=7, complete=True
+        )
+        assert store.maintenance.prune(policy).revisions == 0
+        stats = store.maintenance.stats()
+        left = (stats.revisions, stats.settled_work, stats.processes, stats.events, stats.occurrences)
+        assert left == (1, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("batch")
+@pytest.mark.parametrize("most", [1, 3, 20, 27, 28])
+def test_pruning_stops_at_its_limit_and_the_next_call_goes_on(url: str, most: int) -> None:
+    with holdfast.open_blocking(url, clock=ManualClock()) as store:
+        turns(store, "a", 15)
+        turns(store, "b", 15)
+        policy = holdfast.RetentionPolicy(keep_revisions=1)
+        pruned: list[int] = []
+        while not pruned or pruned[-1]:
+            report = store.maintenance.prune(policy, max_rows=most)
+            pruned.append(report.revisions)
+            assert report.revisions <= most
+            assert report.complete or report.revisions == most
+        assert sum(pruned) == 28
+        assert store.maintenance.stats().revisions == 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_deletion_pages_through_the_attachments_of_a_session(
+    store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(deletion, "PAGE", size)
+    session = store.sessions.create("chat")
+    session.commit(holdfast.Commit(attachments=[session.attachments.put(data).id for data in (b"1", b"22", b"333")]))
+    assert store.maintenance.stats().attachment_bytes == 6
+    assert store.sessions.delete("chat").attachments == 3
+    assert store.maintenance.stats().attachment_bytes == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_an_earlier_ledger_is_worked_out_over_any_number_of_later_turns(
+    store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(sessions, "SCAN_PAGE", size)
+    session = store.sessions.create("chat")
+    for number in range(1, 5):
+        session.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "m", input_tokens=10**number)]))
+    for revision, tokens in ((1, 10), (2, 110), (3, 1_110), (4, 11_110)):
+        view = session.load(at=revision)
+        assert view is not None
+        assert [entry.input_tokens for entry in view.ledger] == [tokens]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_an_occurrence_reaches_every_subscription_however_many_match(
+    store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(triggers, "MATCH_PAGE", size)
+    for _ in range(3):
+        store.triggers.subscribe(
+            holdfast.SubscriptionDraft(source_type="timer", source_key="k", target=holdfast.External())
+        )
+    emission = store.triggers.emit("timer", "k", idempotency_key="1")
+    assert [one.subscription.subscription_id for one in emission.deliveries] == [
+        "subscription:1", "subscription:2", "subscription:3",
+    ]  # fmt: skip
+    assert store.triggers.emit("timer", "k", idempotency_key="1").deliveries == ()

@@ -1,0 +1,98 @@
+"""A store that nobody closed says so when it goes, and takes its thread and its file along."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+
+PATIENCE_S = 30
+
+
+def writers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "holdfast-sqlite-writer"}
+
+
+def drop(holder: list[Any]) -> None:
+    """Let go of the last reference."""
+    holder.clear()
+    gc.collect()
+
+
+def opened(url: str) -> tuple[list[Any], threading.Thread]:
+    """A list that alone holds a store which has written, and the thread that did."""
+    before = writers()
+    store = holdfast.open_blocking(url)
+    store.sessions.create("chat").commit(holdfast.Commit(config={"kept": True}))
+    (thread,) = writers() - before
+    return [store], thread
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_dropped_store_warns_and_its_thread_ends(tmp_path: Path, kind: str) -> None:
+    url = str(tmp_path / "state.db") if kind == "file" else "sqlite::memory:"
+    store, thread = opened(url)
+    with pytest.warns(ResourceWarning, match=r"state\.db was never closed" if kind == "file" else "was never closed"):
+        drop(store)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_what_a_dropped_store_acknowledged_is_there(tmp_path: Path) -> None:
+    store, thread = opened(str(tmp_path / "state.db"))
+    with pytest.warns(ResourceWarning):
+        drop(store)
+    thread.join(PATIENCE_S)
+    with holdfast.open_blocking(tmp_path / "state.db") as again:
+        view = again.sessions.handle("chat").load()
+        assert view is not None
+        assert view.config == {"kept": True}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_dropped_store_lets_its_file_go(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db")
+    store, thread = opened(path)
+    assert store[0].sessions.handle("chat").load() is not None
+    assert held(path)
+    with pytest.warns(ResourceWarning):
+        drop(store)
+    thread.join(PATIENCE_S)
+    del thread
+    gc.collect()
+    assert held(path) == []
+
+
+def held(path: str) -> list[str]:
+    """The files of a database that this process has open."""
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [link for link in links if link.startswith(path)]
+
+
+def test_a_store_that_was_closed_goes_without_a_word(tmp_path: Path) -> None:
+    store, thread = opened(str(tmp_path / "state.db"))
+    store[0].close()
+    assert not thread.is_alive()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drop(store)
+
+
+def test_a_session_handle_keeps_its_store_alive(tmp_path: Path) -> None:
+    store, thread = opened(str(tmp_path / "state.db"))
+    handle = [store[0].sessions.handle("chat")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drop(store)
+        assert handle[0].commit(holdfast.Commit()).revision == 2
+    with pytest.warns(ResourceWarning):
+        drop(handle)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
