@@ -67,6 +67,28 @@ def test_a_collection_takes_everything_that_nobody_reaches_and_counts_it(store: 
 
 
 @pytest.mark.usefixtures("batch")
+@pytest.mark.parametrize(("turns_with_state", "turns_with_nodes"), [(7, 0), (0, 7), (7, 2), (2, 7)])
+def test_a_collection_goes_on_for_blobs_and_for_nodes_alone(
+    store: holdfast.BlockingStore, turns_with_state: int, turns_with_nodes: int
+) -> None:
+    session = store.sessions.create("chat")
+    session.commit(holdfast.Commit(config={"kept": True}))
+    for number in range(turns_with_state):
+        session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"turn": number})))
+    for number in range(turns_with_nodes):
+        graph = holdfast.Graph((holdfast.Node(f"n{number}"),), f"n{number}")
+        session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(graph)))
+    session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph()), checkpoint=holdfast.Checkpoint()))
+    store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
+    report = store.maintenance.collect_garbage()
+    assert (report.retained_blobs, report.deleted_blobs, report.deleted_nodes) == (
+        1, turns_with_state, turns_with_nodes,
+    )  # fmt: skip
+    stats = store.maintenance.stats()
+    assert (stats.blobs, stats.nodes) == (1, 0)
+
+
+@pytest.mark.usefixtures("batch")
 def test_a_vacuum_empties_every_tombstoned_node_and_counts_it(store: holdfast.BlockingStore) -> None:
     session = store.sessions.create("chat")
     session.add_nodes([holdfast.Node(f"n{number}", payload="x") for number in range(9)])

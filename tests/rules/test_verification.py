@@ -12,15 +12,14 @@ import holdfast
 from holdfast import codec
 from holdfast import rows as r
 from holdfast.errors import Corrupt
-from holdfast.records.commits import Usage
 from holdfast.records.maintenance import Finding
-from holdfast.rules import commits, graph
+from holdfast.rules import artifacts, attachments, events, grants, processes, triggers, work
 from holdfast.rules import verification as rules
-from holdfast.rules import verification_sessions as session_rules
 
 LIMITS = holdfast.Limits()
-BASE = 1 << 32
 HASH = "ab" * 32
+LIVING = r.SessionRow(3, "chat", 1, 1, 4, 5, 0, b"[]", 9)
+DELETED = r.SessionRow(3, "chat", 1, 1, 0, 0, 0, b"[]", 9, 9)
 but = msgspec.structs.replace
 
 
@@ -38,306 +37,358 @@ def test_a_name_is_never_blank_but_free_text_may_be() -> None:
     assert problems(rules.columns(grant, "grants", "g")) == ["grants g: process_id is blank"]
 
 
-# ---------------------------------------------------------------------------- sessions
-
-SESSION = r.SessionRow(3, "chat", 1, 1, 4, 5, 0, b"[]", 9, None, 8, "name")
-TOMBSTONE = r.SessionRow(3, "chat", 1, 3, 0, 0, 0, b"[]", 9, 9)
+# ---------------------------------------------------------------------------- contents
 
 
-@pytest.mark.parametrize(
-    ("row", "incarnations", "expected"),
-    [
-        (SESSION, (1, 1, 1), []),
-        (TOMBSTONE, (1, 1, 1), []),
-        (TOMBSTONE, (1, 2, 2), []),
-        (but(SESSION, created_at_ms=None, name=None), (1, 1, 1), []),
-        (SESSION, (1, 2, 2), ["is incarnation 1 of 2, the newest being 2"]),
-        (SESSION, (1, 9, 2), ["is incarnation 1 of 2, the newest being 9"]),
-        (but(SESSION, incarnation=0), (0, 0, 1), ["is incarnation 0 of 1, the newest being 0"]),
-        (but(SESSION, epoch=6), (1, 1, 1), ["its epoch 6 begins after its last node 5"]),
-        (but(SESSION, revision=0, epoch=1), (1, 1, 1), ["its graph was replaced, but it has no revision"]),
-        (but(TOMBSTONE, node_count=1), (1, 1, 1), ["is deleted, but not everything of it is"]),
-        (but(SESSION, created_at_ms=None), (1, 1, 1), ["has metadata, but was never created"]),
-        (but(SESSION, name=None), (1, 1, 1), ["was created, but its metadata is incomplete"]),
-        (but(SESSION, caused_by=b"1"), (1, 1, 1), ["has a cause, but no parent"]),
-    ],
-)
-def test_a_session_alone(row: r.SessionRow, incarnations: tuple[int, int, int], expected: list[str]) -> None:
-    assert problems(session_rules.session(row, incarnations)) == [f"sessions 3: {one}" for one in expected]
-
-
-def test_a_session_whose_cause_does_not_decode_is_corrupt() -> None:
+def test_a_blob_is_what_its_ref_says() -> None:
+    row = r.BlobRow("bytes-sha256:" + codec.digest(b"abc"), "raw", 3, b"abc")
+    assert problems(rules.blob(row, None)) == []
+    assert problems(rules.blob(row, "base")) == [
+        f"blobs {row.hash}: is stored as a difference, which nothing here can read"
+    ]
     with pytest.raises(Corrupt):
-        list(session_rules.session(but(SESSION, parent_session_id="p", caused_by=b"{"), (1, 1, 1)))
-
-
-FOUNDER = but(SESSION, session_key=1)
+        list(rules.blob(but(row, body=b"abd"), None))
 
 
 @pytest.mark.parametrize(
-    ("row", "founder", "sound"),
+    ("owner", "expected"),
     [
-        (SESSION, FOUNDER, True),
-        (FOUNDER, FOUNDER, True),
-        (SESSION, None, False),
-        (SESSION, but(FOUNDER, family=2), False),
-        (but(SESSION, family=7), but(FOUNDER, session_key=7, family=7), False),
+        (LIVING, []),
+        (None, []),
+        (DELETED, ["its session is deleted"]),
+        (but(LIVING, family=2), ["it is in family 1, its session in 2"]),
     ],
 )
-def test_a_family_is_founded_by_a_session(row: r.SessionRow, founder: r.SessionRow | None, sound: bool) -> None:
-    expected = [] if sound else [f"sessions {row.session_key}: no session founded its family {row.family}"]
-    assert problems(session_rules.family(row, founder)) == expected
-
-
-STRANGER = "sessions 3: inherits from 2, which is no older session of its family"
-BEYOND = "sessions 3: inherits nodes up to 4 that 2 never had"
-
-
-@pytest.mark.parametrize(
-    ("segment", "source", "expected"),
-    [
-        (r.Segment(2, 0, 4), but(SESSION, session_key=2, node_count=4), []),
-        (r.Segment(2, 0, 4), but(TOMBSTONE, session_key=2, family=1), []),
-        (r.Segment(2, 0, 4), None, [STRANGER]),
-        (r.Segment(2, 0, 4), but(SESSION, session_key=2, family=2), [STRANGER]),
-        (r.Segment(2, 0, 4), but(SESSION, session_key=3), [STRANGER]),
-        (r.Segment(2, 0, 4), but(SESSION, session_key=2, node_count=3), [BEYOND]),
-        (r.Segment(2, 4, 4), but(SESSION, session_key=2), [BEYOND]),
-    ],
-)
-def test_a_fork_inherits_from_an_older_session(
-    segment: r.Segment, source: r.SessionRow | None, expected: list[str]
+def test_a_manifest_row_and_a_batch_are_in_the_family_of_a_living_session(
+    owner: r.SessionRow | None, expected: list[str]
 ) -> None:
-    assert problems(session_rules.lineage(SESSION, segment, source)) == expected
+    row = r.AttachmentRow(3, "photo", 1, "s3://photo", "image/png", 7, None, None, None, 1, None)
+    assert problems(rules.attachment(row, owner)) == [f"attachments 3/photo: {one}" for one in expected]
+    assert problems(rules.batch(batch(), owner)) == [f"work 7: {one}" for one in expected]
+
+
+def test_a_deleted_session_has_no_ledger() -> None:
+    assert problems(rules.counter("3/turn/m", LIVING)) == []
+    assert problems(rules.counter("3/turn/m", None)) == []
+    assert problems(rules.counter("3/turn/m", DELETED)) == ["usage 3/turn/m: its session is deleted"]
+
+
+def test_attachment_bytes_are_named_by_their_hash() -> None:
+    name = codec.digest(b"abc")
+    row = attachments.packed(name, b"abc")
+    assert problems(rules.attachment_object(name, row)) == []
+    assert len(problems(rules.attachment_object(HASH, row))) == 1
+    other = attachments.packed("photo", b"abc")
+    with pytest.raises(Corrupt):
+        list(rules.attachment_object("photo", other))
+    assert next(rules.attachment_object("photo", other)).table == "attachment_objects"
+
+
+def test_bytes_outside_are_those_of_the_reference() -> None:
+    name = codec.digest(b"abc")
+    row = r.AttachmentRow(3, name, 1, f"sha256:{name}", "image/png", 3, None, None, None, 1, 2)
+    assert problems(rules.bytes_outside(row, b"abc")) == []
+    for data in (b"abd", None):
+        with pytest.raises(Corrupt):
+            list(rules.bytes_outside(row, data))
+
+
+def test_only_bytes_of_ours_are_doomed() -> None:
+    assert problems(rules.doomed(1, HASH)) == []
+    assert problems(rules.doomed(1, "photo")) == ["doomed_objects 1/photo: is not the hash of any bytes"]
+
+
+def test_an_artifact_whose_ref_names_its_content_has_that_content() -> None:
+    minted = "mod:sha256:" + codec.digest(b"abc")
+    assert problems(rules.artifact(artifacts.packed("mod", minted, b"abc", now_ms=1))) == []
+    assert problems(rules.artifact(artifacts.packed("mod", "main", b"abc", now_ms=1))) == []
+    wrong = artifacts.packed("mod", f"mod:sha256:{HASH}", b"abc", now_ms=1)
+    assert problems(rules.artifact(wrong)) == [f"artifacts mod/mod:sha256:{HASH}: its content is that of {minted!r}"]
+
+
+# ---------------------------------------------------------------------------- work and leases
+
+
+def batch(**changes: Any) -> r.BatchRow:
+    intent = work.check_draft("draft", holdfast.WorkDraft(session_id="chat", payloads=[{"a": 1}]), LIMITS)
+    row = work.new_batch(intent, batch_id="work:1", session_key=3, family=1, now_ms=1)
+    return but(row, enqueue_seq=7, **changes)
+
+
+CLAIM: dict[str, Any] = {
+    "claim_id": "claim:5:2", "claim_owner": "w", "claim_token_hash": HASH, "claim_fence": 2, "claimed_at_ms": 1,
+    "claim_expires_at_ms": 2,
+}  # fmt: skip
+SETTLED: dict[str, Any] = {"settled_state": "completed", "settled_at_ms": 2, "source_key": "k"}
 
 
 @pytest.mark.parametrize(
-    ("span", "expected"),
+    ("changes", "expected"),
     [
-        ((1, 4, 4), []),
-        ((3, 4, 2), []),
-        ((2, 4, 2), ["revisions 3: 1 are missing between 2 and 4"]),
-        ((1, 3, 3), ["sessions 3: the head is 4, the history ends at 3"]),
-        ((0, 0, 0), ["sessions 3: the head is 4, the history ends at 0"]),
+        ({}, []),
+        (CLAIM, []),
+        ({**CLAIM, "claim_exclusive": 1}, []),
+        (SETTLED, []),
+        ({**SETTLED, "settled_state": "cancelled"}, []),
+        ({"merge_key": "group:g"}, ["hash is not what the content says"]),
+        ({"draft_hash": HASH}, ["hash is not what the content says"]),
+        ({**SETTLED, "settled_at_ms": None}, ["is settled without a time, or the other way round"]),
+        ({"settled_at_ms": 1}, ["is settled without a time, or the other way round"]),
+        ({**SETTLED, "settled_state": "claimed"}, ["is settled as 'claimed'"]),
+        ({**SETTLED, "source_key": None}, ["is settled, but claimed or kept for no source key"]),
+        ({**SETTLED, **CLAIM}, ["is settled, but claimed or kept for no source key"]),
+        ({**CLAIM, "claim_owner": None}, ["has half a claim"]),
+        ({**CLAIM, "claim_id": None}, ["has half a claim"]),
+        ({**CLAIM, "claim_exclusive": 2}, ["its claim is exclusive 2 times"]),
+        ({"claim_exclusive": 1}, ["its claim is exclusive 1 times"]),
+        ({**CLAIM, "claim_fence": 3}, ["its claim 'claim:5:2' is not one of fence 3"]),
+        ({**CLAIM, "claim_id": "claim:5:0", "claim_fence": 0}, ["its claim 'claim:5:0' is not one of fence 0"]),
+        ({**CLAIM, "claim_id": "claim:8:2"}, ["its claim 'claim:8:2' is not one of fence 2"]),
+        ({**CLAIM, "claim_id": "5:2"}, ["its claim '5:2' is not one of fence 2"]),
+        ({**CLAIM, "claim_id": "claim::2"}, ["its claim 'claim::2' is not one of fence 2"]),
+        ({**CLAIM, "claim_token_hash": "secret"}, ["its claim's token is not hashed"]),
     ],
 )
-def test_a_history_has_no_gap_and_ends_in_the_head(span: tuple[int, int, int], expected: list[str]) -> None:
-    assert problems(session_rules.history(SESSION, span)) == expected
+def test_a_batch_alone(changes: dict[str, Any], expected: list[str]) -> None:
+    assert problems(rules.batch(batch(**changes), LIVING)) == [f"work 7: {one}" for one in expected]
+
+
+def test_a_batch_that_does_not_decode_is_corrupt() -> None:
+    with pytest.raises(Corrupt):
+        list(rules.batch(batch(payloads=b"{}"), LIVING))
+
+
+HELD = r.LeaseRow("session", "3", "w", HASH, 1, 1, 2)
 
 
 @pytest.mark.parametrize(
-    ("node_count", "epoch", "last", "sound"),
-    [(5, 0, 5, True), (5, 0, 4, False), (5, 0, 6, False), (5, 5, 3, True), (5, 5, 6, False), (0, 0, 0, True)],
+    ("row", "expected"),
+    [
+        (HELD, []),
+        (but(HELD, owner_id=None, token_hash=None), []),
+        (but(HELD, kind="queue"), ["leases queue/3: is a lease on a 'queue'"]),
+        (but(HELD, owner_id=None), ["leases session/3: has half a holder"]),
+        (but(HELD, token_hash=None), ["leases session/3: has half a holder"]),
+        (but(HELD, token_hash="secret"), ["leases session/3: its token is not hashed"]),
+        (but(HELD, fence=0), ["leases session/3: its fence is 0"]),
+    ],
 )
-def test_the_last_node_stands_where_the_session_says(node_count: int, epoch: int, last: int, sound: bool) -> None:
-    row = but(SESSION, node_count=node_count, epoch=epoch)
-    span = (3 * BASE + 1, 3 * BASE + last, last) if last else (0, 0, 0)
-    expected = [] if sound else [f"sessions 3: counts {node_count} nodes, the last one is {last}"]
-    assert problems(session_rules.positions(row, span)) == expected
+def test_a_lease_alone(row: r.LeaseRow, expected: list[str]) -> None:
+    assert problems(rules.lease(row)) == expected
 
 
-def test_a_segment_is_whole() -> None:
-    assert problems(session_rules.segment(r.Segment(3, 2, 5), 3)) == []
-    short = ["nodes 3/2: 2 of the 3 nodes up to position 5 are there"]
-    assert problems(session_rules.segment(r.Segment(3, 2, 5), 2)) == short
+def test_a_lease_on_a_session_names_its_key() -> None:
+    assert rules.leased_session(HELD) == 3
+    names = ["", "x", "3.0", "\u0663", "1" * 40]
+    assert [rules.leased_session(but(HELD, resource=name)) for name in names] == [None] * 5
+    assert rules.leased_session(but(HELD, kind="process")) is None
 
 
-# ---------------------------------------------------------------------------- turns
+def test_nobody_holds_an_ended_process() -> None:
+    held = r.LeaseRow("process", "p", "w", HASH, 1, 1, 2)
+    assert problems(rules.lease_on_process(held, "running")) == []
+    assert problems(rules.lease_on_process(but(held, owner_id=None, token_hash=None), "failed")) == []
+    assert problems(rules.lease_on_process(held, "failed")) == ["leases process/p: is held, but the process is failed"]
 
 
-def turn(**changes: Any) -> r.RevisionRow:
-    body = commits.TurnBody(config_ref="json-sha256:" + HASH)
-    row = r.RevisionRow(
-        session_key=3,
-        revision=4,
-        family=1,
-        turn_id="t",
-        fingerprint="f",
-        epoch=0,
-        node_count=5,
-        leaf_key=3 * BASE + 5,
-        leaf_id="n5",
-        checkpoint_ref=None,
-        refs=b'["json-sha256:' + HASH.encode() + b'"]',
-        body=codec.encode_record(body),
-        committed_at_ms=1,
+# ---------------------------------------------------------------------------- processes
+
+TYPES = [
+    holdfast.EventType("ev", schema={"type": "object"}, wake=holdfast.WakeRule(input=holdfast.Payload())),
+    holdfast.EventType("quiet"),
+    holdfast.EventType("over", terminal=holdfast.TerminalRule("completed")),
+]
+
+
+def process(**changes: Any) -> r.ProcessRow:
+    given = holdfast.ProcessRegistration(
+        "p",
+        holdfast.External(),
+        identity=holdfast.ProcessIdentity("external", None, {"d": 1}),
+        event_types=TYPES,
+        provenance=holdfast.Provenance(holdfast.BySession(holdfast.Scope("chat", "f"))),
+        wake_target=holdfast.Scope("chat", "f"),
     )
-    return but(row, **changes)
+    row = processes.new_process(processes.check_registration(given, LIMITS), now_ms=1)
+    return but(row, event_count=2, **changes)
+
+
+WAITS = {"wait": codec.encode_record(holdfast.SignalWait("go", 1)), "waiting": 1}
+ENDED = {"status": "completed", "outcome": codec.encode_record(holdfast.Completed({"v": 1}))}
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "log", "endings", "expected"),
     [
-        ({}, []),
-        ({"refs": b"[]"}, ["the listed refs are not those of the body"]),
-        ({"checkpoint_ref": "c"}, ["the checkpoint's ref does not match its manifest"]),
-        ({"fingerprint": None}, ["has a turn id, but no fingerprint"]),
-        ({"turn_id": None}, []),
-        ({"node_count": 0, "epoch": 1}, ["epoch 1 with 0 nodes cannot be", "it sees nodes that its session does not have yet"]),
-        ({"family": 2}, ["it is in family 2, its session in 1"]),
-        ({"node_count": 6}, ["it sees nodes that its session does not have yet"]),
-    ],
-)  # fmt: skip
-def test_a_revision_against_its_session(changes: dict[str, Any], expected: list[str]) -> None:
-    assert problems(session_rules.revision(turn(**changes), SESSION)) == [f"revisions 3/4: {one}" for one in expected]
-
-
-def test_a_revision_of_revision_nothing_or_without_a_session() -> None:
-    zero = problems(session_rules.revision(turn(revision=0), None))
-    assert zero == ["revisions 3/0: epoch 0 with 5 nodes cannot be"]
-    assert problems(session_rules.revision(turn(), None)) == []
-    assert problems(session_rules.revision(turn(), TOMBSTONE)) == ["revisions 3/4: its session is deleted"]
-
-
-@pytest.mark.parametrize("changes", [{"leaf_key": None}, {"leaf_id": None}, {"body": b"\x01{"}])
-def test_half_a_leaf_and_half_a_body_are_corrupt(changes: dict[str, Any]) -> None:
-    with pytest.raises(Corrupt):
-        list(session_rules.revision(turn(**changes), SESSION))
-
-
-def test_a_session_has_the_epoch_of_its_head() -> None:
-    assert problems(session_rules.head(SESSION, turn())) == []
-    assert problems(session_rules.head(SESSION, turn(epoch=2))) == ["sessions 3: its epoch is 0, its head's is 2"]
-
-
-def node(**changes: Any) -> r.NodeRow:
-    parent = {"parent_key": 3 * BASE + 4, "parent_id": "n4"}
-    row = r.NodeRow(3 * BASE + 5, 3, 0, "n5", None, "message", None, None, 1, b"{}", 0, 4)
-    return but(row, **parent, **changes) if "parent_key" not in changes else but(row, **changes)
-
-
-@pytest.mark.parametrize(
-    ("leaf", "sound"),
-    [
-        (node(), True),
-        (None, False),
-        (node(node_id="n6"), False),
-        (node(epoch=1), False),
-        (node(node_key=3 * BASE + 6), False),
+        ({}, (1, 2, 2), 0, []),
+        ({"event_count": 0}, (0, 0, 0), 0, []),
+        (WAITS, (1, 2, 2), 0, []),
+        (ENDED, (1, 2, 2), 1, []),
+        ({"wake_session_id": None, "wake_frame_id": None}, (1, 2, 2), 0, []),
+        ({"registration_hash": HASH}, (1, 2, 2), 0, ["registration_hash is not what the content says"]),
+        ({"definition_hash": None}, (1, 2, 2), 0, ["definition_hash is not what the content says"]),
+        ({"originator_session_id": None}, (1, 2, 2), 0, ["originator_session_id is not what the content says"]),
+        ({"wake_frame_id": None}, (1, 2, 2), 0, ["wakes somebody whom its registration does not name"]),
+        ({"waiting": 1}, (1, 2, 2), 0, ["waits 1 times, for None"]),
+        ({**WAITS, "waiting": 0}, (1, 2, 2), 0, [f"waits 0 times, for {holdfast.SignalWait('go', 1)}"]),
+        ({**WAITS, **ENDED}, (1, 2, 2), 1, [f"waits 1 times, for {holdfast.SignalWait('go', 1)}"]),
+        ({}, (1, 3, 2), 0, ["counts 2 events, the log has 2 up to 3"]),
+        ({}, (0, 0, 0), 0, ["counts 2 events, the log has 0 up to 0"]),
+        ({"event_count": 0}, (1, 1, 1), 0, ["counts 0 events, the log has 1 up to 1"]),
+        ({}, (1, 2, 2), 1, ["is running, and ended 1 times in its log"]),
+        (ENDED, (1, 2, 2), 0, ["is completed, and ended 0 times in its log"]),
     ],
 )
-def test_a_leaf_is_a_node_that_the_revision_sees(leaf: r.NodeRow | None, sound: bool) -> None:
-    expected = [] if sound else ["revisions 3/4: its leaf 'n5' is missing"]
-    assert problems(session_rules.leaf(turn(), SESSION, leaf)) == expected
-
-
-def test_a_revision_without_a_leaf_needs_none() -> None:
-    assert problems(session_rules.leaf(turn(leaf_key=None, leaf_id=None), SESSION, None)) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "sound"), [({"node_count": 6}, True), ({"node_count": 4}, False), ({"epoch": 1, "node_count": 6}, True)]
-)
-def test_a_graph_only_grows(changes: dict[str, Any], sound: bool) -> None:
-    later = turn(revision=5, **changes)
-    expected = [] if sound else ["revisions 3/5: has fewer nodes than revision 4"]
-    assert problems(session_rules.successor(turn(), later)) == expected
-    assert problems(session_rules.successor(turn(epoch=1), turn(revision=5))) == [
-        "revisions 3/5: has fewer nodes than revision 4"
-    ]
-
-
-def spent() -> session_rules.Spending:
-    """Revision 2 spends (1, 0, 0, 2) and then as much again in revision 3, where another model spends 5."""
-    spending = session_rules.Spending({}, {})
-    spending.add(2, [Usage("turn", "m", 1, 0, 0, 2)])
-    spending.add(3, [Usage("turn", "other", 5), Usage("turn", "m", 1, 0, 0, 2)])
-    return spending
-
-
-M = r.UsageRow("turn", "m", 2, 0, 0, 4, 2 << 20)
-OTHER = r.UsageRow("turn", "other", 5, 0, 0, 0, 3 << 20)
-
-
-@pytest.mark.parametrize(
-    ("rows", "first", "expected"),
-    [
-        ([M, OTHER], 1, []),
-        ([M, OTHER], 2, []),
-        ([but(M, input_tokens=3, place=1 << 20), OTHER], 2, []),
-        ([OTHER], 1, ["usage 3/turn/m: is missing, but turns count to it"]),
-        ([but(M, input_tokens=3), OTHER], 1, ["usage 3/turn/m: is not what the turns add up to"]),
-        ([but(M, input_tokens=1), OTHER], 2, ["usage 3/turn/m: is not what the turns add up to"]),
-        ([M, but(OTHER, place=7)], 1, ["usage 3/turn/other: does not stand in the place of its first turn"]),
-        ([M, but(OTHER, place=2 << 20)], 2, ["usage 3/turn/other: does not stand in the place of its first turn"]),
-        ([M, OTHER, r.UsageRow("a", "b", 0, 0, 0, 0, 1)], 1, ["usage 3/a/b: counts nothing"]),
-        ([M, OTHER, r.UsageRow("a", "b", 1, 0, 0, 0, 1)], 1, ["usage 3/a/b: is not what the turns add up to"]),
-    ],
-)
-def test_a_ledger_is_what_the_turns_add_up_to(rows: list[r.UsageRow], first: int, expected: list[str]) -> None:
-    assert problems(session_rules.ledger(3, rows, spent(), first_revision=first)) == expected
-
-
-# ---------------------------------------------------------------------------- nodes
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, []),
-        ({"parent_key": None}, []),
-        ({"parent_key": 2 * BASE + 9, "parent_id": "inherited"}, []),
-        ({"session_key": 2}, ["its key says that it is not of session 2"]),
-        ({"mark": 3}, ["mark is 3"]),
-        ({"mark": 2, "payload": b"null"}, []),
-        ({"mark": 2}, ["is vacuumed, but still has content"]),
-        ({"mark": 2, "payload": b"null", "caused_by": b"1"}, ["is vacuumed, but still has content"]),
-        ({"epoch": 5}, ["its epoch 5 begins after it", "its parent does not come before it", "its epoch is 5, its session's 0"]),
-        ({"parent_key": 3 * BASE + 5, "parent_id": "n5"}, ["its parent does not come before it"]),
-        ({"parent_key": 4 * BASE, "parent_id": "n5"}, ["its parent does not come before it"]),
-        ({"revision": None}, []),
-        ({"revision": 5}, ["was added by revision 5, the head is 4"]),
-        ({"revision": 0}, ["was added by revision 0, the head is 4"]),
-    ],
-)  # fmt: skip
-def test_a_node_against_its_session(changes: dict[str, Any], expected: list[str]) -> None:
-    found = problems(session_rules.node(node(**changes), SESSION))
-    assert found == [f"nodes {3 * BASE + 5}: {one}" for one in expected]
-
-
-def test_a_node_of_a_replaced_graph_inherits_no_parent() -> None:
-    owner = but(SESSION, epoch=3)
-    sound = node(epoch=3)
-    assert problems(session_rules.node(sound, owner)) == []
-    inherited = node(epoch=3, parent_key=2 * BASE + 1, parent_id="old")
-    assert problems(session_rules.node(inherited, owner)) == [
-        f"nodes {3 * BASE + 5}: its parent does not come before it"
-    ]
-
-
-@pytest.mark.parametrize("owner", [None, TOMBSTONE])
-def test_a_node_of_a_session_that_is_gone_or_unreadable_is_judged_alone(owner: r.SessionRow | None) -> None:
-    assert problems(session_rules.node(node(revision=99), owner)) == []
-
-
-def test_a_node_without_its_parent_is_corrupt() -> None:
-    with pytest.raises(Corrupt):
-        list(session_rules.node(node(parent_key=3 * BASE + 1, parent_id=None), SESSION))
-
-
-NEXT = node(node_key=3 * BASE + 6, revision=None)
-
-
-@pytest.mark.parametrize(
-    ("added_by", "before", "following", "expected"),
-    [
-        (turn(), None, NEXT, []),
-        (turn(), turn(revision=3, node_count=4), NEXT, []),
-        (None, None, NEXT, []),
-        (turn(node_count=4), None, None, ["nodes {n}: revision 4, which added it, does not see it"]),
-        (turn(epoch=1), None, None, ["nodes {n}: revision 4, which added it, does not see it"]),
-        (turn(), turn(revision=3), None, ["nodes {n}: revision 4 added it, but was there before"]),
-        (turn(node_count=6), None, NEXT, ["revisions 3/4: its last node is at 5"]),
-        (turn(node_count=6), None, None, []),
-        (turn(node_count=6), None, but(NEXT, revision=4), []),
-    ],
-)
-def test_a_node_stands_among_those_that_its_turn_added(
-    added_by: r.RevisionRow | None, before: r.RevisionRow | None, following: r.NodeRow | None, expected: list[str]
+def test_a_process_and_its_log(
+    changes: dict[str, Any], log: tuple[int, int, int], endings: int, expected: list[str]
 ) -> None:
-    found = problems(session_rules.addition(node(), added_by, before, following))
-    assert found == [one.format(n=3 * BASE + 5) for one in expected]
+    row = but(process(), **changes)
+    assert problems(rules.process(row, log, endings)) == [f"processes p: {one}" for one in expected]
 
 
-def test_positions_are_those_of_the_graph_rules() -> None:
-    assert graph.position_of(3 * BASE + 5) == 5
+def test_a_process_under_another_id_is_not_the_one_that_was_registered() -> None:
+    assert problems(rules.process(process(process_id="x"), (1, 2, 2), 0)) == [
+        "processes x: process_id is not what the content says"
+    ]
+
+
+def event(name: str, payload: Any, *, replay_key: str | None = None, **changes: Any) -> r.EventRow:
+    owner = processes.process_of(process(status="running"))
+    intent = events.check_event("p", name, payload, replay_key=replay_key, wake_target=None, limits=LIMITS)
+    return but(events.plan(intent, but(owner, event_count=0), now_ms=1).row, **changes)
+
+
+RUNNING = processes.process_of(process())
+OVER = processes.process_of(but(process(), **ENDED))
+
+
+@pytest.mark.parametrize(
+    ("row", "owner", "expected"),
+    [
+        (event("ev", {"k": 1}), RUNNING, []),
+        (event("ev", {"k": 1}, acked=1), RUNNING, []),
+        (event("quiet", 1), RUNNING, []),
+        (event("over", {"v": 1}, replay_key="k"), OVER, []),
+        (event("ev", {"k": 1}, payload_hash=HASH), None, ["events p/1: hash is not what the content says"]),
+        (event("ev", {"k": 1}, acked=2), None, ["events p/1: was acknowledged 2 times"]),
+        (event("quiet", 1, acked=1), None, ["events p/1: was acknowledged 1 times"]),
+        (event("ev", {"k": 1}), but(RUNNING, event_count=0), ["events p/1: comes after the 0 events of its process"]),
+        (event("ev", {"k": 1}, wake=None), RUNNING, ["events p/1: its wake is not what its type makes of its payload"]),
+        (
+            event("quiet", 1, terminal_state="failed"),
+            RUNNING,
+            ["events p/1: terminal state is failed, its type's None"],
+        ),
+        (
+            event("over", {"v": 2}, replay_key="k"),
+            OVER,
+            ["processes p: its outcome is not that of event 1"],
+        ),
+    ],
+)
+def test_an_event_is_what_its_process_would_append_again(
+    row: r.EventRow, owner: holdfast.Process | None, expected: list[str]
+) -> None:
+    assert problems(rules.event(row, owner)) == expected
+
+
+def test_an_event_of_a_type_that_nobody_declared_would_be_refused() -> None:
+    (hash_problem, refusal) = problems(rules.event(event("quiet", 1, type="loud"), RUNNING))
+    assert hash_problem == "events p/1: hash is not what the content says"
+    assert refusal.startswith("events p/1: would be refused now: ")
+
+
+def test_what_a_schema_accepted_once_is_not_asked_again() -> None:
+    odd = event("quiet", 1, type="ev", payload_hash=codec.stable_hash(["ev", 1]))
+    assert problems(rules.event(odd, RUNNING)) == ["events p/1: its wake is not what its type makes of its payload"]
+
+
+def test_a_grant_decodes() -> None:
+    row = grants.row_of(holdfast.Scope("chat"), "p", holdfast.HandleDescriptor("k"))
+    assert problems(rules.grant(row)) == []
+    with pytest.raises(Corrupt):
+        list(rules.grant(but(row, descriptor=b"")))
+
+
+# ---------------------------------------------------------------------------- triggers
+
+
+def subscription(**changes: Any) -> r.SubscriptionRow:
+    draft = holdfast.SubscriptionDraft(
+        source_type="cron",
+        source={"every": "day"},
+        target=holdfast.External(),
+        key="key",
+        name="name",
+        registrant=holdfast.BySession(holdfast.Scope("chat", "f")),
+        target_identity=holdfast.ProcessIdentity("external", "l", {"d": 1}),
+    )
+    return but(triggers.new_subscription(triggers.check_subscription(draft, LIMITS), now_ms=1), sequence=4, **changes)
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["session_id", "frame_id", "key", "definition_hash", "name", "source_type", "source_key", "target_hash"],
+)
+def test_a_subscription_says_in_its_columns_what_its_draft_says(column: str) -> None:
+    assert problems(rules.subscription(subscription())) == []
+    assert problems(rules.subscription(subscription(**{column: "x"}))) == [
+        f"subscriptions 4: {column} is not what the content says"
+    ]
+
+
+def test_a_subscription_is_enabled_or_not() -> None:
+    assert problems(rules.subscription(subscription(enabled=0))) == []
+    assert problems(rules.subscription(subscription(enabled=2))) == ["subscriptions 4: is enabled 2 times"]
+
+
+def occurrence(**changes: Any) -> r.OccurrenceRow:
+    intent = triggers.check_occurrence("cron", "d", "monday", {"p": 1}, None, LIMITS)
+    return but(triggers.new_occurrence(intent, now_ms=1), **changes)
+
+
+def test_an_occurrence_has_the_id_and_the_hash_that_its_content_gives_it() -> None:
+    key = occurrence().occurrence_id
+    assert problems(rules.occurrence(occurrence())) == []
+    assert problems(rules.occurrence(occurrence(idempotency_key="x"))) == [
+        f"occurrences {key}: occurrence_id is not what the content says"
+    ]
+    for change in ({"request_hash": HASH}, {"payload": b"2"}, {"source": b"2"}):
+        assert problems(rules.occurrence(occurrence(**change))) == [
+            f"occurrences {key}: request_hash is not what the content says"
+        ]
+    assert problems(rules.occurrence(occurrence(source_type=" "))) == [
+        f"occurrences {key}: would be refused now: source_type: must not be blank"
+    ]
+
+
+PROCESS_OF_DELIVERY = "process:trigger:" + codec.digest(b'["o","subscription:4"]')
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"state": "started"}, []),
+        ({"state": "failed", "failure": ""}, []),
+        ({"process_id": "p"}, ["process_id is not what the content says"]),
+        ({"state": "lost"}, ["state is 'lost'"]),
+        ({"failure": "why"}, ["is reserved, and its failure is 'why'"]),
+        ({"state": "failed"}, ["is failed, and its failure is None"]),
+    ],
+)
+def test_a_delivery_alone(changes: dict[str, Any], expected: list[str]) -> None:
+    row = but(r.DeliveryRow("o", 4, PROCESS_OF_DELIVERY, "reserved", 1, 1), **changes)
+    assert problems(rules.delivery(row)) == [f"deliveries o/4: {one}" for one in expected]
+
+
+# ---------------------------------------------------------------------------- what is gone
+
+
+def test_an_orphan_names_its_parent_and_how_many_are_like_it() -> None:
+    alone = rules.orphan("nodes", "7", "session", 3, 0)
+    assert alone == Finding("nodes", "7", "its session 3 is missing")
+    assert rules.orphan("grants", "s/f/p", "process", "p", 2).problem == (
+        "its process 'p' is missing, as for 2 more rows here"
+    )
+    assert rules.missing_blob("ref", "3/4") == Finding("blobs", "ref", "is missing, but revision 3/4 needs it")

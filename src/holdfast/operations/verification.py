@@ -16,6 +16,7 @@ from holdfast.operations import verification_processes as processes
 from holdfast.operations import verification_sessions as sessions
 from holdfast.operations.verification_pages import START, Place, Tally, next_rows
 from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.records.maintenance import Finding
 from holdfast.rows import (
     ArtifactRow,
     AttachmentRow,
@@ -59,6 +60,14 @@ CHECKS: Final[dict[type[Row], Check]] = {
 """How the rows of each table are checked."""
 
 
+async def verify_structures(tx: Transaction) -> Tally:
+    """What the database itself says: an index that lost an entry hides a row from those who look it up."""
+    tally = Tally({}, [])
+    for problem in await tx.check_structures():
+        tally.note(Finding("database", "structures", problem))
+    return tally
+
+
 async def verify_page(
     tx: Transaction, kind: type[Row], place: Place, objects: AttachmentBytes | None
 ) -> tuple[Tally, Place | None]:
@@ -75,4 +84,4 @@ async def verify_page(
     return tally, behind
 
 
-__all__ = ["CHECKS", "START", "Place", "Tally", "verify_page"]
+__all__ = ["CHECKS", "START", "Place", "Tally", "verify_page", "verify_structures"]

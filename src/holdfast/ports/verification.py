@@ -44,3 +44,7 @@ class VerificationTables(Protocol):
     async def count_endings(self, process_id: str) -> int:
         """How many events of a process have a terminal state."""
         ...
+
+    async def check_structures(self) -> list[str]:
+        """What the database itself finds wrong with its pages and indexes, in its own words."""
+        ...

@@ -166,6 +166,10 @@ class Maintenance:
         """
         context = self._context
         tally = verification.Tally({}, [])
+        try:
+            tally.add(await context.backend.read(verification.verify_structures))
+        except Corrupt as error:
+            tally.damage("database", "structures", error)
         for kind in verification.CHECKS:
             place: verification.Place | None = verification.START
             while place is not None:

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.operations import maintenance as operations
 from holdfast.testing.clock import ManualClock
 
 
@@ -140,6 +141,22 @@ def test_nothing_of_a_family_is_collected_whose_roots_are_not_proven(
     assert [row for row in rows(path)["blobs"] if row[0] == 1] == blobs
     # The other family is done all the same: what its pruned revision needed is gone.
     assert len([row for row in rows(path)["blobs"] if row[0] == 2]) == 1
+
+
+@pytest.mark.parametrize("page", [1, 2, 3])
+@pytest.mark.parametrize("revision", [1, 2, 3])
+def test_the_roots_of_every_revision_are_proven_however_many_there_are(
+    store: holdfast.BlockingStore, path: Path, monkeypatch: pytest.MonkeyPatch, page: int, revision: int
+) -> None:
+    monkeypatch.setattr(operations, "PROOF_PAGE", page)
+    store.sessions.handle("chat").commit(holdfast.Commit(config={"level": 3}))
+    before = rows(path)["blobs"]
+    assert store.maintenance.collect_garbage().deleted_blobs == 0
+    damage(path, f"UPDATE revisions SET refs = X'5B5D' WHERE session_key = 1 AND revision = {revision}")
+    with pytest.raises(holdfast.Corrupt) as info:
+        store.maintenance.collect_garbage()
+    assert (info.value.table, info.value.key) == ("revisions", f"1/{revision}")
+    assert rows(path)["blobs"] == before
 
 
 @pytest.mark.parametrize(

@@ -283,3 +283,6 @@ WHERE session_key = ?1
 SELECT count(terminal_state)
 FROM events
 WHERE process_id = ?1
+
+-- name: check_structures
+PRAGMA integrity_check(100)

@@ -92,3 +92,7 @@ class Verification(Base):
     async def count_endings(self, process_id: str) -> int:
         """How many events of a process have a terminal state."""
         return self._number("count_endings", (process_id,))
+
+    async def check_structures(self) -> list[str]:
+        """What SQLite finds wrong with its pages and indexes, up to a hundred things."""
+        return [problem for (problem,) in self._values("check_structures", ()) if problem != "ok"]
