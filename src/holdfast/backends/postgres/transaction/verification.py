@@ -92,3 +92,7 @@ class Verification(Base):
 
     async def count_endings(self, process_id: str) -> int:
         return await self._number("count_endings", process_id)
+
+    async def check_structures(self) -> list[str]:
+        """Nothing: PostgreSQL checks its pages and indexes with tools of its own (checksums, amcheck)."""
+        return []
