@@ -11,8 +11,8 @@ import base64
 import binascii
 import hashlib
 import sys
+import threading
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
@@ -50,9 +50,17 @@ _encode_sorted = msgspec.json.Encoder(enc_hook=_plain, order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
-@lru_cache(maxsize=256)
+_building = threading.Lock()
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    """The decoder of a kind of record, built once and by one thread: msgspec shows others what it has half built."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        with _building:
+            decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
+    return decoder
 
 
 # Documents.

@@ -395,3 +395,8 @@ class SubscriptionFilter(msgspec.Struct, frozen=True):
     target_hash: str | None = None
     enabled: int | None = None
     after: int | None = None
+
+
+for _kind in Row.__subclasses__():
+    # Built now, by one thread: msgspec shows other threads what it has half built when it first meets a type.
+    msgspec.json.Decoder(_kind)

@@ -6,7 +6,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, cast
 
+import apsw
 import pytest
 
 import holdfast
@@ -122,3 +124,19 @@ def test_a_refused_commit_binds_nothing(url: str) -> None:
         assert handle.commit(turn("second")).revision == 1
         with pytest.raises(holdfast.SessionBindingConflict):
             handle.commit(turn("first"))
+
+
+def test_a_commit_that_did_not_become_durable_binds_nothing(tmp_path: Path) -> None:
+    def full() -> bool:
+        raise apsw.FullError("no room")
+
+    with holdfast.open_blocking(tmp_path / "state.db") as store:
+        handle = store.sessions.unbound()
+        connection = cast("Any", store)._backend._link.connection
+        connection.set_commit_hook(full)
+        with pytest.raises(holdfast.Unavailable) as info:
+            handle.commit(turn("first"))
+        assert info.value.outcome == "not_applied"
+        connection.set_commit_hook(None)
+        assert handle.commit(turn("second")).revision == 1
+        assert store.sessions.handle("first").load() is None

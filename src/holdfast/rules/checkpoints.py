@@ -153,6 +153,10 @@ def checkpoint_of(manifest: CheckpointManifest, bodies: Mapping[str, bytes], *, 
     return Checkpoint.of({name: content_of(ref, bodies, needed_by=needed_by) for name, ref in manifest.refs.items()})
 
 
+# Built now, by one thread: msgspec shows other threads what it has half built when it first meets a type.
+msgspec.json.Decoder(list[AgentFrame])
+
+
 def frames_of(document: object, *, needed_by: str) -> tuple[AgentFrame, ...]:
     """The stored frames, without their execution states."""
     try:

@@ -275,6 +275,10 @@ def _outcome(rule: TerminalRule | None, payload: Document) -> ProcessOutcome | N
     return Cancelled(as_text(value), raw=value)
 
 
+# Built now, by one thread: msgspec shows other threads what it has half built when it first meets a type.
+msgspec.json.Decoder(ProcessOutcome)
+
+
 def _as_outcome(value: Document) -> ProcessOutcome | None:
     try:
         outcome: ProcessOutcome = msgspec.convert(value, ProcessOutcome)

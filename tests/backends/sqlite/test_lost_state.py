@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.operations import maintenance as operations
+from holdfast.operations.writes import hit
 from holdfast.testing.clock import ManualClock
 
 
@@ -183,3 +184,33 @@ def test_a_negative_number_is_damage_and_is_never_handed_out(
     with pytest.raises(holdfast.Corrupt) as info:
         call(store)
     assert info.value.table == statement.split()[1]
+
+
+def test_a_leaf_that_is_lost_is_damage_and_no_empty_path(store: holdfast.BlockingStore, path: Path) -> None:
+    damage(path, "DELETE FROM nodes WHERE node_id = 'n2'")
+    with pytest.raises(holdfast.Corrupt, match="the leaf is missing") as info:
+        store.sessions.handle("chat").load()
+    assert (info.value.table, info.value.key) == ("nodes", str((1 << 32) + 2))
+    # The path to another node is whole.
+    assert store.sessions.handle("chat").load(holdfast.ActivePath(leaf="n1")) is not None
+
+
+@pytest.mark.parametrize("table", ["occurrences", "subscriptions"])
+def test_a_delivery_of_something_lost_is_damage(store: holdfast.BlockingStore, path: Path, table: str) -> None:
+    store.triggers.subscribe(
+        holdfast.SubscriptionDraft(source_type="timer", source_key="k", target=holdfast.External())
+    )
+    (delivery,) = store.triggers.emit("timer", "k", idempotency_key="1").deliveries
+    damage(path, f"DELETE FROM {table}")
+    with pytest.raises(holdfast.Corrupt) as info:
+        store.triggers.undelivered()
+    assert (info.value.table, info.value.key) == ("deliveries", delivery.process_id)
+
+
+def test_a_write_that_hits_another_number_of_rows_than_were_read_is_damage() -> None:
+    hit(1, "sessions", 7)
+    hit(3, "work", "claim", expected=3)
+    for count, expected in ((0, 1), (2, 1), (2, 3)):
+        with pytest.raises(holdfast.Corrupt) as info:
+            hit(count, "work", 7, expected=expected)
+        assert (info.value.table, info.value.key) == ("work", "7")

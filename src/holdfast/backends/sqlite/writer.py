@@ -125,6 +125,7 @@ class Writer:
             job = self._next_job()
             if job is not None:
                 self._run_group(job)
+                job = None  # it knows the store, which nobody could drop while we wait for the next one
             elif self._closed and self._jobs.empty():
                 # Nothing is put after `closed` is set, so that an empty queue stays empty.
                 self._looking = False
