@@ -23,7 +23,7 @@ from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_back
 
 ROUNDS = 20
 CHILDREN = 3
-WAKE_S = 2.0
+WAKE_S = 15.0
 """A waiter hears of another process's change within this time."""
 
 PRELUDE = """
