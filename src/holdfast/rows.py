@@ -339,6 +339,57 @@ class CommitPlan(msgspec.Struct, frozen=True):
     enqueues: tuple[BatchRow, ...] = ()
 
 
+class EventWrite(msgspec.Struct, frozen=True):
+    """What an accepted event writes: its process as it is afterwards, and the batch that carries its wake."""
+
+    event: EventRow
+    process: ProcessRow
+    batch: BatchRow | None = None
+
+
+class LeaseAsk(msgspec.Struct, frozen=True):
+    """Who wants the lease of a session or, if there is no session, of a process."""
+
+    session_id: str | None
+    process_id: str | None
+    owner_id: str
+    token_hash: str
+    ttl_ms: int
+
+
+class LeaseProof(msgspec.Struct, frozen=True):
+    """What shows that a lease is held."""
+
+    session_id: str | None
+    process_id: str | None
+    token_hash: str
+    fence: int
+
+
+class ClaimAsk(msgspec.Struct, frozen=True):
+    """Who wants how much of a session's work. `lease` is what shows that the session's lease is held."""
+
+    session_id: str
+    owner_id: str
+    boundary: str
+    ttl_ms: int
+    most: int
+    exclusive: bool
+    token_hash: str
+    exactly: tuple[str, ...] | None
+    lease: LeaseProof | None
+
+
+class ClaimProof(msgspec.Struct, frozen=True):
+    """What shows that a claim is held: exactly these batches, by token and fence."""
+
+    session_id: str
+    claim_id: str
+    token_hash: str
+    fence: int
+    batch_ids: tuple[str, ...]
+
+
 class ClaimStamp(msgspec.Struct, frozen=True):
     """What a claim writes on each of its batches."""
 

@@ -34,7 +34,7 @@ def lease(**changes: object) -> Lease:
 def take(
     current: LeaseRow | None, owner: str, now_ms: int, *, ttl_ms: int = 100, floor: int = 0, token: str = "new"
 ) -> tuple[LeaseRow, Lease]:
-    return leases.claim(
+    taken = leases.claim(
         current,
         BUILD,
         stored_as=("process", "build"),
@@ -44,6 +44,7 @@ def take(
         fence_floor=floor,
         now_ms=now_ms,
     )
+    return taken, leases.lease_of(taken, BUILD, Token(token))
 
 
 def test_only_the_hash_of_a_token_is_stored() -> None:

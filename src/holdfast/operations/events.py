@@ -5,14 +5,13 @@ from __future__ import annotations
 from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import sessions, work
 from holdfast.operations.pages import page_of
-from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page, Scope
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
 from holdfast.records.limits import Limits
-from holdfast.rows import EventFilter, EventRow, ProcessRow
+from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, ProcessRow
 from holdfast.rules import events as rules
-from holdfast.rules import leases, processes
+from holdfast.rules import processes
 from holdfast.rules import work as work_rules
 
 GENEROUS = Limits(id_bytes=1 << 20, document_bytes=1 << 40, document_depth=1 << 10)
@@ -31,42 +30,39 @@ async def append(tx: Transaction, intent: rules.EventIntent, batch_id: str) -> A
         stored = rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key))
         if stored is not None:
             return await _replay(tx, row, stored, intent.wake_target)
-    return await append_new(tx, row, intent, batch_id)
+    return (await append_new(tx, row, intent, batch_id))[1]
 
 
-async def append_new(tx: Transaction, row: ProcessRow, intent: rules.EventIntent, batch_id: str) -> AppendReceipt:
-    """Append an event that is known not to be a replay."""
+async def append_new(
+    tx: Transaction, row: ProcessRow, intent: rules.EventIntent, batch_id: str
+) -> tuple[ProcessRow, AppendReceipt]:
+    """Append an event that is known not to be a replay. Returns the process as it is then, too."""
     process = processes.process_of(row)
     plan = rules.plan(intent, process, now_ms=tx.now_ms)
-    await tx.insert_event(plan.row)
-    hit(await tx.save_process(processes.with_event(row, plan.outcome, now_ms=tx.now_ms)), "processes", row.process_id)
-    if plan.outcome is not None:
-        await _release_lease(tx, row.process_id)
-    tx.notify(process_topic(row.process_id))
     target = intent.wake_target or process.wake_target
     wake = rules.wake_of(plan.row, plan.wake, target, process.provenance.caused_by)
-    delivered = None if wake is None else await _deliver(tx, wake, batch_id)
-    return AppendReceipt(rules.event_of(plan.row), wake, delivered)
+    delivered, batch = (None, None) if wake is None else await _delivery(tx, wake, batch_id)
+    written = await tx.apply_event(
+        EventWrite(plan.row, processes.with_event(row, plan.outcome, now_ms=tx.now_ms), batch)
+    )
+    tx.notify(process_topic(row.process_id))
+    if wake is not None and batch is not None:
+        tx.notify(work.queue_topic(wake.target.session_id))
+    return written.process, AppendReceipt(rules.event_of(written.event), wake, delivered)
 
 
-async def _release_lease(tx: Transaction, process_id: str) -> None:
-    """Put whoever runs an ended process out."""
-    lease = await tx.find_lease("process", process_id)
-    if lease is not None and lease.token_hash is not None:
-        await tx.save_lease(leases.released(lease))
-
-
-async def _deliver(tx: Transaction, wake: Wake, batch_id: str) -> str | None:
-    """Enqueue the wake, once per wake id; a deleted session gets nothing."""
-    target = await tx.find_session(wake.target.session_id)
-    if target is not None and target.deleted_at_ms is not None:
-        return None
-    session = await sessions.ensure(tx, (wake.target.session_id, None))
+async def _delivery(tx: Transaction, wake: Wake, batch_id: str) -> tuple[str | None, BatchRow | None]:
+    """The batch that carries a wake, and its row if it is new; a deleted session gets nothing."""
+    session = await sessions.newest(tx, wake.target.session_id)
+    if session.deleted_at_ms is not None:
+        return None, None
     known = await tx.find_sources([(session.session_key, wake.wake_id)])
     if known:
-        return known[0].batch_id
+        return known[0].batch_id, None
     intent = work_rules.check_draft("wake", rules.wake_draft(wake), GENEROUS)
-    return (await work.put(tx, session, intent, batch_id)).batch_id
+    return batch_id, work_rules.new_batch(
+        intent, batch_id=batch_id, session_key=session.session_key, family=session.family, now_ms=tx.now_ms
+    )
 
 
 async def _replay(tx: Transaction, row: ProcessRow, stored: EventRow, target: Scope | None) -> AppendReceipt:

@@ -10,15 +10,20 @@ from holdfast.operations.work import queue_topic
 from holdfast.ports import Transaction
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
+from holdfast.rows import LeaseAsk, LeaseProof
 from holdfast.rules import leases as rules
 
 
 async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: Token, ttl_ms: int) -> Lease:
     """Take a lease that is free, expired, or one's own."""
+    at_once = await tx.take_lease(LeaseAsk(*_names(resource), owner_id, rules.hash_token(token), ttl_ms))
+    if at_once is not None:
+        _tell_waiters(tx, resource)
+        return rules.lease_of(at_once, resource, token)
     place = await _place_for_claim(tx, resource)
     current = await tx.find_lease(*place)
     floor = await tx.fence_floor() if current is None else 0
-    row, lease = rules.claim(
+    row = rules.claim(
         current,
         resource,
         stored_as=place,
@@ -30,7 +35,12 @@ async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: To
     )
     await tx.save_lease(row)
     _tell_waiters(tx, resource)
-    return lease
+    return rules.lease_of(row, resource, token)
+
+
+def _names(resource: Resource) -> tuple[str | None, str | None]:
+    """The session and the process that a resource names, one of them None."""
+    return (resource.session_id, None) if isinstance(resource, OnSession) else (None, resource.process_id)
 
 
 async def _place_for_claim(tx: Transaction, resource: Resource) -> tuple[str, str]:
@@ -55,6 +65,11 @@ async def place_of(tx: Transaction, resource: Resource) -> tuple[str, str] | Non
 
 async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     """The lease with a new end, if it is still ours."""
+    proof = LeaseProof(*_names(lease.resource), rules.hash_token(lease.token), lease.fence)
+    at_once = await tx.extend_lease(proof, ttl_ms)
+    if at_once is not None:
+        _tell_waiters(tx, lease.resource)
+        return msgspec.structs.replace(lease, expires_at_ms=at_once.expires_at_ms)
     place = await place_of(tx, lease.resource)
     if place is None:
         raise LeaseLost(rules.describe(lease.resource))

@@ -86,8 +86,8 @@ async def complete(tx: Transaction, intent: event_rules.EventIntent, lease: Leas
         return rules.process_of(row)
     if lease is not None and row.status == "running":  # an ended process has no lease, and says so below
         leases.require(await tx.find_lease("process", intent.process_id), lease, tx.now_ms)
-    await events.append_new(tx, row, intent, batch_id)
-    return rules.process_of(await require(tx, intent.process_id))
+    ended, _ = await events.append_new(tx, row, intent, batch_id)
+    return rules.process_of(ended)
 
 
 async def forget_session(tx: Transaction, session_id: str) -> ProcessSessionReport:

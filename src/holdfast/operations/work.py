@@ -15,7 +15,7 @@ from holdfast.ports import Transaction
 from holdfast.records.common import Page, Token
 from holdfast.records.leases import Lease
 from holdfast.records.work import Boundary, WorkBatch, WorkClaim, WorkCompletion
-from holdfast.rows import BatchRow, SessionRow
+from holdfast.rows import BatchRow, ClaimAsk, ClaimProof, LeaseProof, SessionRow
 from holdfast.rules import leases
 from holdfast.rules import work as rules
 
@@ -61,9 +61,17 @@ async def put(tx: Transaction, session: SessionRow, intent: rules.WorkIntent, ba
 
 async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
     """Claim the next ready batches, or exactly those asked for if they are next; None if there is nothing to claim."""
+    at_once = await tx.claim_ready(_ask(request))
+    if at_once is not None:
+        return rules.claim_from(request.session_id, request.token, at_once) if at_once else None
     session = await sessions.find(tx, (request.session_id, None))
     if session is None:
         return None
+    if tx.again:
+        # The answer to an earlier run was lost, and with it perhaps a claim that only this token can prove.
+        made = await tx.batches_of_token(session.session_key, leases.hash_token(request.token))
+        if made:
+            return rules.claim_from(request.session_id, request.token, made)
     rows = await _claimable(tx, session, request)
     if not rows:
         return None
@@ -77,6 +85,23 @@ async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
     )
     hit(await tx.stamp_claim([row.enqueue_seq for row in rows], stamp), "work", stamp.claim_id, expected=len(rows))
     return rules.claim_of(request.session_id, stamp, request.token, rows)
+
+
+def _ask(request: ClaimRequest) -> ClaimAsk:
+    lease = request.lease
+    return ClaimAsk(
+        session_id=request.session_id,
+        owner_id=request.owner_id,
+        boundary=request.boundary,
+        ttl_ms=request.ttl_ms,
+        most=request.most,
+        exclusive=request.exclusive or lease is not None,
+        token_hash=leases.hash_token(request.token),
+        exactly=request.exactly,
+        lease=None
+        if lease is None
+        else LeaseProof(request.session_id, None, leases.hash_token(lease.token), lease.fence),
+    )
 
 
 async def _claimable(tx: Transaction, session: SessionRow, request: ClaimRequest) -> Sequence[BatchRow]:
@@ -119,6 +144,16 @@ async def is_claimable(
 
 async def renew(tx: Transaction, claim: WorkClaim, completion: WorkCompletion, ttl_ms: int) -> WorkClaim:
     """The claim with a later end."""
+    proof = ClaimProof(
+        completion.session_id,
+        completion.claim_id,
+        leases.hash_token(completion.token),
+        completion.fence,
+        completion.batch_ids,
+    )
+    at_once = await tx.extend_claim(proof, ttl_ms)
+    if at_once is not None:
+        return msgspec.structs.replace(claim, expires_at_ms=at_once)
     rows = await _held(tx, completion)
     seqs = rules.require_claim(completion, rows, tx.now_ms)
     stamp = rules.renewed(rows, ttl_ms=ttl_ms, now_ms=tx.now_ms)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Literal, Protocol, TypeVar
 
+from holdfast.ports.shortcuts import Shortcuts
 from holdfast.ports.tables import (
     AttachmentTables,
     GrantTables,
@@ -21,6 +22,7 @@ T = TypeVar("T")
 
 
 class Transaction(
+    Shortcuts,
     SessionTables,
     GraphTables,
     WorkTables,
@@ -88,8 +90,13 @@ class Backend(Protocol):
         """The statements that make the schema; empty where there is none."""
         ...
 
-    async def write(self, operation: Operation[T]) -> T:
-        """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
+    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+        """Run an operation in a transaction and return once it is durable; a raise leaves no trace.
+
+        `one_step` promises that the operation writes once, at its end, so that a database may let it decide on what it
+        remembers and prove that in the writing statement. `repeatable` promises that a second run finds what the first
+        one did, so that it may be run again when the answer to the first was lost.
+        """
         ...
 
     async def read(self, operation: Operation[T]) -> T:

@@ -187,6 +187,10 @@ class WorkTables(Protocol):
         """Every unsettled batch that bears this claim id, live or expired, by sequence."""
         ...
 
+    async def batches_of_token(self, session_key: int, token_hash: str) -> list[r.BatchRow]:
+        """Every unsettled batch whose claim has this token, live or expired, by sequence."""
+        ...
+
     async def stamp_claim(self, seqs: Sequence[int], claim: r.ClaimStamp) -> int:
         """Write the claim on unsettled batches. Returns the count."""
         ...
@@ -323,8 +327,11 @@ class ProcessTables(Protocol):
         """The event with this replay key."""
         ...
 
-    async def insert_event(self, row: r.EventRow) -> None:
-        """Insert."""
+    async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
+        """Insert the event and its batch, save the process and, if it ended, let go of its lease. Returns what it wrote.
+
+        Letting go empties owner and token; the fence stays. The batch gets a new sequence number.
+        """
         ...
 
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:

@@ -75,14 +75,17 @@ def describe(resource: Resource) -> str:
 def claim(
     current: LeaseRow | None, resource: Resource, *, stored_as: tuple[str, str], owner_id: str, token: Token,
     ttl_ms: int, fence_floor: int, now_ms: int,
-) -> tuple[LeaseRow, Lease]:  # fmt: skip
+) -> LeaseRow:  # fmt: skip
     """The new lease: refused while another owner's is live; its own owner may take it again, with a new token."""
     if current is not None and current.is_live(now_ms) and current.owner_id != owner_id:
         raise LeaseHeld(describe(resource), current.owner_id or "", current.expires_at_ms)
     fence = (fence_floor if current is None else current.fence) + 1
-    expires_at_ms = expiry(now_ms, ttl_ms)
-    row = LeaseRow(*stored_as, owner_id, hash_token(token), fence, now_ms, expires_at_ms)
-    return row, Lease(resource, owner_id, token, fence, now_ms, expires_at_ms)
+    return LeaseRow(*stored_as, owner_id, hash_token(token), fence, now_ms, expiry(now_ms, ttl_ms))
+
+
+def lease_of(row: LeaseRow, resource: Resource, token: Token) -> Lease:
+    """The lease as its owner gets it."""
+    return Lease(resource, row.owner_id or "", token, row.fence, row.claimed_at_ms, row.expires_at_ms)
 
 
 def holds(row: LeaseRow | None, lease: Lease, now_ms: int) -> bool:

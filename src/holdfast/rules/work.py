@@ -181,6 +181,24 @@ def claim_of(session_id: str, stamp: ClaimStamp, token: Token, rows: Sequence[Ba
     )
 
 
+def claim_from(session_id: str, token: Token, rows: Sequence[BatchRow]) -> WorkClaim:
+    """The claim that these batches bear, as its owner gets it."""
+    return claim_of(session_id, stamp_of(rows[0]), token, rows)
+
+
+def stamp_of(row: BatchRow) -> ClaimStamp:
+    """The claim that a batch bears."""
+    return ClaimStamp(
+        claim_id=row.claim_id or "",
+        owner_id=row.claim_owner or "",
+        token_hash=row.claim_token_hash or "",
+        fence=row.claim_fence,
+        claimed_at_ms=row.claimed_at_ms or 0,
+        expires_at_ms=row.claim_expires_at_ms or 0,
+        exclusive=row.claim_exclusive,
+    )
+
+
 def check_claim(field: str, value: object, limits: Limits) -> WorkCompletion:
     """A claim or its completion, as it was handed out."""
     given = checks.instance(field, value, (WorkClaim, WorkCompletion))
@@ -229,16 +247,8 @@ def may_cancel(row: BatchRow, now_ms: int) -> bool:
 
 def renewed(stamp_rows: Sequence[BatchRow], *, ttl_ms: int, now_ms: int) -> ClaimStamp:
     """The same claim with a later end; it never ends earlier than before."""
-    row = stamp_rows[0]
-    return ClaimStamp(
-        claim_id=row.claim_id or "",
-        owner_id=row.claim_owner or "",
-        token_hash=row.claim_token_hash or "",
-        fence=row.claim_fence,
-        claimed_at_ms=row.claimed_at_ms or 0,
-        expires_at_ms=max(leases.expiry(now_ms, ttl_ms), row.claim_expires_at_ms or 0),
-        exclusive=row.claim_exclusive,
-    )
+    stamp = stamp_of(stamp_rows[0])
+    return msgspec.structs.replace(stamp, expires_at_ms=max(leases.expiry(now_ms, ttl_ms), stamp.expires_at_ms))
 
 
 def batch_of(session_id: str, row: BatchRow, *, state: WorkState | None = None, now_ms: int = 0) -> WorkBatch:

@@ -23,7 +23,9 @@ class Artifacts:
         checked_kind, checked_ref, body = rules.check_artifact(
             kind, self._context.identifier("ref", ref), data, self._context.limits
         )
-        return await self._context.backend.write(lambda tx: operations.put(tx, checked_kind, checked_ref, body))
+        return await self._context.backend.write(
+            lambda tx: operations.put(tx, checked_kind, checked_ref, body), repeatable=True
+        )
 
     async def put_content(self, kind: str, data: bytes) -> str:
         """Store bytes under the ref that their content gives them, and return it.
@@ -32,7 +34,9 @@ class Artifacts:
         True
         """
         checked_kind, ref, body = rules.check_artifact(kind, None, data, self._context.limits)
-        return await self._context.backend.write(lambda tx: operations.put(tx, checked_kind, ref, body))
+        return await self._context.backend.write(
+            lambda tx: operations.put(tx, checked_kind, ref, body), repeatable=True
+        )
 
     async def get(self, kind: str, ref: str) -> Artifact | None:
         """The artifact, proven by its hash; None if there is none.

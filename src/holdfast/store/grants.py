@@ -140,7 +140,9 @@ class Leases:
         owner = self._context.identifier("owner_id", owner_id)
         ttl, token = self._context.ttl_ms(ttl_ms), self._context.token()
         return await self._context.backend.write(
-            lambda tx: lease_operations.claim(tx, wanted, owner_id=owner, token=token, ttl_ms=ttl)
+            lambda tx: lease_operations.claim(tx, wanted, owner_id=owner, token=token, ttl_ms=ttl),
+            one_step=True,
+            repeatable=True,
         )
 
     async def renew(self, lease: Lease, *, ttl_ms: int = LEASE_TTL_MS) -> Lease:
@@ -152,7 +154,9 @@ class Leases:
         """
         held = lease_rules.check_lease("lease", lease, self._context.limits)
         ttl = self._context.ttl_ms(ttl_ms)
-        return await self._context.backend.write(lambda tx: lease_operations.renew(tx, held, ttl))
+        return await self._context.backend.write(
+            lambda tx: lease_operations.renew(tx, held, ttl), one_step=True, repeatable=True
+        )
 
     async def release(self, lease: Lease) -> bool:
         """Let go of a lease; False if it was not ours any more, and then nothing changes.

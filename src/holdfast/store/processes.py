@@ -44,7 +44,7 @@ class Processes:
         'running'
         """
         registered = rules.check_registration(registration, self._context.limits)
-        return await self._context.backend.write(lambda tx: operations.register(tx, registered))
+        return await self._context.backend.write(lambda tx: operations.register(tx, registered), repeatable=True)
 
     async def get(self, process_id: str) -> Process | None:
         """The process, None if none of this id is registered.
@@ -94,7 +94,9 @@ class Processes:
         """
         checked = self._context.identifier("process_id", process_id)
         ref = rules.check_external_ref(ref, self._context.limits)
-        return await self._context.backend.write(lambda tx: operations.set_external_ref(tx, checked, ref))
+        return await self._context.backend.write(
+            lambda tx: operations.set_external_ref(tx, checked, ref), repeatable=True
+        )
 
     async def set_wait(self, process_id: str, wait: SignalWait) -> Process:
         """Say which signal a running process waits for.
@@ -129,7 +131,9 @@ class Processes:
         intent = event_rules.completion_event(checked, outcome, limits)
         held = None if lease is None else leases.check_process_lease("lease", lease, checked, limits)
         batch_id = self._context.batch_id()
-        return await self._context.backend.write(lambda tx: operations.complete(tx, intent, held, batch_id))
+        return await self._context.backend.write(
+            lambda tx: operations.complete(tx, intent, held, batch_id), one_step=True, repeatable=True
+        )
 
     async def wait(self, process_id: str, *, timeout_ms: int) -> ProcessOutcome:
         """The outcome, once there is one; `WaitTimeout` if it does not come in time.
@@ -195,7 +199,11 @@ class Events:
             checked, type, payload, replay_key=replay_key, wake_target=wake_target, limits=self._context.limits
         )
         batch_id = self._context.batch_id()
-        return await self._context.backend.write(lambda tx: event_operations.append(tx, intent, batch_id))
+        return await self._context.backend.write(
+            lambda tx: event_operations.append(tx, intent, batch_id),
+            one_step=True,
+            repeatable=intent.replay_key is not None,
+        )
 
     async def signal(
         self, process_id: str, name: str, payload: Document = None, *, replay_key: str | None = None
@@ -352,7 +360,7 @@ class Events:
         """
         checked = self._context.identifier("process_id", process_id)
         number = checks.whole("sequence", sequence)
-        await self._context.backend.write(lambda tx: event_operations.ack_wake(tx, checked, number))
+        await self._context.backend.write(lambda tx: event_operations.ack_wake(tx, checked, number), repeatable=True)
 
 
 FOLLOW_STRETCH_MS = 60_000

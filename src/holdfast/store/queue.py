@@ -32,7 +32,11 @@ class Queue:
         """
         intent = rules.check_draft("draft", draft, self._context.limits)
         batch_id = self._context.batch_id()
-        return await self._context.backend.write(lambda tx: operations.enqueue(tx, intent, batch_id))
+        return await self._context.backend.write(
+            lambda tx: operations.enqueue(tx, intent, batch_id),
+            one_step=True,
+            repeatable=intent.source_key is not None,
+        )
 
     async def claim(
         self,
@@ -60,7 +64,9 @@ class Queue:
         request = self._request(session_id, owner_id, boundary, ttl_ms, most, exclusive, lease, None)
         if most == 0:
             return None
-        return await self._context.backend.write(lambda tx: operations.claim(tx, request))
+        return await self._context.backend.write(
+            lambda tx: operations.claim(tx, request), one_step=True, repeatable=True
+        )
 
     async def claim_exactly(
         self,
@@ -83,7 +89,9 @@ class Queue:
         request = self._request(session_id, owner_id, boundary, ttl_ms, len(exactly), exclusive, lease, exactly)
         if not exactly:
             return None
-        return await self._context.backend.write(lambda tx: operations.claim(tx, request))
+        return await self._context.backend.write(
+            lambda tx: operations.claim(tx, request), one_step=True, repeatable=True
+        )
 
     def _request(  # noqa: PLR0917 - the two claims' own parameters, checked in one place
         self, session_id: object, owner_id: object, boundary: object, ttl_ms: object, most: int, exclusive: object,
@@ -114,7 +122,9 @@ class Queue:
         held = checks.instance("claim", claim, WorkClaim)
         completion = rules.check_claim("claim", held, self._context.limits)
         ttl = self._context.ttl_ms(ttl_ms)
-        return await self._context.backend.write(lambda tx: operations.renew(tx, held, completion, ttl))
+        return await self._context.backend.write(
+            lambda tx: operations.renew(tx, held, completion, ttl), one_step=True, repeatable=True
+        )
 
     async def abandon(self, claim: WorkClaim | WorkCompletion) -> int:
         """Give claimed work back at once. Returns how many batches that were still ours; the rest is passed over.

@@ -75,7 +75,7 @@ class Session:
         checked = rules.check_meta(meta, self._context.limits)
         if checked.session_id != address[0]:
             raise SessionBindingConflict(address[0], checked.session_id)
-        row = await self._context.backend.write(lambda tx: sessions.save_meta(tx, address, checked))
+        row = await self._context.backend.write(lambda tx: sessions.save_meta(tx, address, checked), repeatable=True)
         self._binding.learn(row)
 
     async def load(self, scope: ReadScope = ActivePath(), *, at: int | None = None) -> SessionView | None:  # noqa: B008 - a frozen value
@@ -176,7 +176,7 @@ class Session:
             return receipt
 
         try:
-            return await self._context.backend.write(operation)
+            return await self._context.backend.write(operation, one_step=True, repeatable=intent.turn_id is not None)
         except Exception:
             if any(latched):
                 self._binding.unbind()

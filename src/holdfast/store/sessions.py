@@ -51,7 +51,9 @@ class Sessions:
             self._context.limits,
             within="",
         )
-        row = await self._context.backend.write(lambda tx: operations.create(tx, rules.created(meta, tx.now_ms)))
+        row = await self._context.backend.write(
+            lambda tx: operations.create(tx, rules.created(meta, tx.now_ms)), repeatable=True
+        )
         return Session(self._context, session_id, row.incarnation)
 
     async def open(self, session_id: str) -> Session | None:

@@ -128,7 +128,7 @@ class Triggers:
         'daily'
         """
         intent = self._occurrence(source_type, source_key, idempotency_key, payload, source)
-        return await self._context.backend.write(lambda tx: operations.record_only(tx, intent))
+        return await self._context.backend.write(lambda tx: operations.record_only(tx, intent), repeatable=True)
 
     async def reserve(self, occurrence_id: str) -> tuple[TriggerDelivery, ...]:
         """Reserve the deliveries of an occurrence to each enabled subscription of its source; new ones are returned.

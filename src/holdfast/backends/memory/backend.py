@@ -17,6 +17,7 @@ from holdfast.backends.memory.tables import Table, Tables
 from holdfast.backends.memory.verification import MemoryVerification
 from holdfast.errors import StoreClosed
 from holdfast.ports import Clock, Operation
+from holdfast.ports.shortcuts import NoShortcuts
 from holdfast.waiting import Waiting, WaitingBackend, run_to_end
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ class MemoryHousekeeping(MemoryVerification):
         }
 
 
-class MemoryTransaction(MemorySessions, MemoryGraph, MemoryProcesses, MemoryTriggers, MemoryHousekeeping):
+class MemoryTransaction(NoShortcuts, MemorySessions, MemoryGraph, MemoryProcesses, MemoryTriggers, MemoryHousekeeping):
     """Implements `ports.Transaction` over one set of tables."""
 
     def __init__(self, tables: Tables, now_ms: int) -> None:
@@ -115,7 +116,7 @@ class MemoryBackend(WaitingBackend):
         """Memory has no schema to make."""
         return ""
 
-    async def write(self, operation: Operation[T]) -> T:
+    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
         """Run an operation alone; keep what it staged only if it returns."""
         with self._lock:
             if self._closed:

@@ -57,6 +57,19 @@ class MemoryProcesses(MemoryWork):
     async def insert_event(self, row: r.EventRow) -> None:
         self.tables.events.put((row.process_id, row.sequence), row)
 
+    async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
+        event, process = write.event, write.process
+        await self.insert_event(event)
+        await self.save_process(process)
+        if event.terminal_state is not None:
+            lease = await self.find_lease("process", process.process_id)
+            if lease is not None:
+                await self.save_lease(msgspec.structs.replace(lease, owner_id=None, token_hash=None))
+        if write.batch is None:
+            return write
+        [batch] = await self.insert_batches([write.batch])
+        return msgspec.structs.replace(write, batch=batch)
+
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         found = (
             row

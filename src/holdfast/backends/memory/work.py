@@ -55,6 +55,9 @@ class MemoryWork:
     async def claimed_batches(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
         return [row for row in self._unsettled(session_key) if row.claim_id == claim_id]
 
+    async def batches_of_token(self, session_key: int, token_hash: str) -> list[r.BatchRow]:
+        return [row for row in self._unsettled(session_key) if row.claim_token_hash == token_hash]
+
     async def stamp_claim(self, seqs: Sequence[int], claim: r.ClaimStamp) -> int:
         changes: dict[str, object] = {
             "claim_id": claim.claim_id,

@@ -70,7 +70,7 @@ class SqliteBackend(WaitingBackend):
         """The statements that make the schema."""
         return schema_text()
 
-    async def write(self, operation: Operation[T]) -> T:
+    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
         self._check_usable()
         return await self._waiting.settle(self._writer.submit(operation))

@@ -7,6 +7,14 @@ FROM leases
 WHERE kind = ?1
     AND resource = ?2
 
+-- name: release_lease
+UPDATE leases
+SET
+    owner_id = NULL,
+    token_hash = NULL
+WHERE kind = ?1
+    AND resource = ?2
+
 -- name: save_lease
 INSERT INTO leases (
     kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms

@@ -82,6 +82,17 @@ WHERE claim_id = ?2
     AND settled_state IS NULL
 ORDER BY enqueue_seq
 
+-- name: batches_of_token
+SELECT
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+FROM work
+WHERE session_key = ?1
+    AND claim_token_hash = ?2
+    AND settled_state IS NULL
+ORDER BY enqueue_seq
+
 -- name: batches_of_claims
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,

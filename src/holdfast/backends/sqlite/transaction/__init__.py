@@ -9,9 +9,10 @@ from holdfast.backends.sqlite.transaction.housekeeping import Housekeeping
 from holdfast.backends.sqlite.transaction.processes import Processes
 from holdfast.backends.sqlite.transaction.sessions import Sessions
 from holdfast.backends.sqlite.transaction.triggers import Triggers
+from holdfast.ports.shortcuts import NoShortcuts
 
 
-class SqliteTransaction(Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping):
+class SqliteTransaction(Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping, NoShortcuts):
     """One transaction on one connection."""
 
     __slots__ = ()

@@ -59,6 +59,17 @@ class Processes(Work):
         """Insert."""
         self._store("insert_event", row)
 
+    async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
+        """Insert the event and its batch, save the process and, if it ended, let go of its lease."""
+        await self.insert_event(write.event)
+        await self.save_process(write.process)
+        if write.event.terminal_state is not None:
+            self._run("release_lease", (PROCESS_LEASE, write.process.process_id))
+        if write.batch is None:
+            return write
+        [batch] = await self.insert_batches([write.batch])
+        return msgspec.structs.replace(write, batch=batch)
+
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         """Matching events, ascending."""
         bindings = msgspec.structs.asdict(filter)

@@ -50,6 +50,10 @@ class Work(Base):
         """Every unsettled batch that bears this claim id, live or expired, by sequence."""
         return self._all(r.BatchRow, "claimed_batches", (session_key, claim_id))
 
+    async def batches_of_token(self, session_key: int, token_hash: str) -> list[r.BatchRow]:
+        """Every unsettled batch whose claim has this token, live or expired, by sequence."""
+        return self._all(r.BatchRow, "batches_of_token", (session_key, token_hash))
+
     async def stamp_claim(self, seqs: Sequence[int], claim: r.ClaimStamp) -> int:
         """Write the claim on unsettled batches."""
         bindings = (
