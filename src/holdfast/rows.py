@@ -339,6 +339,13 @@ class CommitPlan(msgspec.Struct, frozen=True):
     enqueues: tuple[BatchRow, ...] = ()
 
 
+class ViewQuery(msgspec.Struct, frozen=True):
+    """The newest view of a session with the last nodes of its path, all of them if `last` is None."""
+
+    session_id: str
+    last: int | None
+
+
 class EventWrite(msgspec.Struct, frozen=True):
     """What an accepted event writes: its process as it is afterwards, and the batch that carries its wake."""
 

@@ -41,6 +41,12 @@ def queue_topic(session_id: str) -> str:
 
 async def enqueue(tx: Transaction, intent: rules.WorkIntent, batch_id: str) -> WorkBatch:
     """Put work into the queue, or give what its source key made before."""
+    at_once = await tx.enqueue_new(
+        intent.session_id, rules.new_batch(intent, batch_id=batch_id, session_key=0, family=0, now_ms=0)
+    )
+    if at_once is not None:
+        tx.notify(queue_topic(intent.session_id))
+        return rules.batch_of(intent.session_id, at_once, now_ms=tx.now_ms)
     session = await sessions.ensure(tx, (intent.session_id, None))
     return rules.batch_of(intent.session_id, await put(tx, session, intent, batch_id), now_ms=tx.now_ms)
 

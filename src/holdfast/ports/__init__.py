@@ -17,6 +17,7 @@ from holdfast.ports.tables import (
     TriggerTables,
     WorkTables,
 )
+from holdfast.rows import ViewQuery
 
 T = TypeVar("T")
 
@@ -99,8 +100,8 @@ class Backend(Protocol):
         """
         ...
 
-    async def read(self, operation: Operation[T]) -> T:
-        """Run an operation that only reads, in one snapshot."""
+    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
+        """Run an operation that only reads, in one snapshot. With `view` it says what it is going to read."""
         ...
 
     def watch(self, topic: str) -> Future[None]:

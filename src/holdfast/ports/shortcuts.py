@@ -27,6 +27,12 @@ class Shortcuts(Protocol):
         """Move the end of a lease that is proven (`rules.leases.require`)."""
         ...
 
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> r.BatchRow | None:
+        """Put a batch into the queue of a live session, if its source key is new there. Key, family and time are given.
+
+        Returns the stored row."""
+        ...
+
     async def claim_ready(self, ask: r.ClaimAsk) -> list[r.BatchRow] | None:
         """Claim the next batches that go together (`rules.work.may_claim`, `claim_prefix` and `new_claim`).
 
@@ -48,6 +54,9 @@ class NoShortcuts:
         return None
 
     async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> r.LeaseRow | None:
+        return None
+
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> r.BatchRow | None:
         return None
 
     async def claim_ready(self, ask: r.ClaimAsk) -> list[r.BatchRow] | None:

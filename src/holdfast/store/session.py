@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from holdfast.errors import SessionBindingConflict
 from holdfast.operations import commits, sessions
@@ -12,7 +12,7 @@ from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revisi
 from holdfast.records.common import Page
 from holdfast.records.graph import ActivePath, FullGraph, Node, ReadScope
 from holdfast.records.sessions import SessionMeta
-from holdfast.rows import SessionRow
+from holdfast.rows import SessionRow, ViewQuery
 from holdfast.rules import checks
 from holdfast.rules import commits as commit_rules
 from holdfast.rules import graph as graph_rules
@@ -47,8 +47,8 @@ class Session:
         self._binding.learn(row)
         return result
 
-    async def _read(self, operation: Operation[tuple[SessionRow | None, T]]) -> T:
-        row, result = await self._context.backend.read(operation)
+    async def _read(self, operation: Operation[tuple[SessionRow | None, T]], *, view: ViewQuery | None = None) -> T:
+        row, result = await self._context.backend.read(operation, view=view)
         self._binding.learn(row)
         return result
 
@@ -94,7 +94,8 @@ class Session:
             checks.optional_identifier("scope.leaf", checked.leaf, self._context.limits)
             checks.optional_whole("scope.last", checked.last)
         checks.optional_whole("at", at, least=1)
-        return await self._read(lambda tx: sessions.load(tx, address, checked, at))
+        newest = ViewQuery(address[0], checked.last) if _is_newest_path(checked, at) else None
+        return await self._read(lambda tx: sessions.load(tx, address, checked, at), view=newest)
 
     async def load_node(self, node_id: str) -> Node | None:
         """One node, None if the session has none of this id or it is tombstoned.
@@ -228,3 +229,8 @@ class Session:
         ids = checks.sequence("node_ids", node_ids, most=limits.commit_nodes)
         checked = [checks.identifier(f"node_ids[{index}]", one, limits) for index, one in enumerate(ids)]
         return await self._write(lambda tx: commits.tombstone(tx, address, checked))
+
+
+def _is_newest_path(scope: ReadScope, at: int | None) -> TypeGuard[ActivePath]:
+    """Whether a load reads the path to the newest leaf, which one statement can fetch."""
+    return isinstance(scope, ActivePath) and scope.leaf is None and at is None

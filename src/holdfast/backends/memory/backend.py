@@ -18,6 +18,7 @@ from holdfast.backends.memory.verification import MemoryVerification
 from holdfast.errors import StoreClosed
 from holdfast.ports import Clock, Operation
 from holdfast.ports.shortcuts import NoShortcuts
+from holdfast.rows import ViewQuery
 from holdfast.waiting import Waiting, WaitingBackend, run_to_end
 
 T = TypeVar("T")
@@ -134,7 +135,7 @@ class MemoryBackend(WaitingBackend):
         self._signals.publish(tx.topics)
         return result
 
-    async def read(self, operation: Operation[T]) -> T:
+    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
         """Run an operation alone; whatever it staged is dropped."""
         with self._lock:
             if self._closed:

@@ -10,17 +10,21 @@ from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
 from holdfast.backends.postgres.connecting import Address
+from holdfast.backends.postgres.foresight import ClockNeeded, Foresight, Unforeseen
+from holdfast.backends.postgres.gathering import gather
 from holdfast.backends.postgres.link import Connection, Counter, Link, statements_of
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.looping import LoopThread
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
+from holdfast.backends.postgres.remembered import Remembered
 from holdfast.backends.postgres.transaction import Families, PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
-from holdfast.errors import HoldfastError, InvalidRequest, StoreClosed, Unavailable
+from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
+from holdfast.rows import ViewQuery
 from holdfast.waiting import AsyncWaiting, Signals
 
 T = TypeVar("T")
@@ -36,12 +40,17 @@ GRACE_S = 5.0
 
 
 class Attempt:
-    """How far one run of an operation came."""
+    """How far the runs of one operation came.
 
-    __slots__ = ("committing",)
+    `committing` says that the last run may have been applied, `again` that an earlier one may have been.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("again", "committing", "repeatable")
+
+    def __init__(self, *, repeatable: bool) -> None:
+        self.repeatable = repeatable
         self.committing = False
+        self.again = False
 
 
 class PostgresBackend:
@@ -67,6 +76,7 @@ class PostgresBackend:
         self._process_id = os.getpid()
         self._texts = statements_of(options.schema)
         self._families = Families()
+        self._remembered = Remembered(clock)
         self._counter = Counter()
         self._waiting = AsyncWaiting()
         self._signals = Signals()
@@ -136,21 +146,40 @@ class PostgresBackend:
 
     # Operations.
 
-    async def write(self, operation: Operation[T]) -> T:
-        """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
-        return await self._run(operation, writes=True)
+    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+        """Run an operation in a transaction and return once it is durable; a raise leaves no trace.
 
-    async def read(self, operation: Operation[T]) -> T:
-        """Run an operation that only reads, in one snapshot."""
-        return await self._run(operation, writes=False)
+        One that writes in one step is first tried without a transaction, on what is remembered (see `foresight`).
+        """
+        attempt = Attempt(repeatable=repeatable)
 
-    async def _run(self, operation: Operation[T], *, writes: bool) -> T:
+        async def run() -> tuple[T, list[str]]:
+            answer = await self._one_step(operation, attempt) if one_step and not attempt.again else None
+            return await self._attempt(operation, attempt, writes=True) if answer is None else answer
+
+        return await self._run(run, attempt)
+
+    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
+        """Run an operation that only reads, in one snapshot. What it says it will read comes in one statement."""
+        attempt = Attempt(repeatable=False)
+
+        async def run() -> tuple[T, list[str]]:
+            answer = None if view is None or self._pooled else await self._gathered(operation, view)
+            return await self._attempt(operation, attempt, writes=False) if answer is None else answer
+
+        return await self._run(run, attempt)
+
+    async def _run(self, call: Callable[[], Awaitable[tuple[T, list[str]]]], attempt: Attempt) -> T:
         self._check_usable()
         self._active += 1
         self._idle.clear()
         try:
-            attempt = Attempt()
-            result, topics = await self._retried(lambda: self._attempt(operation, writes, attempt), attempt)
+            result, topics = await self._retried(call, attempt)
+        except Unavailable as error:
+            if attempt.again and error.outcome == "not_applied":
+                # Looking whether the first run was applied has failed.
+                raise Unavailable(str(error), outcome="unknown") from error
+            raise
         finally:
             self._active -= 1
             if self._active == 0:
@@ -162,7 +191,7 @@ class PostgresBackend:
         return result
 
     async def _retried(self, call: Callable[[], Awaitable[T]], attempt: Attempt | None = None) -> T:
-        """What the call gives, tried again while nothing was applied and there is hope."""
+        """What the call gives, tried again while nothing was applied, or a second run finds what was."""
         tried = 0
         wait_s = RETRY_FIRST_S
         while True:
@@ -172,7 +201,9 @@ class PostgresBackend:
             except DriverFailure as failure:
                 trouble = trouble_of(failure.cause)
                 if attempt is not None and attempt.committing and is_in_doubt(failure.cause):
-                    raise translated(failure.cause, self._address.label, "unknown") from failure.cause
+                    if not attempt.repeatable:
+                        raise translated(failure.cause, self._address.label, "unknown") from failure.cause
+                    attempt.again = True
                 if trouble is Trouble.LOST:
                     # The server may have gone, and every connection with it.
                     await self._connections.distrust()
@@ -182,13 +213,78 @@ class PostgresBackend:
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # noqa: S311
             wait_s = min(wait_s * 2, RETRY_LONGEST_S)
 
-    async def _attempt(self, operation: Operation[T], writes: bool, attempt: Attempt) -> tuple[T, list[str]]:
+    async def _one_step(self, operation: Operation[T], attempt: Attempt) -> tuple[T, list[str]] | None:
+        """Run an operation once without a transaction; None if it needs one, and then there is no trace of it."""
+        attempt.committing = False
+        connection = await self._connections.acquire()
+        link = self._link(connection)
+        foresight = self._foresight(link, None)
+        try:
+            if self._pooled:
+                # Behind a pooler, the two messages of one statement reach the same server only in a transaction.
+                await link.control("begin_write")
+            try:
+                result = await operation(foresight)
+            except ClockNeeded:
+                [(server_ms,)] = await link.all("now_ms")
+                foresight = self._foresight(link, server_ms)
+                result = await operation(foresight)
+            if self._pooled:
+                await link.commit()
+        except (Unforeseen, HoldfastError) as error:
+            await self._end_step(link)
+            if foresight.done or isinstance(error, DurabilityUncertain):
+                raise
+            return None
+        except DriverFailure as failure:
+            attempt.committing = foresight.proving
+            if is_in_doubt(failure.cause):
+                await self._connections.discard(connection)
+            else:
+                await self._end_step(link)
+            raise
+        except BaseException:
+            await self._connections.discard(connection)
+            raise
+        await self._connections.release(connection)
+        return result, foresight.topics
+
+    async def _end_step(self, link: Link) -> None:
+        """Give the connection of a step back that wrote nothing."""
+        if self._pooled:
+            await self._recover(link, in_doubt=False)
+        else:
+            await self._connections.release(link.connection)
+
+    def _foresight(self, link: Link, server_ms: int | None) -> Any:
+        test_ms = None if self._clock is None else self._clock.now_ms()
+        return Foresight(link, self._remembered, test_ms=test_ms, server_ms=server_ms)
+
+    async def _gathered(self, operation: Operation[T], view: ViewQuery) -> tuple[T, list[str]] | None:
+        """Run an operation that reads a view on what one statement gave; None if it needs a transaction."""
+        connection = await self._connections.acquire()
+        link = self._link(connection)
+        try:
+            gathered: Any = await gather(link, view, self._remembered)
+        except Unforeseen:
+            await self._connections.release(connection)
+            return None
+        except BaseException:
+            await self._connections.discard(connection)
+            raise
+        await self._connections.release(connection)
+        try:
+            return await operation(gathered), []
+        except Unforeseen:
+            return None
+
+    async def _attempt(self, operation: Operation[T], attempt: Attempt, *, writes: bool) -> tuple[T, list[str]]:
         """Run an operation once: afterwards it is durable, or there is no trace of it, or the commit is in doubt."""
         attempt.committing = False
         connection = await self._connections.acquire()
         link = self._link(connection)
         try:
-            transaction = await self._begin(link, writes)
+            transaction = await self._begin(link, writes, again=attempt.again)
             result = await operation(transaction)
             attempt.committing = writes
             await link.commit()
@@ -204,9 +300,18 @@ class PostgresBackend:
             await self._connections.discard(connection)
             raise
         await self._connections.release(connection)
+        self._remember(transaction)
         return result, transaction.topics
 
-    async def _begin(self, link: Link, writes: bool) -> PostgresTransaction:
+    def _remember(self, transaction: PostgresTransaction) -> None:
+        for session, revision in transaction.seen.heads:
+            self._remembered.learn_head(session, revision)
+        for process in transaction.seen.processes:
+            self._remembered.learn_process(process)
+        for lease in transaction.seen.leases:
+            self._remembered.learn_lease(lease)
+
+    async def _begin(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
         await link.control("begin_write" if writes else "begin_read")
         now_ms = 0
         if self._limits_each_time:
@@ -216,7 +321,8 @@ class PostgresBackend:
             [(now_ms,)] = await link.all("now_ms")
         if self._clock is not None:
             now_ms = self._clock.now_ms()
-        return PostgresTransaction(link, now_ms, self._families, self._options.schema, writes=writes)
+        self._remembered.learn_clock(now_ms)
+        return PostgresTransaction(link, now_ms, self._families, self._options.schema, writes=writes, again=again)
 
     async def _recover(self, link: Link, *, in_doubt: bool) -> None:
         """Take everything back and keep the connection, or drop it with all that it did."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
 from holdfast.errors import DurabilityUncertain, Unavailable
 from holdfast.statements import Statements, load_statements
+
+T = TypeVar("T")
 
 Values: TypeAlias = tuple[Any, ...]
 
@@ -85,19 +88,26 @@ class Link:
 
     async def commit(self) -> None:
         """Make the transaction durable, or say that it is not."""
-        warnings: list[str] = []
+        if await self._heeding(self.script(self.texts["commit"])) != "COMMIT":
+            raise Unavailable("the server gave the transaction up: retry")
+
+    async def write_at_once(self, name: str, *bindings: Any) -> list[Values]:
+        """Run a statement that is a transaction of its own, and say what it returned once it is durable."""
+        return await self._heeding(self.all(name, *bindings))
+
+    async def _heeding(self, committing: Awaitable[T]) -> T:
+        """What a commit answers, unless the server warns: it does when somebody ended its wait for a standby."""
+        warnings: list[object] = []
 
         def heed(_: object, message: Any) -> None:
             if getattr(message, "severity_en", None) == "WARNING":
-                warnings.append(str(getattr(message, "message", "")))
+                warnings.append(message)
 
         self.connection.add_log_listener(heed)
         try:
-            status = await self.script(self.texts["commit"])
+            answer = await committing
         finally:
             self.connection.remove_log_listener(heed)
-        if status != "COMMIT":
-            raise Unavailable("the server gave the transaction up: retry")
         if warnings:
-            # The server warns at a commit when somebody ended its wait for a standby.
             raise DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")
+        return answer

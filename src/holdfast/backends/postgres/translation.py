@@ -74,6 +74,9 @@ REFUSALS: Final = (
 )
 """What is wrong with the call."""
 
+DAMAGED_TEXT: Final = ("22021", "22P02", "22P05", "22023")
+"""What the server says when stored text is no JSON."""
+
 DAMAGE: Final = (
     ("23505", "stored rows contradict each other"),
     ("23", "stored rows contradict each other"),

@@ -20,6 +20,7 @@ from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import SqliteOptions
+from holdfast.rows import ViewQuery
 from holdfast.waiting import Waiting, WaitingBackend
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ class SqliteBackend(WaitingBackend):
         self._check_usable()
         return await self._waiting.settle(self._writer.submit(operation))
 
-    async def read(self, operation: Operation[T]) -> T:
+    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""
         self._check_usable()
         readers = self._readers

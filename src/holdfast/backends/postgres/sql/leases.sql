@@ -15,6 +15,14 @@ WHERE kind = $1::text
     AND resource = $2::text
 FOR UPDATE
 
+-- name: release_lease
+UPDATE {schema}.leases
+SET
+    owner_id = NULL,
+    token_hash = NULL
+WHERE kind = $1::text
+    AND resource = $2::text
+
 -- name: save_lease
 INSERT INTO {schema}.leases (
     kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms

@@ -140,6 +140,19 @@ WHERE family = $1::bigint
 ORDER BY enqueue_seq
 FOR UPDATE
 
+-- name: batches_of_token
+SELECT
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+FROM {schema}.work
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND claim_id IS NOT NULL
+    AND claim_token_hash = $3::text
+    AND settled_state IS NULL
+ORDER BY enqueue_seq
+
 -- name: find_places
 SELECT
     enqueue_seq, family, session_key

@@ -11,9 +11,12 @@ from holdfast.backends.postgres.transaction.processes import Processes
 from holdfast.backends.postgres.transaction.sessions import Sessions
 from holdfast.backends.postgres.transaction.triggers import Triggers
 from holdfast.backends.postgres.transaction.verification import Verification
+from holdfast.ports.shortcuts import NoShortcuts
 
 
-class PostgresTransaction(Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping, Verification):
+class PostgresTransaction(
+    Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping, Verification, NoShortcuts
+):
     """One transaction on one connection."""
 
     __slots__ = ()

@@ -41,6 +41,14 @@ NO_FAMILY: Final = 0
 """Of a session that does not exist: it owns nothing."""
 
 
+class Seen(msgspec.Struct):
+    """What a transaction leaves behind, as later ones may count on it once it is durable."""
+
+    heads: list[tuple[r.SessionRow, r.RevisionRow | None]] = []
+    processes: list[r.ProcessRow] = []
+    leases: list[r.LeaseRow] = []
+
+
 class Families:
     """Which family a session belongs to, which never changes."""
 
@@ -78,9 +86,13 @@ def columns_of(rows: Sequence[r.Row], count: int, *, first: int = 0) -> list[lis
 class Base:
     """What every family of tables builds on."""
 
-    __slots__ = ("_families", "_link", "_locked_families", "_now_ms", "_places", "_schema", "_writes", "topics")
+    __slots__ = (
+        "_families", "_link", "_locked_families", "_now_ms", "_places", "_schema", "_writes", "again", "seen", "topics",
+    )  # fmt: skip
 
-    def __init__(self, link: Link, now_ms: int, families: Families, schema: str, *, writes: bool) -> None:
+    def __init__(
+        self, link: Link, now_ms: int, families: Families, schema: str, *, writes: bool, again: bool = False
+    ) -> None:
         self._link = link
         self._now_ms = now_ms
         self._families = families
@@ -88,7 +100,9 @@ class Base:
         self._writes = writes
         self._locked_families: set[int] = set()
         self._places: dict[int, tuple[int, int]] = {}
+        self.again = again
         self.topics: list[str] = []
+        self.seen = Seen()
 
     @property
     def now_ms(self) -> int:

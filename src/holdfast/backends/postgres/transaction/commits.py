@@ -73,6 +73,7 @@ class Commits(Graph, Work):
         )
         if written != 1:
             raise Corrupt("sessions", str(session.session_key), "the head is missing")
+        self.seen.heads.append((session, revision))
 
 
 def _first(kind: type[Any], found: list[tuple[Any, ...]]) -> Any:

@@ -33,15 +33,8 @@ class Graph(Base):
         if last is not None and last <= 0:
             return []
         family = await self._family(leaf_key >> r.POSITION_BITS)
-        path = await self._all(r.NodeRow, "read_path", family, leaf_key, LARGEST_INTEGER if last is None else last)
-        for node in path:
-            if node.parent_key is None:
-                continue
-            if node.parent_key >= node.node_key:
-                raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is not older than itself")
-            if node.parent_id is None:
-                raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is missing")
-        return path
+        most = LARGEST_INTEGER if last is None else last
+        return proven_path(await self._all(r.NodeRow, "read_path", family, leaf_key, most))
 
     async def read_nodes(
         self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
@@ -109,6 +102,18 @@ class Graph(Base):
         await self._lock_family(family)
         [(revisions, hashes, blobs)] = await self._values("blob_census", family)
         return revisions, hashes, blobs
+
+
+def proven_path(path: list[r.NodeRow]) -> list[r.NodeRow]:
+    """The path, if every node on it has its parent, and an older one."""
+    for node in path:
+        if node.parent_key is None:
+            continue
+        if node.parent_key >= node.node_key:
+            raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is not older than itself")
+        if node.parent_id is None:
+            raise Corrupt("nodes", str(node.node_key), f"its parent {node.parent_key} is missing")
+    return path
 
 
 def places_of(segments: Sequence[r.Segment]) -> tuple[list[int], list[int], list[int]]:

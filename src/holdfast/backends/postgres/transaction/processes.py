@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import Base
+from holdfast.backends.postgres.transaction.work import Work
 
 PROCESS_LEASE = "process"
 """The kind of a process's lease; its resource is the process's id."""
 
 
-class Processes(Base):
+class Processes(Work):
     """Processes and their events."""
 
     __slots__ = ()
@@ -19,6 +21,7 @@ class Processes(Base):
 
     async def insert_process(self, row: r.ProcessRow) -> None:
         await self._store("insert_process", row)
+        self.seen.processes.append(row)
 
     async def save_process(self, row: r.ProcessRow) -> int:
         return await self._store("save_process", row)
@@ -52,6 +55,17 @@ class Processes(Base):
 
     async def insert_event(self, row: r.EventRow) -> None:
         await self._store("insert_event", row)
+
+    async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
+        await self.insert_event(write.event)
+        await self.save_process(write.process)
+        self.seen.processes.append(write.process)
+        if write.event.terminal_state is not None:
+            await self._run("release_lease", PROCESS_LEASE, write.process.process_id)
+        if write.batch is None:
+            return write
+        [batch] = await self.insert_batches([write.batch])
+        return msgspec.structs.replace(write, batch=batch)
 
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         bindings = (filter.process_id, filter.after, filter.limit)

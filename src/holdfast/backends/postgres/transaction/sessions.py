@@ -29,6 +29,7 @@ class Sessions(Base):
         assert stored is not None
         # Harmless if this is taken back: the key is never used again.
         self._families.learn([(stored.session_key, stored.family)])
+        self.seen.heads.append((stored, None))
         return stored
 
     async def save_session(self, row: r.SessionRow) -> int:

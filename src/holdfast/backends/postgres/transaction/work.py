@@ -71,6 +71,9 @@ class Work(Base):
         name = self._locking("claimed_batches", "lock_claimed_batches")
         return await self._batches(name, await self._family(session_key), session_key, claim_id)
 
+    async def batches_of_token(self, session_key: int, token_hash: str) -> list[r.BatchRow]:
+        return await self._batches("batches_of_token", await self._family(session_key), session_key, token_hash)
+
     async def stamp_claim(self, seqs: Sequence[int], claim: r.ClaimStamp) -> int:
         return await self._run(
             "stamp_claim",
@@ -112,6 +115,7 @@ class Work(Base):
 
     async def save_lease(self, row: r.LeaseRow) -> None:
         await self._store("save_lease", row)
+        self.seen.leases.append(row)
 
     async def drop_lease(self, kind: str, resource: str) -> None:
         await self._run("drop_leases", kind, [resource])

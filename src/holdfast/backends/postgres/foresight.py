@@ -1,0 +1,425 @@
+"""An operation decides on what is remembered, and the statement that writes proves that it still stands.
+
+The operation runs as it would in a transaction, but reads what this process saw last, looks once at what it never saw,
+and hopes that new names are free. Its one write is a statement that holds all of that as guards. If they fail, nothing
+was written: the operation runs again, in a transaction, and what it says then is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.remembered import Head, Remembered
+from holdfast.backends.postgres.transaction.base import columns_of, fetched
+from holdfast.backends.postgres.transaction.commits import BLOB_COLUMNS, USAGE_COLUMNS
+from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS, places_of
+from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, trouble_of
+
+CREATED_AT = r.NodeRow.__struct_fields__.index("created_at_ms")
+
+OUT_OF_RANGE = "22003"
+"""The SQLSTATE of a counter that would not fit: the rule says so better."""
+
+
+class Unforeseen(Exception):
+    """Things are not as they were remembered, or were never seen: the operation needs a transaction."""
+
+
+class ClockNeeded(Exception):
+    """What the operation writes says the time in its own words, so that the time must be known before."""
+
+
+class Now(int):
+    """The reading that the statement will take of the clock; its value is an estimate until then."""
+
+
+class Foresight:
+    """What an operation of one step may read and write; anything else needs a transaction."""
+
+    again = False
+
+    def __init__(self, link: Link, remembered: Remembered, *, test_ms: int | None, server_ms: int | None) -> None:
+        self._link = link
+        self._remembered = remembered
+        self._given_ms = server_ms if test_ms is None else test_ms
+        self._now_ms = Now(remembered.estimate_ms()) if self._given_ms is None else self._given_ms
+        self._heads: dict[int, Head] = {}
+        self._hoped_nodes: list[str] = []
+        self._held: tuple[r.BatchRow, ...] = ()
+        self._lease: r.LeaseRow | None = None
+        self._query: r.CommitQuery | None = None
+        self.proving = False
+        self.done = False
+        self.topics: list[str] = []
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Unforeseen(name)
+
+    @property
+    def now_ms(self) -> int:
+        """The reading of the clock, or before the statement an estimate of it."""
+        return self._now_ms
+
+    def notify(self, topic: str) -> None:
+        """Wake those who wait on a topic, once and after the statement is durable."""
+        self.topics.append(topic)
+
+    async def _prove(self, name: str, *bindings: Any) -> list[Any]:
+        """Run the writing statement. No row says that nothing was written."""
+        self.proving = True
+        try:
+            found = await self._link.write_at_once(name, *bindings)
+        except DriverFailure as failure:
+            if trouble_of(failure.cause) is Trouble.RACE or state_of(failure.cause) == OUT_OF_RANGE:
+                self.proving = False
+                raise Unforeseen(name) from failure.cause
+            raise
+        if not found:
+            self.proving = False
+            raise Unforeseen(name)
+        self.done = True
+        return found
+
+    def _learn_clock(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._remembered.learn_clock(now_ms)
+
+    # What is remembered, or looked at once.
+
+    async def find_session(self, session_id: str) -> r.SessionRow | None:
+        head = self._remembered.sessions.get(session_id) or await self._glance(session_id)
+        self._heads[head.session.session_key] = head
+        return head.session
+
+    async def _glance(self, session_id: str) -> Head:
+        found = await self._link.all("glance_session", session_id)
+        if not found:
+            raise Unforeseen("a new session")
+        [sessions, heads] = found[0]
+        head = Head(fetched(r.SessionRow, sessions[0]), fetched(r.RevisionRow, heads[0]) if heads else None)
+        self._remembered.learn_head(head.session, head.revision)
+        return head
+
+    async def find_process(self, process_id: str) -> r.ProcessRow | None:
+        known = self._remembered.processes.get(process_id)
+        if known is None:
+            found = await self._link.all("find_process", process_id)
+            if not found:
+                raise Unforeseen("a process that does not exist")
+            known = fetched(r.ProcessRow, found[0])
+            self._remembered.learn_process(known)
+        return known
+
+    async def find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
+        known = self._remembered.leases.get((kind, resource))
+        if known is None:
+            raise Unforeseen("a lease that was not seen")
+        self._lease = known
+        return known
+
+    async def find_replay(self, process_id: str, replay_key: str) -> r.EventRow | None:
+        return None
+
+    async def find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
+        return []
+
+    async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
+        """Nothing: the statement adds to what there is, and fails if the sum does not fit."""
+        return []
+
+    async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
+        head = self._heads[query.session.session_key]
+        self._query = query
+        parent = _parent_of(head)
+        nodes = () if parent is None or parent.node_id not in query.node_ids else (parent,)
+        self._hoped_nodes = [node_id for node_id in query.node_ids if not nodes or node_id != nodes[0].node_id]
+        self._held = tuple(row for claim_id in query.claim_ids for row in self._claim(query.session, claim_id))
+        lease = await self.find_lease("session", str(query.session.session_key)) if query.with_lease else None
+        return r.CommitFacts(
+            head=head.revision,
+            nodes=nodes,
+            hashes=_refs_of(head),
+            batches=self._held,
+            attachment_ids=frozenset(query.attachment_ids),
+            lease=lease,
+        )
+
+    def _claim(self, session: r.SessionRow, claim_id: str) -> tuple[r.BatchRow, ...]:
+        rows = self._remembered.claims.get((session.session_key, claim_id))
+        if rows is None:
+            raise Unforeseen("a claim that was not seen")
+        return rows
+
+    # What is written, with its guards.
+
+    async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
+        session, revision, query = plan.session, plan.revision, self._query
+        assert query is not None, "facts are loaded before they are decided on"
+        before = self._heads[session.session_key].session
+        others = sorted(
+            {(row.family, row.session_key) for row in plan.enqueues} - {(session.family, session.session_key)}
+        )
+        sourced = [row for row in plan.enqueues if row.source_key is not None]
+        lease = self._lease if query.with_lease else None
+        new_ids = {row.node_id for row in plan.nodes}
+        nodes = columns_of(plan.nodes, NODE_COLUMNS)
+        nodes[CREATED_AT] = [self._unless_now(at_ms) for at_ms in nodes[CREATED_AT]]
+        try:
+            found = await self._prove(
+                "commit_at_once",
+                session.family,
+                session.session_key,
+                self._given_ms,
+                before.revision,
+                before.node_count,
+                before.epoch,
+                revision.turn_id,
+                *places_of(query.segments),
+                [node_id for node_id in self._hoped_nodes if node_id in new_ids],
+                [row.enqueue_seq for row in self._held],
+                [row.claim_id for row in self._held],
+                [row.claim_token_hash for row in self._held],
+                [row.claim_fence for row in self._held],
+                None if lease is None else lease.resource,
+                None if lease is None else lease.token_hash,
+                None if lease is None else lease.fence,
+                list(plan.attachment_ids),
+                [family for family, _ in others],
+                [key for _, key in others],
+                [row.family for row in sourced],
+                [row.session_key for row in sourced],
+                [row.source_key for row in sourced],
+                session.revision,
+                session.node_count,
+                session.epoch,
+                revision.fingerprint,
+                revision.leaf_key,
+                revision.leaf_id,
+                revision.checkpoint_ref,
+                revision.refs,
+                revision.body,
+                *nodes,
+                # In the order of their keys, so that two sessions of a family that store the same do not deadlock.
+                *columns_of(sorted(plan.blobs, key=lambda blob: blob.hash), BLOB_COLUMNS),
+                *columns_of(plan.usage, USAGE_COLUMNS),
+                *drafts_of(plan.enqueues),
+            )
+        except Unforeseen:
+            self._remembered.sessions.drop(session.session_id)
+            raise
+        self._learn_clock(found[0][0])
+        for row in self._held:
+            self._remembered.claims.drop((row.session_key, row.claim_id or ""))
+        self._remembered.learn_head(
+            msgspec.structs.replace(session, changed_at_ms=self._now_ms),
+            msgspec.structs.replace(revision, committed_at_ms=self._now_ms),
+        )
+
+    def _unless_now(self, at_ms: int) -> int | None:
+        """The time, or None for the one that the statement reads."""
+        return None if isinstance(at_ms, Now) else at_ms
+
+    async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
+        event, process, batch = write.event, write.process, write.batch
+        if event.wake is not None and self._given_ms is None:
+            raise ClockNeeded
+        before = await self.find_process(process.process_id)
+        assert before is not None, "a process is found before it is decided on"
+        lease = self._lease
+        try:
+            found = await self._prove(
+                "append_at_once",
+                process.process_id,
+                self._given_ms,
+                before.status,
+                before.registration_hash,
+                before.wake_session_id,
+                before.wake_frame_id,
+                before.event_count if event.wake is not None else None,
+                None if lease is None else lease.token_hash,
+                None if lease is None else lease.fence,
+                event.type,
+                event.payload_hash,
+                event.replay_key,
+                event.terminal_state,
+                event.wake,
+                event.payload,
+                process.outcome if event.terminal_state is not None else None,
+                *_draft_of(batch),
+            )
+        except Unforeseen:
+            self._remembered.processes.drop(process.process_id)
+            if batch is not None:
+                self._forget_session(batch.session_key)
+            raise
+        *columns, enqueue_seq = found[0]
+        after = fetched(r.ProcessRow, columns)
+        self._learn_clock(after.updated_at_ms)
+        self._remembered.learn_process(after)
+        if event.terminal_state is not None:
+            self._remembered.leases.drop(("process", process.process_id))
+        return r.EventWrite(
+            msgspec.structs.replace(event, sequence=after.event_count, occurred_at_ms=after.updated_at_ms),
+            after,
+            None if batch is None else msgspec.structs.replace(batch, enqueue_seq=enqueue_seq),
+        )
+
+    def _forget_session(self, session_key: int) -> None:
+        head = self._heads.get(session_key)
+        if head is not None:
+            self._remembered.sessions.drop(head.session.session_id)
+
+    # What the statement itself decides.
+
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> r.BatchRow | None:
+        [values] = await self._prove(
+            "enqueue_at_once",
+            session_id,
+            self._given_ms,
+            row.batch_id,
+            row.source_key,
+            row.draft_hash,
+            row.delivery,
+            row.slot,
+            row.merge_key,
+            row.available_at_ms,
+            row.payloads,
+        )
+        stored = fetched(r.BatchRow, values)
+        self._learn_clock(stored.enqueued_at_ms)
+        return stored
+
+    async def claim_ready(self, ask: r.ClaimAsk) -> list[r.BatchRow] | None:
+        [(ready, values)] = await self._prove(
+            "claim_at_once",
+            ask.session_id,
+            self._given_ms,
+            ask.owner_id,
+            ask.boundary,
+            ask.most,
+            int(ask.exclusive),
+            ask.token_hash,
+            ask.ttl_ms,
+            None if ask.exactly is None else list(ask.exactly),
+            None if ask.lease is None else ask.lease.token_hash,
+            None if ask.lease is None else ask.lease.fence,
+        )
+        rows = [fetched(r.BatchRow, one) for one in values]
+        if rows:
+            self._learn_clock(rows[0].claimed_at_ms or 0)
+            self._remembered.learn_claim(rows)
+        elif ready or ask.lease is not None:
+            # There is something, or a lease to be proven: why nothing was claimed is for the rule to say.
+            self.proving = self.done = False
+            raise Unforeseen("nothing was claimed")
+        return rows
+
+    async def extend_claim(self, proof: r.ClaimProof, ttl_ms: int) -> int | None:
+        [(expires_at_ms,)] = await self._prove(
+            "extend_claim_at_once",
+            proof.session_id,
+            self._given_ms,
+            proof.claim_id,
+            proof.token_hash,
+            proof.fence,
+            list(proof.batch_ids),
+            ttl_ms,
+        )
+        return int(expires_at_ms)
+
+    async def take_lease(self, ask: r.LeaseAsk) -> r.LeaseRow | None:
+        name = "take_process_lease_at_once" if ask.session_id is None else "take_session_lease_at_once"
+        resource = ask.process_id if ask.session_id is None else ask.session_id
+        [values] = await self._prove(name, resource, self._given_ms, ask.owner_id, ask.token_hash, ask.ttl_ms)
+        row = fetched(r.LeaseRow, values)
+        self._learn_clock(row.claimed_at_ms)
+        self._remembered.learn_lease(row)
+        return row
+
+    async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> r.LeaseRow | None:
+        [values] = await self._prove(
+            "extend_lease_at_once",
+            proof.session_id,
+            proof.process_id,
+            self._given_ms,
+            proof.token_hash,
+            proof.fence,
+            ttl_ms,
+        )
+        row = fetched(r.LeaseRow, values)
+        self._remembered.learn_lease(row)
+        return row
+
+
+def drafts_of(rows: Sequence[r.BatchRow]) -> list[list[Any]]:
+    """What new batches are born with, as arrays, without their times."""
+    return [
+        [row.batch_id for row in rows],
+        [row.session_key for row in rows],
+        [row.family for row in rows],
+        [row.source_key for row in rows],
+        [row.draft_hash for row in rows],
+        [row.delivery for row in rows],
+        [row.slot for row in rows],
+        [row.merge_key for row in rows],
+        [row.available_at_ms for row in rows],
+        [row.payloads for row in rows],
+    ]
+
+
+def _draft_of(batch: r.BatchRow | None) -> Sequence[Any]:
+    """The batch of a wake, its family and session first."""
+    if batch is None:
+        return [None] * 10
+    return (
+        batch.family,
+        batch.session_key,
+        batch.batch_id,
+        batch.source_key,
+        batch.draft_hash,
+        batch.delivery,
+        batch.slot,
+        batch.merge_key,
+        batch.available_at_ms,
+        batch.payloads,
+    )
+
+
+def _parent_of(head: Head) -> r.NodeRow | None:
+    """The head's leaf, known well enough to be a parent: a node never goes, but it may have been hidden since."""
+    revision = head.revision
+    if revision is None or revision.leaf_key is None or revision.leaf_id is None:
+        return None
+    return r.NodeRow(
+        node_key=revision.leaf_key,
+        session_key=revision.leaf_key >> r.POSITION_BITS,
+        epoch=revision.epoch,
+        node_id=revision.leaf_id,
+        parent_key=None,
+        kind="",
+        frame_id=None,
+        caused_by=None,
+        created_at_ms=0,
+        payload=b"null",
+        mark=r.VACUUMED,
+        revision=None,
+    )
+
+
+def _refs_of(head: Head) -> frozenset[str]:
+    """The contents that are certainly stored, because the head needs them."""
+    if head.revision is None:
+        return frozenset()
+    try:
+        return frozenset(msgspec.json.decode(head.revision.refs, type=list[str]))
+    except msgspec.DecodeError as error:
+        raise Unforeseen("refs that do not decode") from error
+
+
+# Built now, by one thread: msgspec shows other threads what it has half built when it first meets a type.
+msgspec.json.Decoder(list[str])

@@ -1,0 +1,66 @@
+"""What the view of a session shows comes in one statement, and so in one snapshot; the operation reads it from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from holdfast import rows as r
+from holdfast.backends.postgres.foresight import Unforeseen
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.remembered import Remembered
+from holdfast.backends.postgres.transaction.base import LARGEST_INTEGER, fetched
+from holdfast.backends.postgres.transaction.graph import proven_path
+from holdfast.backends.postgres.translation import DAMAGED_TEXT, DriverFailure, state_of
+
+
+class Gathered:
+    """What an operation that reads one session's newest view may ask; anything else needs a transaction."""
+
+    def __init__(self, found: Sequence[Sequence[Sequence[object]]], last: int | None, now_ms: int) -> None:
+        sessions, heads, path, blobs, ledger = found
+        self.session = fetched(r.SessionRow, sessions[0]) if sessions else None
+        self.head = fetched(r.RevisionRow, heads[0]) if heads else None
+        self._path = proven_path([fetched(r.NodeRow, values) for values in path])
+        self._blobs = [fetched(r.BlobRow, values) for values in blobs]
+        self._ledger = [fetched(r.UsageRow, values) for values in ledger]
+        self._last = last
+        self.now_ms = now_ms
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Unforeseen(name)
+
+    async def find_session(self, session_id: str) -> r.SessionRow | None:
+        return self.session
+
+    async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
+        if self.session is None or revision != self.session.revision:
+            raise Unforeseen("another revision")
+        return self.head
+
+    async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
+        return self._blobs
+
+    async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
+        return self._ledger
+
+    async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
+        if self.head is None or leaf_key != self.head.leaf_key or last != self._last:
+            raise Unforeseen("another path")
+        if not self._path and last != 0:
+            raise Unforeseen("a leaf that is hidden or missing")
+        return self._path
+
+
+async def gather(link: Link, query: r.ViewQuery, remembered: Remembered) -> Gathered:
+    """Fetch a view."""
+    try:
+        [found] = await link.all("gather_view", query.session_id, LARGEST_INTEGER if query.last is None else query.last)
+    except DriverFailure as failure:
+        if state_of(failure.cause) in DAMAGED_TEXT:
+            raise Unforeseen("refs that do not decode") from failure.cause
+        raise
+    gathered = Gathered(found, query.last, remembered.estimate_ms())
+    if gathered.session is not None:
+        remembered.learn_head(gathered.session, gathered.head)
+    return gathered

@@ -1,0 +1,109 @@
+"""What this process saw last is a hint: a statement proves it before it counts, so that forgetting costs only a look."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast import rows as r
+from holdfast.ports import Clock
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+SESSIONS_KEPT = 4096
+PROCESSES_KEPT = 1024
+CLAIMS_KEPT = 4096
+LEASES_KEPT = 4096
+
+LARGEST_HINT = 1 << 16
+"""A row with more bytes than this is looked at again instead of being kept."""
+
+
+class Lately(Generic[K, V]):
+    """The entries that were used last."""
+
+    __slots__ = ("_entries", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._most = most
+
+    def get(self, key: K) -> V | None:
+        """The entry, which counts as used now."""
+        found = self._entries.get(key)
+        if found is not None:
+            self._entries.move_to_end(key)
+        return found
+
+    def put(self, key: K, value: V) -> None:
+        """Keep an entry, and let go of the one that was not used for longest."""
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+
+    def drop(self, key: K) -> None:
+        """Forget an entry."""
+        self._entries.pop(key, None)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """A session and the revision that is its head; None while it has no revision."""
+
+    session: r.SessionRow
+    revision: r.RevisionRow | None
+
+
+class Remembered:
+    """What operations saw and wrote. Belongs to one event loop."""
+
+    __slots__ = ("_clock", "_read_at_s", "_server_ms", "claims", "leases", "processes", "sessions")
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock
+        self._server_ms = int(time.time() * 1000)
+        self._read_at_s = time.monotonic()
+        self.sessions: Lately[str, Head] = Lately(SESSIONS_KEPT)
+        self.processes: Lately[str, r.ProcessRow] = Lately(PROCESSES_KEPT)
+        self.claims: Lately[tuple[int, str], tuple[r.BatchRow, ...]] = Lately(CLAIMS_KEPT)
+        self.leases: Lately[tuple[str, str], r.LeaseRow] = Lately(LEASES_KEPT)
+
+    def estimate_ms(self) -> int:
+        """About what the server's clock says, which this process's clock may be far from."""
+        if self._clock is not None:
+            return self._clock.now_ms()
+        return self._server_ms + int((time.monotonic() - self._read_at_s) * 1000)
+
+    def learn_clock(self, server_ms: int) -> None:
+        """The server's clock was read just now."""
+        self._server_ms, self._read_at_s = server_ms, time.monotonic()
+
+    def learn_head(self, session: r.SessionRow, revision: r.RevisionRow | None) -> None:
+        """A session was seen, or moved."""
+        size = len(session.lineage) + (0 if revision is None else len(revision.body) + len(revision.refs))
+        if size <= LARGEST_HINT and session.deleted_at_ms is None:
+            self.sessions.put(session.session_id, Head(session, revision))
+        else:
+            self.sessions.drop(session.session_id)
+
+    def learn_process(self, row: r.ProcessRow) -> None:
+        """A process was seen, or moved."""
+        size = len(row.body) + len(row.external_ref or b"") + len(row.wait or b"") + len(row.outcome or b"")
+        if size <= LARGEST_HINT:
+            self.processes.put(row.process_id, row)
+        else:
+            self.processes.drop(row.process_id)
+
+    def learn_claim(self, rows: list[r.BatchRow]) -> None:
+        """Batches bear a claim. Their payloads are not kept: nothing is decided by them."""
+        first = rows[0]
+        kept = tuple(msgspec.structs.replace(row, payloads=b"[]") for row in rows)
+        self.claims.put((first.session_key, first.claim_id or ""), kept)
+
+    def learn_lease(self, row: r.LeaseRow) -> None:
+        """A lease was taken or its end moved."""
+        self.leases.put((row.kind, row.resource), row)

@@ -1,0 +1,825 @@
+-- What is decided and written in one statement. Each of these stands for a rule: it acts where the rule would, and
+-- otherwise returns no row and has written nothing.
+--
+-- A statement sees what was committed before it began, but it may wait for a row afterwards. So whatever it counts on is
+-- a row that it locks: PostgreSQL then looks at the newest version of that row, and drops it if it fits no longer. The
+-- clock is read once, behind the first lock. Everything that is written hangs on what was locked.
+
+-- A turn, decided on what is remembered of its session: the head must still be what it was.
+-- name: commit_at_once
+WITH head AS (
+    SELECT session_key
+    FROM {schema}.sessions
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+        AND deleted_at_ms IS NULL
+        AND revision = $4::bigint
+        AND node_count = $5::bigint
+        AND epoch = $6::bigint
+    FOR NO KEY UPDATE
+),
+clock AS MATERIALIZED (
+    SELECT coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM head
+),
+held AS (
+    SELECT batch.enqueue_seq
+    FROM clock
+    CROSS JOIN unnest($12::bigint[], $13::text[], $14::text[], $15::bigint[]) AS claim (
+        enqueue_seq, claim_id, token_hash, fence
+    )
+    JOIN {schema}.work AS batch
+        ON batch.family = $1::bigint
+            AND batch.session_key = $2::bigint
+            AND batch.enqueue_seq = claim.enqueue_seq
+            AND batch.claim_id = claim.claim_id
+            AND batch.claim_token_hash = claim.token_hash
+            AND batch.claim_fence = claim.fence
+            AND batch.claim_expires_at_ms > clock.now_ms
+            AND batch.settled_state IS NULL
+    FOR UPDATE OF batch
+),
+lease AS (
+    SELECT held_lease.fence
+    FROM clock
+    JOIN {schema}.leases AS held_lease
+        ON held_lease.kind = 'session'
+            AND held_lease.resource = $16::text
+            AND held_lease.token_hash = $17::text
+            AND held_lease.fence = $18::bigint
+            AND held_lease.expires_at_ms > clock.now_ms
+    FOR SHARE OF held_lease
+),
+attached AS (
+    SELECT attachment.attachment_id
+    FROM clock
+    JOIN {schema}.attachments AS attachment
+        ON attachment.family = $1::bigint
+            AND attachment.session_key = $2::bigint
+            AND attachment.attachment_id = ANY($19::text[])
+    FOR NO KEY UPDATE OF attachment
+),
+targets AS (
+    SELECT target.session_key
+    FROM clock
+    CROSS JOIN unnest($20::bigint[], $21::bigint[]) AS wanted (family, session_key)
+    JOIN {schema}.sessions AS target
+        ON target.family = wanted.family
+            AND target.session_key = wanted.session_key
+            AND target.deleted_at_ms IS NULL
+    FOR SHARE OF target
+),
+guarded AS MATERIALIZED (
+    SELECT clock.now_ms
+    FROM clock
+    WHERE (SELECT count(*) FROM held) = cardinality($12::bigint[])
+        AND ($16::text IS NULL OR EXISTS (SELECT 1 FROM lease))
+        AND (SELECT count(*) FROM attached) = cardinality($19::text[])
+        AND (SELECT count(*) FROM targets) = cardinality($21::bigint[])
+        AND NOT EXISTS (
+            SELECT 1
+            FROM {schema}.revisions
+            WHERE family = $1::bigint
+                AND session_key = $2::bigint
+                AND turn_id = $7::text
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM unnest($8::bigint[], $9::bigint[], $10::bigint[]) AS segment (session_key, epoch, last_key)
+            JOIN {schema}.nodes AS node
+                ON node.family = $1::bigint
+                    AND node.session_key = segment.session_key
+                    AND node.epoch = segment.epoch
+                    AND node.node_id = ANY($11::text[])
+                    AND node.node_key <= segment.last_key
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM unnest($22::bigint[], $23::bigint[], $24::text[]) AS source (family, session_key, source_key)
+            JOIN {schema}.work AS batch
+                ON batch.family = source.family
+                    AND batch.session_key = source.session_key
+                    AND batch.source_key = source.source_key
+        )
+),
+moved_head AS (
+    UPDATE {schema}.sessions AS session
+    SET
+        revision = $25::bigint,
+        node_count = $26::bigint,
+        epoch = $27::bigint,
+        changed_at_ms = guarded.now_ms
+    FROM guarded
+    WHERE session.family = $1::bigint
+        AND session.session_key = $2::bigint
+),
+new_revision AS (
+    INSERT INTO {schema}.revisions (
+        session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+        refs, body, committed_at_ms
+    )
+    SELECT
+        $2::bigint, $25::bigint, $1::bigint, $7::text, $28::text, $27::bigint, $26::bigint, $29::bigint, $30::text,
+        $31::text, $32::bytea, $33::bytea, guarded.now_ms
+    FROM guarded
+),
+new_nodes AS (
+    INSERT INTO {schema}.nodes (
+        family, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms,
+        payload, mark, revision
+    )
+    SELECT
+        $1::bigint, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
+        node.frame_id, node.caused_by, coalesce(node.created_at_ms, guarded.now_ms), node.payload, node.mark,
+        node.revision
+    FROM guarded
+    CROSS JOIN unnest(
+        $34::bigint[], $35::bigint[], $36::bigint[], $37::text[], $38::bigint[], $39::text[], $40::text[],
+        $41::bytea[], $42::bigint[], $43::bytea[], $44::bigint[], $45::bigint[]
+    ) AS node (
+        node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
+        revision
+    )
+),
+new_blobs AS (
+    INSERT INTO {schema}.blobs (
+        family, hash, encoding, size, body
+    )
+    SELECT
+        $1::bigint, blob.hash, blob.encoding, blob.size, blob.body
+    FROM guarded
+    CROSS JOIN unnest($46::text[], $47::text[], $48::bigint[], $49::bytea[]) AS blob (hash, encoding, size, body)
+    ON CONFLICT (family, hash) DO NOTHING
+),
+counters AS (
+    INSERT INTO {schema}.usage (
+        family, session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens,
+        place
+    )
+    SELECT
+        $1::bigint, $2::bigint, counter.source, counter.model, counter.input_tokens, counter.output_tokens,
+        counter.cached_input_tokens, counter.reasoning_tokens, counter.place
+    FROM guarded
+    CROSS JOIN unnest(
+        $50::text[], $51::text[], $52::bigint[], $53::bigint[], $54::bigint[], $55::bigint[], $56::bigint[]
+    ) AS counter (
+        source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+    )
+    ON CONFLICT (family, session_key, source, model) DO UPDATE
+    SET
+        input_tokens = usage.input_tokens + excluded.input_tokens,
+        output_tokens = usage.output_tokens + excluded.output_tokens,
+        cached_input_tokens = usage.cached_input_tokens + excluded.cached_input_tokens,
+        reasoning_tokens = usage.reasoning_tokens + excluded.reasoning_tokens
+),
+kept_batches AS (
+    UPDATE {schema}.work AS batch
+    SET
+        settled_state = 'completed',
+        settled_at_ms = guarded.now_ms,
+        claim_id = NULL,
+        claim_owner = NULL,
+        claim_token_hash = NULL,
+        claimed_at_ms = NULL,
+        claim_expires_at_ms = NULL,
+        claim_exclusive = 0
+    FROM guarded
+    WHERE batch.family = $1::bigint
+        AND batch.session_key = $2::bigint
+        AND batch.enqueue_seq = ANY($12::bigint[])
+        AND batch.source_key IS NOT NULL
+),
+dropped_batches AS (
+    DELETE FROM {schema}.work AS batch
+    USING guarded
+    WHERE batch.family = $1::bigint
+        AND batch.session_key = $2::bigint
+        AND batch.enqueue_seq = ANY($12::bigint[])
+        AND batch.source_key IS NULL
+),
+stamped AS (
+    UPDATE {schema}.attachments AS attachment
+    SET committed_at_ms = guarded.now_ms
+    FROM guarded
+    WHERE attachment.family = $1::bigint
+        AND attachment.session_key = $2::bigint
+        AND attachment.attachment_id = ANY($19::text[])
+        AND attachment.committed_at_ms IS NULL
+),
+new_batches AS (
+    INSERT INTO {schema}.work (
+        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+        available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
+    )
+    SELECT
+        nextval('{schema}.enqueue_seqs'), draft.batch_id, draft.session_key, draft.family, draft.source_key,
+        draft.draft_hash, draft.delivery, draft.slot, draft.merge_key, draft.available_at_ms, guarded.now_ms,
+        draft.payloads, 0, 0
+    FROM guarded
+    CROSS JOIN unnest(
+        $57::text[], $58::bigint[], $59::bigint[], $60::text[], $61::text[], $62::text[], $63::text[], $64::text[],
+        $65::bigint[], $66::bytea[]
+    ) WITH ORDINALITY AS draft (
+        batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms, payloads,
+        place
+    )
+    ORDER BY draft.place
+)
+SELECT now_ms
+FROM guarded
+
+-- Work for a session that exists, under a source key that nobody used there.
+-- name: enqueue_at_once
+WITH place AS (
+    SELECT
+        family, session_key
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+        AND deleted_at_ms IS NULL
+    FOR SHARE
+),
+clock AS MATERIALIZED (
+    SELECT
+        place.family,
+        place.session_key,
+        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM place
+)
+INSERT INTO {schema}.work (
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms,
+    enqueued_at_ms, payloads, claim_fence, claim_exclusive
+)
+SELECT
+    nextval('{schema}.enqueue_seqs'), $3::text, clock.session_key, clock.family, $4::text, $5::text, $6::text, $7::text,
+    $8::text, $9::bigint, clock.now_ms, $10::bytea, 0, 0
+FROM clock
+WHERE NOT EXISTS (
+    SELECT 1
+    FROM {schema}.work AS batch
+    WHERE batch.family = clock.family
+        AND batch.session_key = clock.session_key
+        AND batch.source_key = $4::text
+)
+RETURNING
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+
+-- The next batches that go together (rules.work: may_claim, claim_prefix, new_claim). Whoever else claims takes the
+-- first ready batch, too: if it is another one than when the statement began, the facts must be read anew.
+-- name: claim_at_once
+WITH place AS (
+    SELECT
+        family, session_key
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+        AND deleted_at_ms IS NULL
+    FOR SHARE
+),
+clock AS MATERIALIZED (
+    SELECT
+        place.family,
+        place.session_key,
+        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM place
+),
+session_lease AS (
+    SELECT
+        known_lease.owner_id, known_lease.token_hash, known_lease.fence, known_lease.expires_at_ms
+    FROM clock
+    JOIN {schema}.leases AS known_lease
+        ON known_lease.kind = 'session'
+            AND known_lease.resource = clock.session_key::text
+            AND known_lease.token_hash IS NOT NULL
+            AND known_lease.expires_at_ms > clock.now_ms
+    FOR SHARE OF known_lease
+),
+open_queue AS MATERIALIZED (
+    SELECT
+        clock.family, clock.session_key, clock.now_ms
+    FROM clock
+    WHERE NOT EXISTS (SELECT 1 FROM session_lease WHERE owner_id <> $3::text)
+        AND (
+            $10::text IS NULL
+            OR EXISTS (SELECT 1 FROM session_lease WHERE token_hash = $10::text AND fence = $11::bigint)
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM {schema}.work AS batch
+            WHERE batch.family = clock.family
+                AND batch.session_key = clock.session_key
+                AND batch.claim_id IS NOT NULL
+                AND batch.claim_expires_at_ms > clock.now_ms
+                AND batch.claim_owner <> $3::text
+                AND (batch.claim_exclusive > 0 OR $6::bigint > 0)
+        )
+),
+seen AS MATERIALIZED (
+    SELECT ready.enqueue_seq
+    FROM clock
+    CROSS JOIN LATERAL (
+        SELECT batch.enqueue_seq
+        FROM {schema}.work AS batch
+        WHERE batch.family = clock.family
+            AND batch.session_key = clock.session_key
+            AND batch.settled_state IS NULL
+            AND batch.available_at_ms <= clock.now_ms
+            AND (batch.claim_expires_at_ms IS NULL OR batch.claim_expires_at_ms <= clock.now_ms)
+        ORDER BY batch.enqueue_seq
+        LIMIT $5::bigint
+    ) AS ready
+),
+locked AS MATERIALIZED (
+    SELECT
+        batch.enqueue_seq, batch.batch_id, batch.slot, batch.delivery, batch.merge_key, batch.claim_fence
+    FROM open_queue
+    JOIN seen
+        ON true
+    JOIN {schema}.work AS batch
+        ON batch.family = open_queue.family
+            AND batch.session_key = open_queue.session_key
+            AND batch.enqueue_seq = seen.enqueue_seq
+            AND batch.settled_state IS NULL
+            AND (batch.claim_expires_at_ms IS NULL OR batch.claim_expires_at_ms <= open_queue.now_ms)
+    ORDER BY batch.enqueue_seq
+    FOR UPDATE OF batch
+),
+ranked AS (
+    SELECT
+        enqueue_seq, batch_id, claim_fence,
+        row_number() OVER in_order AS rank,
+        first_value(delivery) OVER in_order AS first_delivery,
+        first_value(slot) OVER in_order = 'join'
+        AND first_value(merge_key) OVER in_order <> 'never' AS joins,
+        count(*) FILTER (
+            WHERE slot IS DISTINCT FROM 'join'
+        ) OVER in_order AS broken_slots,
+        min(delivery) OVER in_order = max(delivery) OVER in_order
+        AND min(merge_key) OVER in_order = max(merge_key) OVER in_order AS alike
+    FROM locked
+    WINDOW in_order AS (ORDER BY enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+),
+taken AS MATERIALIZED (
+    SELECT
+        enqueue_seq, batch_id, claim_fence
+    FROM ranked
+    WHERE (SELECT count(*) FROM locked) = (SELECT count(*) FROM seen)
+        AND ($4::text <> 'active_turn_checkpoint' OR first_delivery = 'earliest_safe_boundary')
+        AND (rank = 1 OR (joins AND broken_slots = 0 AND alike))
+),
+stamp AS MATERIALIZED (
+    SELECT
+        open_queue.family, open_queue.session_key, open_queue.now_ms,
+        (SELECT max(claim_fence) + 1 FROM taken) AS fence,
+        (SELECT min(enqueue_seq) FROM taken) AS first_seq
+    FROM open_queue
+    WHERE $9::text[] IS NULL
+        OR (SELECT array_agg(batch_id ORDER BY enqueue_seq) FROM taken) = $9::text[]
+),
+claimed AS (
+    UPDATE {schema}.work AS batch
+    SET
+        claim_id = 'claim:' || stamp.first_seq || ':' || stamp.fence,
+        claim_owner = $3::text,
+        claim_token_hash = $7::text,
+        claim_fence = stamp.fence,
+        claimed_at_ms = stamp.now_ms,
+        claim_expires_at_ms = CASE
+            WHEN stamp.now_ms > 9223372036854775807 - $8::bigint THEN 9223372036854775807
+            ELSE stamp.now_ms + $8::bigint
+        END,
+        claim_exclusive = $6::bigint
+    FROM stamp
+    CROSS JOIN taken
+    WHERE batch.family = stamp.family
+        AND batch.session_key = stamp.session_key
+        AND batch.enqueue_seq = taken.enqueue_seq
+    RETURNING
+        batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
+        batch.delivery, batch.slot, batch.merge_key, batch.available_at_ms, batch.enqueued_at_ms, batch.payloads,
+        batch.settled_state, batch.settled_at_ms, batch.claim_id, batch.claim_owner, batch.claim_token_hash,
+        batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive
+)
+SELECT
+    (SELECT count(*) FROM seen) AS ready,
+    ARRAY(
+        SELECT ROW(
+            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+            available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
+            claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+        )
+        FROM claimed
+        ORDER BY enqueue_seq
+    ) AS batches
+FROM clock
+
+-- The end of a claim moves, never back (rules.work: require_claim, renewed).
+-- name: extend_claim_at_once
+WITH place AS (
+    SELECT
+        family, session_key
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+        AND deleted_at_ms IS NULL
+    FOR SHARE
+),
+clock AS MATERIALIZED (
+    SELECT
+        place.family,
+        place.session_key,
+        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM place
+),
+held AS MATERIALIZED (
+    SELECT
+        batch.enqueue_seq, clock.family, clock.session_key, clock.now_ms
+    FROM clock
+    JOIN {schema}.work AS batch
+        ON batch.family = clock.family
+            AND batch.session_key = clock.session_key
+            AND batch.claim_id = $3::text
+            AND batch.batch_id = ANY($6::text[])
+            AND batch.claim_token_hash = $4::text
+            AND batch.claim_fence = $5::bigint
+            AND batch.claim_expires_at_ms > clock.now_ms
+            AND batch.settled_state IS NULL
+    FOR UPDATE OF batch
+),
+extended AS (
+    UPDATE {schema}.work AS batch
+    SET claim_expires_at_ms = greatest(
+        batch.claim_expires_at_ms,
+        CASE
+            WHEN held.now_ms > 9223372036854775807 - $7::bigint THEN 9223372036854775807
+            ELSE held.now_ms + $7::bigint
+        END
+    )
+    FROM held
+    WHERE batch.family = held.family
+        AND batch.session_key = held.session_key
+        AND batch.enqueue_seq = held.enqueue_seq
+        AND (SELECT count(*) FROM held) = cardinality($6::text[])
+        AND (
+            SELECT count(*)
+            FROM clock
+            JOIN {schema}.work AS bearer
+                ON bearer.family = clock.family
+                    AND bearer.session_key = clock.session_key
+                    AND bearer.claim_id = $3::text
+                    AND bearer.settled_state IS NULL
+        ) = cardinality($6::text[])
+    RETURNING batch.claim_expires_at_ms
+)
+SELECT max(claim_expires_at_ms)
+FROM extended
+HAVING count(*) > 0
+
+-- A lease that is free, expired or one's own (rules.leases.claim). A lease's row goes only with its session or process,
+-- so that the fence floor cannot rise unseen.
+-- name: take_session_lease_at_once
+WITH place AS (
+    SELECT session_key::text AS resource
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+        AND deleted_at_ms IS NULL
+    FOR SHARE
+),
+clock AS MATERIALIZED (
+    SELECT
+        place.resource,
+        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM place
+)
+INSERT INTO {schema}.leases AS known_lease (
+    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+)
+SELECT
+    'session', clock.resource, $3::text, $4::text,
+    coalesce((SELECT value FROM {schema}.settings WHERE name = 'fence_floor'), 0) + 1,
+    clock.now_ms,
+    CASE
+        WHEN clock.now_ms > 9223372036854775807 - $5::bigint THEN 9223372036854775807
+        ELSE clock.now_ms + $5::bigint
+    END
+FROM clock
+ON CONFLICT (kind, resource) DO UPDATE
+SET
+    owner_id = excluded.owner_id,
+    token_hash = excluded.token_hash,
+    fence = known_lease.fence + 1,
+    claimed_at_ms = excluded.claimed_at_ms,
+    expires_at_ms = excluded.expires_at_ms
+WHERE known_lease.token_hash IS NULL
+    OR known_lease.expires_at_ms <= excluded.claimed_at_ms
+    OR known_lease.owner_id = excluded.owner_id
+RETURNING
+    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+
+-- Differs from the one before: a process must be running.
+-- name: take_process_lease_at_once
+WITH place AS (
+    SELECT process_id AS resource
+    FROM {schema}.processes
+    WHERE process_id = $1::text
+        AND status = 'running'
+    FOR SHARE
+),
+clock AS MATERIALIZED (
+    SELECT
+        place.resource,
+        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM place
+)
+INSERT INTO {schema}.leases AS known_lease (
+    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+)
+SELECT
+    'process', clock.resource, $3::text, $4::text,
+    coalesce((SELECT value FROM {schema}.settings WHERE name = 'fence_floor'), 0) + 1,
+    clock.now_ms,
+    CASE
+        WHEN clock.now_ms > 9223372036854775807 - $5::bigint THEN 9223372036854775807
+        ELSE clock.now_ms + $5::bigint
+    END
+FROM clock
+ON CONFLICT (kind, resource) DO UPDATE
+SET
+    owner_id = excluded.owner_id,
+    token_hash = excluded.token_hash,
+    fence = known_lease.fence + 1,
+    claimed_at_ms = excluded.claimed_at_ms,
+    expires_at_ms = excluded.expires_at_ms
+WHERE known_lease.token_hash IS NULL
+    OR known_lease.expires_at_ms <= excluded.claimed_at_ms
+    OR known_lease.owner_id = excluded.owner_id
+RETURNING
+    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+
+-- The end of a lease moves (rules.leases.require).
+-- name: extend_lease_at_once
+WITH place AS (
+    SELECT
+        'session' AS kind, session_key::text AS resource
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+        AND deleted_at_ms IS NULL
+    UNION ALL
+    SELECT
+        'process', $2::text
+    WHERE $2::text IS NOT NULL
+),
+clock AS MATERIALIZED (
+    SELECT
+        place.kind, place.resource,
+        coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM place
+)
+UPDATE {schema}.leases AS held_lease
+SET expires_at_ms = CASE
+    WHEN clock.now_ms > 9223372036854775807 - $6::bigint THEN 9223372036854775807
+    ELSE clock.now_ms + $6::bigint
+END
+FROM clock
+WHERE held_lease.kind = clock.kind
+    AND held_lease.resource = clock.resource
+    AND held_lease.token_hash = $4::text
+    AND held_lease.fence = $5::bigint
+    AND held_lease.expires_at_ms > clock.now_ms
+RETURNING
+    held_lease.kind, held_lease.resource, held_lease.owner_id, held_lease.token_hash, held_lease.fence,
+    held_lease.claimed_at_ms, held_lease.expires_at_ms
+
+-- An event of a process that still stands as it is remembered. Its place in the log is the next one; an event that says
+-- its own place, because a wake names it, must get just that one.
+-- name: append_at_once
+WITH process AS (
+    SELECT event_count
+    FROM {schema}.processes
+    WHERE process_id = $1::text
+        AND status = $3::text
+        AND registration_hash = $4::text
+        AND wake_session_id IS NOT DISTINCT FROM $5::text
+        AND wake_frame_id IS NOT DISTINCT FROM $6::text
+        AND ($7::bigint IS NULL OR event_count = $7::bigint)
+    FOR NO KEY UPDATE
+),
+clock AS MATERIALIZED (
+    SELECT
+        process.event_count + 1 AS sequence,
+        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM process
+),
+lease AS (
+    SELECT held_lease.fence
+    FROM clock
+    JOIN {schema}.leases AS held_lease
+        ON held_lease.kind = 'process'
+            AND held_lease.resource = $1::text
+            AND held_lease.token_hash = $8::text
+            AND held_lease.fence = $9::bigint
+            AND held_lease.expires_at_ms > clock.now_ms
+    FOR UPDATE OF held_lease
+),
+target AS (
+    SELECT target_session.session_key
+    FROM clock
+    JOIN {schema}.sessions AS target_session
+        ON target_session.family = $17::bigint
+            AND target_session.session_key = $18::bigint
+            AND target_session.deleted_at_ms IS NULL
+    FOR SHARE OF target_session
+),
+guarded AS MATERIALIZED (
+    SELECT
+        clock.sequence, clock.now_ms
+    FROM clock
+    WHERE ($8::text IS NULL OR EXISTS (SELECT 1 FROM lease))
+        AND ($18::bigint IS NULL OR EXISTS (SELECT 1 FROM target))
+        AND NOT EXISTS (
+            SELECT 1
+            FROM {schema}.events
+            WHERE process_id = $1::text
+                AND replay_key = $12::text
+        )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM {schema}.work AS batch
+            WHERE batch.family = $17::bigint
+                AND batch.session_key = $18::bigint
+                AND batch.source_key = $20::text
+        )
+),
+new_event AS (
+    INSERT INTO {schema}.events (
+        process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+    )
+    SELECT
+        $1::text, guarded.sequence, $10::text, $11::text, $12::text, $13::text, $14::bytea, 0, guarded.now_ms,
+        $15::bytea
+    FROM guarded
+),
+moved AS (
+    UPDATE {schema}.processes AS process
+    SET
+        event_count = guarded.sequence,
+        updated_at_ms = guarded.now_ms,
+        status = coalesce($13::text, process.status),
+        outcome = coalesce($16::bytea, process.outcome),
+        wait = CASE WHEN $13::text IS NULL THEN process.wait END,
+        waiting = CASE WHEN $13::text IS NULL THEN process.waiting ELSE 0 END
+    FROM guarded
+    WHERE process.process_id = $1::text
+    RETURNING
+        process.process_id, process.registration_hash, process.status, process.waiting, process.definition_hash,
+        process.originator_session_id, process.wake_session_id, process.wake_frame_id, process.event_count,
+        process.created_at_ms, process.updated_at_ms, process.body, process.external_ref, process.wait,
+        process.outcome
+),
+released AS (
+    UPDATE {schema}.leases AS held_lease
+    SET
+        owner_id = NULL,
+        token_hash = NULL
+    FROM guarded
+    WHERE $13::text IS NOT NULL
+        AND held_lease.kind = 'process'
+        AND held_lease.resource = $1::text
+),
+new_batch AS (
+    INSERT INTO {schema}.work (
+        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+        available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
+    )
+    SELECT
+        nextval('{schema}.enqueue_seqs'), $19::text, $18::bigint, $17::bigint, $20::text, $21::text, $22::text,
+        $23::text, $24::text, $25::bigint, guarded.now_ms, $26::bytea, 0, 0
+    FROM guarded
+    WHERE $18::bigint IS NOT NULL
+    RETURNING enqueue_seq
+)
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    (SELECT enqueue_seq FROM new_batch) AS enqueue_seq
+FROM moved
+
+-- What an operation decides on when this process remembers nothing: the newest session of an id with its head.
+-- name: glance_session
+SELECT
+    ARRAY(
+        SELECT ROW(
+            session.session_key, session.session_id, session.incarnation, session.family, session.revision,
+            session.node_count, session.epoch, session.lineage, session.changed_at_ms, session.deleted_at_ms,
+            session.created_at_ms, session.name, session.owner, session.model, session.cwd,
+            session.parent_session_id, session.caused_by
+        )
+    ),
+    ARRAY(
+        SELECT ROW(
+            head.session_key, head.revision, head.family, head.turn_id, head.fingerprint, head.epoch,
+            head.node_count, head.leaf_key, head.leaf_id, head.checkpoint_ref, head.refs, head.body,
+            head.committed_at_ms
+        )
+        FROM {schema}.revisions AS head
+        WHERE head.family = session.family
+            AND head.session_key = session.session_key
+            AND head.revision = session.revision
+    )
+FROM {schema}.sessions AS session
+WHERE session.session_id = $1::text
+ORDER BY session.incarnation DESC
+LIMIT 1
+
+-- Everything that the view of a session shows: the session, its head, the path to the leaf, contents and counters.
+-- name: gather_view
+WITH RECURSIVE session AS MATERIALIZED (
+    SELECT
+        session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+        deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+    ORDER BY incarnation DESC
+    LIMIT 1
+),
+head AS MATERIALIZED (
+    SELECT
+        revision.session_key, revision.revision, revision.family, revision.turn_id, revision.fingerprint,
+        revision.epoch, revision.node_count, revision.leaf_key, revision.leaf_id, revision.checkpoint_ref,
+        revision.refs, revision.body, revision.committed_at_ms
+    FROM session
+    JOIN {schema}.revisions AS revision
+        ON revision.family = session.family
+            AND revision.session_key = session.session_key
+            AND revision.revision = session.revision
+),
+path AS (
+    SELECT
+        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
+        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        1::bigint AS depth
+    FROM head
+    JOIN {schema}.nodes AS node
+        ON node.family = head.family
+            AND node.node_key = head.leaf_key
+    WHERE node.mark = 0
+        AND $2::bigint > 0
+    UNION ALL
+    SELECT
+        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
+        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        path.depth + 1
+    FROM path
+    JOIN {schema}.nodes AS node
+        ON node.family = path.family
+            AND node.node_key = path.parent_key
+    WHERE path.parent_key < path.node_key
+        AND node.mark = 0
+        AND path.depth < $2::bigint
+)
+SELECT
+    ARRAY(
+        SELECT ROW(
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        )
+        FROM session
+    ),
+    ARRAY(
+        SELECT ROW(
+            session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+            checkpoint_ref, refs, body, committed_at_ms
+        )
+        FROM head
+    ),
+    ARRAY(
+        SELECT ROW(
+            path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
+            path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision, parent.node_id
+        )
+        FROM path
+        LEFT JOIN {schema}.nodes AS parent
+            ON parent.family = path.family
+                AND parent.node_key = path.parent_key
+        ORDER BY path.node_key DESC
+    ),
+    ARRAY(
+        SELECT ROW(
+            blob.hash, blob.encoding, blob.size, blob.body
+        )
+        FROM head
+        CROSS JOIN jsonb_array_elements_text(convert_from(head.refs, 'UTF8')::jsonb) AS ref (hash)
+        JOIN {schema}.blobs AS blob
+            ON blob.family = head.family
+                AND blob.hash = ref.hash
+    ),
+    ARRAY(
+        SELECT ROW(
+            counter.source, counter.model, counter.input_tokens, counter.output_tokens,
+            counter.cached_input_tokens, counter.reasoning_tokens, counter.place
+        )
+        FROM session
+        JOIN {schema}.usage AS counter
+            ON counter.family = session.family
+                AND counter.session_key = session.session_key
+        ORDER BY counter.place
+    )
