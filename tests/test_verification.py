@@ -295,9 +295,10 @@ class Crooked:
         self.answer = answer
         self.calls = 0
 
-    async def scan_rows(self, kind: Any, *, after: Any, skip: int, limit: int) -> list[r.ArtifactRow]:
+    async def scan_rows(self, kind: Any, *, after: Any, skip: int, limit: int) -> tuple[list[r.ArtifactRow], Any]:
         self.calls += 1
-        return self.answer(after, skip, limit)
+        rows = self.answer(after, skip, limit)
+        return rows, ("kind", rows[-1].ref) if rows else None
 
 
 def artifact(name: str) -> r.ArtifactRow:

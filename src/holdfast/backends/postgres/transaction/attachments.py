@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import SMALLEST_INTEGER, Base
+from holdfast.backends.postgres.transaction.base import Base
+from holdfast.records.limits import SMALLEST_INTEGER
 
 
 class Attachments(Base):

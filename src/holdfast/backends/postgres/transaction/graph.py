@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import LARGEST_INTEGER, Base, columns_of
+from holdfast.backends.postgres.transaction.base import Base, columns_of
 from holdfast.errors import Corrupt
+from holdfast.records.limits import LARGEST_INTEGER
 
 POSITIONS = (1 << r.POSITION_BITS) - 1
 """The highest position that a node can have in its session."""

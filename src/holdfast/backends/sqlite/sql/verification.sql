@@ -240,7 +240,7 @@ CROSS JOIN attachment_objects
     ON attachment_objects.family = pair.value ->> 0
         AND attachment_objects.attachment_id = pair.value ->> 1
 
--- name: span_of_incarnations
+-- name: span_of_sessions
 SELECT
     coalesce(min(incarnation), 0),
     coalesce(max(incarnation), 0),

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import LARGEST_INTEGER, Base, json_list
+from holdfast.backends.sqlite.transaction.base import Base, json_list
 from holdfast.errors import Corrupt
+from holdfast.records.limits import LARGEST_INTEGER
 
 POSITIONS = (1 << r.POSITION_BITS) - 1
 """The highest position that a node can have in its session."""
