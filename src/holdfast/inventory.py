@@ -55,10 +55,11 @@ class StoredObject(r.Row, frozen=True):
 
 
 class DoomedObject(r.Row, frozen=True):
-    """A note that bytes outside the database are to be deleted."""
+    """A note that bytes outside the database are to be deleted; if not 0, until when somebody has it in hand."""
 
     family: r.Whole
     attachment_id: str
+    deleting_until_ms: r.Whole
 
 
 class Setting(r.Row, frozen=True):
@@ -78,7 +79,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),
     StoredObject: ("attachment_objects", 2),
-    DoomedObject: ("doomed_objects", 2),
+    DoomedObject: ("doomed_objects", 3),
     r.ProcessRow: ("processes", 1),
     r.EventRow: ("events", 2),
     r.GrantRow: ("grants", 3),

@@ -13,10 +13,10 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import Unavailable, WaitTimeout
-from holdfast.operations.attachments import delete_doomed
+from holdfast.operations.attachments import Deletion, end_deletion, outside, reserve_deletion, space_of
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.common import Token
-from holdfast.records.limits import Limits
+from holdfast.records.limits import SMALLEST_INTEGER, Limits
 from holdfast.rules import checks
 
 T = TypeVar("T")
@@ -56,19 +56,38 @@ class Context(msgspec.Struct, frozen=True):
 
         What cannot be deleted now is passed over and stays noted; the first failure is raised at the end.
         """
-        objects, deleted, freed = self.objects, 0, 0
+        deleted = freed = 0
         failures: list[Unavailable] = []
-        while objects is not None:
-            one = await self.backend.write(partial(delete_doomed, objects=objects, passed_over=len(failures)))
-            if one is None:
+        place = (SMALLEST_INTEGER, "")
+        while self.objects is not None:
+            reserved = await self.backend.write(partial(reserve_deletion, after=place))
+            if reserved is None:
                 break
-            if one.failure is not None:
-                failures.append(one.failure)
-            deleted += one.size is not None
-            freed += one.size or 0
+            place = (reserved.family, reserved.attachment_id)
+            try:
+                size = None if reserved.until_ms is None else await self._delete_outside(self.objects, reserved)
+            except Unavailable as failure:
+                failures.append(failure)
+                continue
+            deleted += size is not None
+            freed += size or 0
         if failures:
             raise failures[0]
         return deleted, freed
+
+    async def _delete_outside(self, objects: AttachmentBytes, reserved: Deletion) -> int | None:
+        """Delete with no transaction open, so that a slow place outside holds nobody up.
+
+        Whoever is cancelled here leaves the reservation behind, because the deletion may go on without him.
+        """
+        delete = partial(objects.delete, space_of(reserved.family), reserved.attachment_id)
+        try:
+            size = await self.backend.offload(partial(outside, delete))
+        except Exception:
+            await self.backend.write(partial(end_deletion, deletion=reserved, failed=True))
+            raise
+        await self.backend.write(partial(end_deletion, deletion=reserved, failed=False))
+        return size
 
     async def try_delete_doomed(self) -> None:
         """The same after an operation that is done: what cannot be deleted now stays noted, and a sweep deletes it."""

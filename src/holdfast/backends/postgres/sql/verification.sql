@@ -101,12 +101,12 @@ LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_doomed_objects
 SELECT
-    family, attachment_id
+    family, attachment_id, deleting_until_ms
 FROM {schema}.doomed_objects
-WHERE (family, attachment_id) >= ($1::bigint, $2::text)
-    AND ($3::boolean OR (family, attachment_id) <> ($1::bigint, $2::text))
-ORDER BY family, attachment_id
-LIMIT $5::bigint OFFSET $4::bigint
+WHERE (family, attachment_id, deleting_until_ms) >= ($1::bigint, $2::text, $3::bigint)
+    AND ($4::boolean OR (family, attachment_id, deleting_until_ms) <> ($1::bigint, $2::text, $3::bigint))
+ORDER BY family, attachment_id, deleting_until_ms
+LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_processes
 SELECT
