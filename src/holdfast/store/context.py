@@ -21,6 +21,9 @@ from holdfast.rules import checks
 
 T = TypeVar("T")
 
+LOOK_AGAIN_MS = 250
+"""How soon a waiter looks again at a database that was away."""
+
 
 def random_name() -> str:
     """128 random bits, as text."""
@@ -100,20 +103,25 @@ class Context(msgspec.Struct, frozen=True):
         """Look, and look again at every change of the topic, until there is something to see.
 
         `look` answers what it saw, and in how many milliseconds time alone may change that. The watch begins before the
-        look, so that a change between the two is not lost.
+        look, so that a change between the two is not lost. A database that is away is waited for as well: only if it
+        still is when the time is up, its `Unavailable` is raised.
         """
         allowed_ms = checks.timeout("timeout_ms", timeout_ms)
         deadline = time.monotonic() + allowed_ms / 1000
         while True:
             change = self.backend.watch(topic)
             try:
-                seen, due_in_ms = await look()
+                away: Unavailable | None = None
+                try:
+                    seen, due_in_ms = await look()
+                except Unavailable as error:
+                    seen, due_in_ms, away = None, LOOK_AGAIN_MS, error
                 if seen is not None:
                     return seen
                 left_ms = max(0, math.ceil((deadline - time.monotonic()) * 1000))
                 pause_ms = left_ms if due_in_ms is None else min(left_ms, max(1, due_in_ms))
                 changed = await self.backend.pause(change, pause_ms)
-                if not changed and time.monotonic() >= deadline:
-                    raise WaitTimeout(what, allowed_ms)
+                if time.monotonic() >= deadline and (away is not None or not changed):
+                    raise away or WaitTimeout(what, allowed_ms)
             finally:
                 change.cancel()
