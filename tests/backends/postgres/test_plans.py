@@ -43,6 +43,21 @@ def test_a_statement_reads_no_table_from_end_to_end(planner: Any, store: Any, na
     assert tables == [], plan
 
 
+WALKS = [name for name in STATEMENTS if name.startswith("walk_")]
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_page_of_a_walk_is_a_range_of_an_index_and_never_sorted(planner: Any, store: Any, name: str) -> None:
+    assert store.backend.schema_version == 1
+    planner.run("SET enable_seqscan = off; SET enable_bitmapscan = off")
+    try:
+        plan = "\n".join(line for (line,) in planner.explain(STATEMENTS[name]))
+    finally:
+        planner.run("RESET ALL")
+    assert re.search(r"Sort|Hash|Seq Scan", plan) is None, plan
+    assert re.search(r"Index Cond: \(?.*>= ", plan), plan
+
+
 MANY_BATCHES = """
 INSERT INTO holdfast.work
 SELECT
