@@ -181,7 +181,7 @@ ORPHANS: list[tuple[str, tuple[Any, ...], str]] = [
         (7, HASH, r.BlobRow(HASH, "raw", 1, b"x")),
         f"attachment_objects 7/{HASH}: its manifest row {HASH!r} is missing",
     ),
-    ("doom_object", (7, HASH), f"doomed_objects 7/{HASH}: its family 7 is missing"),
+    ("doom_object", (7, HASH, 0), f"doomed_objects 7/{HASH}/0: its family 7 is missing"),
     (
         "save_attachment",
         (r.AttachmentRow(7, "photo", 7, "s3://x", "image/png", 1, None, None, None, 1, None),),
@@ -295,9 +295,10 @@ class Crooked:
         self.answer = answer
         self.calls = 0
 
-    async def scan_rows(self, kind: Any, *, after: Any, skip: int, limit: int) -> list[r.ArtifactRow]:
+    async def scan_rows(self, kind: Any, *, after: Any, skip: int, limit: int) -> tuple[list[r.ArtifactRow], Any]:
         self.calls += 1
-        return self.answer(after, skip, limit)
+        rows = self.answer(after, skip, limit)
+        return rows, ("kind", rows[-1].ref) if rows else None
 
 
 def artifact(name: str) -> r.ArtifactRow:

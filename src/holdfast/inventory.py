@@ -5,11 +5,15 @@ The rows here are those whose everyday form leaves a part of the key or a column
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 
 from holdfast import rows as r
+from holdfast.records.limits import SMALLEST_INTEGER
+
+R = TypeVar("R", bound=r.Row)
 
 Key: TypeAlias = tuple[int | str, ...]
 """The columns that a table is ordered by, the first fields of its rows."""
@@ -51,10 +55,11 @@ class StoredObject(r.Row, frozen=True):
 
 
 class DoomedObject(r.Row, frozen=True):
-    """A note that bytes outside the database are to be deleted."""
+    """A note that bytes outside the database are to be deleted; if not 0, until when somebody has it in hand."""
 
     family: r.Whole
     attachment_id: str
+    deleting_until_ms: r.Whole
 
 
 class Setting(r.Row, frozen=True):
@@ -74,7 +79,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),
     StoredObject: ("attachment_objects", 2),
-    DoomedObject: ("doomed_objects", 2),
+    DoomedObject: ("doomed_objects", 3),
     r.ProcessRow: ("processes", 1),
     r.EventRow: ("events", 2),
     r.GrantRow: ("grants", 3),
@@ -100,3 +105,16 @@ def key_of(row: r.Row) -> Key:
 def name_of(row: r.Row) -> str:
     """The key of a row as a finding writes it."""
     return "/".join(str(part) for part in key_of(row))
+
+
+def smallest_key(kind: type[r.Row]) -> dict[str, int | str]:
+    """The columns of a table's key, each with the least value that it can have."""
+    columns = kind.__struct_fields__[: TABLES[kind][1]]
+    hints = get_type_hints(kind)
+    return {column: "" if hints[column] is str else SMALLEST_INTEGER for column in columns}
+
+
+def rows_of(kind: type[R], found: Iterable[Sequence[Any]]) -> list[R]:
+    """The rows that these columns are, each checked."""
+    table, width = TABLES[kind]
+    return [r.row_of(kind, tuple(values), table=table, key=tuple(values)[:width]) for values in found]

@@ -141,3 +141,21 @@ def test_bytes_that_need_not_be_here_are_unknown_and_no_damage(changes: dict[str
     with pytest.raises(UnknownRef) as info:
         attachments.attachment_of(row(**changes), None)
     assert info.value.field == "attachment_id"
+
+
+@pytest.mark.parametrize(
+    ("notes", "needed", "verdict"),
+    [
+        ([], False, "leave"),
+        ([0], False, "delete"),
+        ([0], True, "forget"),
+        ([100], False, "delete"),
+        ([0, 101], False, "leave"),
+        ([101], True, "leave"),
+        ([0, 99], True, "forget"),
+    ],
+)
+def test_noted_bytes_are_deleted_once_and_only_if_nobody_needs_them(
+    notes: list[int], needed: bool, verdict: str
+) -> None:
+    assert attachments.judge_deletion(notes, needed=needed, now_ms=100) == verdict

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from holdfast.errors import HoldfastError, Unavailable, UnknownRef
+from holdfast.inventory import StoredObject
 from holdfast.operations import sessions
 from holdfast.operations.pages import page_of
-from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.ports import Transaction
 from holdfast.records.attachments import AttachmentEntry, AttachmentRef
 from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, SessionRow
@@ -33,6 +33,29 @@ async def record_intent(
     return session, row
 
 
+async def record_intent_outside(
+    tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, data: bytes
+) -> tuple[SessionRow, AttachmentRow, bool]:
+    """Write the manifest row, and say whether the bytes are to be written outside the database.
+
+    While somebody deletes the same bytes there, nobody could say whether they outlast it: the database takes them then,
+    and whatever is outside may go.
+    """
+    session, row = await record_intent(tx, address, intent, None)
+    if await _is_in_database(tx, row.family, row.attachment_id):
+        return session, row, False
+    notes = await tx.find_doomed(row.family, row.attachment_id)
+    if not rules.is_being_deleted(notes, now_ms=tx.now_ms):
+        return session, row, True
+    await tx.put_object(row.family, row.attachment_id, rules.packed(row.attachment_id, data))
+    await doom(tx, row)
+    return session, row, False
+
+
+async def _is_in_database(tx: Transaction, family: int, attachment_id: str) -> bool:
+    return bool(await tx.present_keys(StoredObject, [(family, attachment_id)]))
+
+
 async def still_intended(tx: Transaction, row: AttachmentRow) -> bool:
     """After bytes were written outside: whether their intent stands as it was, so that nobody deleted them."""
     return await tx.find_attachment(row.session_key, row.attachment_id) == row
@@ -40,7 +63,7 @@ async def still_intended(tx: Transaction, row: AttachmentRow) -> bool:
 
 async def doom(tx: Transaction, row: AttachmentRow) -> None:
     """Note bytes for deletion that were written for an intent which is gone: nobody else knows of them."""
-    await tx.doom_object(row.family, row.attachment_id)
+    await tx.doom_object(row.family, row.attachment_id, rules.NOT_YET)
 
 
 async def commit_refs(
@@ -135,36 +158,48 @@ async def drop_if_unreferenced(tx: Transaction, row: AttachmentRow) -> int | Non
         return None
     size = await tx.drop_object(row.family, row.attachment_id)
     if size is None and rules.is_kept_here(row):
-        await tx.doom_object(row.family, row.attachment_id)
+        await doom(tx, row)
     return size
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """What became of noted bytes: how many they were (None: none were there), or why they are still there."""
+    """Noted bytes, and until when nobody else deletes them (None: they are not to be deleted)."""
 
-    size: int | None = None
-    failure: Unavailable | None = None
+    family: int
+    attachment_id: str
+    until_ms: int | None = None
 
 
-async def delete_doomed(tx: Transaction, objects: AttachmentBytes, passed_over: int) -> Deletion | None:
-    """Delete one of the noted bytes outside the database, after those passed over; None if there is none.
+async def reserve_deletion(tx: Transaction, after: tuple[int, str]) -> Deletion | None:
+    """Look at the next noted bytes outside the database, and reserve their deletion; None if there are no more.
 
-    Whether somebody refers to them again is asked anew, and no intent can be recorded meanwhile. Whoever stores the
-    same content later writes it again, because bytes follow their intent. If it fails, the note stays. One at a time:
-    a slow place outside holds other writers up for one deletion and no longer.
+    Whether somebody refers to them again is asked anew. From here to the confirmation no put counts on them.
     """
-    doomed = await tx.list_doomed(passed_over + 1)
-    if len(doomed) <= passed_over:
+    found = await tx.next_doomed(after)
+    if found is None:
         return None
-    family, attachment_id = doomed[passed_over]
-    size = None
-    if not await tx.attachment_is_referenced(family, attachment_id):
-        try:
-            size = outside(partial(objects.delete, space_of(family), attachment_id))
-        except Unavailable as failure:
-            return Deletion(failure=failure)
-    await tx.forget_doomed(family, attachment_id)
-    return Deletion(size)
+    family, attachment_id = found
+    referenced = await tx.attachment_is_referenced(family, attachment_id)
+    needed = referenced and not await _is_in_database(tx, family, attachment_id)
+    notes = await tx.find_doomed(family, attachment_id)
+    verdict = rules.judge_deletion(notes, needed=needed, now_ms=tx.now_ms)
+    if verdict == "leave":
+        return Deletion(family, attachment_id)
+    for until_ms in notes:
+        await tx.forget_doomed(family, attachment_id, until_ms)
+    if verdict == "forget":
+        return Deletion(family, attachment_id)
+    deletion = Deletion(family, attachment_id, tx.now_ms + rules.DELETION_MS)
+    await tx.doom_object(family, attachment_id, tx.now_ms + rules.DELETION_MS)
+    return deletion
+
+
+async def end_deletion(tx: Transaction, deletion: Deletion, *, failed: bool) -> None:
+    """Give a reservation back: the bytes are gone, or they stay noted."""
+    assert deletion.until_ms is not None
+    ours = await tx.forget_doomed(deletion.family, deletion.attachment_id, deletion.until_ms)
+    if ours and failed:
+        await tx.doom_object(deletion.family, deletion.attachment_id, rules.NOT_YET)
 
 
 def outside(call: Callable[[], T]) -> T:

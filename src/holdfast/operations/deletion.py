@@ -17,8 +17,12 @@ EVERYTHING = 2**62
 PAGE = 500
 
 
-async def delete(tx: Transaction, session_id: str) -> SessionDeletionReport:
-    """Erase a session: head, history, nodes, queue, usage, manifest, grants, subscriptions and unshared blobs."""
+async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionReport, int | None]:
+    """Erase a session: head, history, queue, usage, manifest, grants, subscriptions and unshared blobs.
+
+    Its nodes, of which there may be very many, are beyond reach from here on, but still there: the family is returned
+    whose unreachable nodes are to be dropped, in steps of their own.
+    """
     # Found first, because finding it holds it: nobody gives it a new edge while its old ones are erased.
     row = await tx.find_session(session_id)
     forgotten = await processes.forget_session(tx, session_id)
@@ -33,26 +37,25 @@ async def delete(tx: Transaction, session_id: str) -> SessionDeletionReport:
     )
     if row is None or row.deleted_at_ms is not None:
         # Grants, subscriptions and wake targets need no session to exist, and must not outlive its deletion.
-        return edges
+        return edges, None
     references = await _attachments(tx, row.session_key)
     revisions, usage, work, manifest = await tx.drop_session_content(row.session_key)
     for reference in references:
         await attachments.drop_if_unreferenced(tx, reference)
     await tx.drop_lease("session", str(row.session_key))
     hit(await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms)), "sessions", row.session_key)
-    nodes = await drop_unreachable_nodes(tx, row.family, EVERYTHING)
     blobs, _ = await tx.drop_unreferenced_blobs(row.family, limit=EVERYTHING, dry_run=False)
     tx.notify(queue_topic(session_id))
-    return msgspec.structs.replace(
+    report = msgspec.structs.replace(
         edges,
         deleted=True,
         revisions=revisions,
-        nodes=nodes,
         usage_rows=usage,
         work_batches=work,
         attachments=manifest,
         blobs=blobs,
     )
+    return report, row.family
 
 
 async def _attachments(tx: Transaction, session_key: int) -> list[AttachmentRow]:

@@ -86,12 +86,11 @@ START = Place()
 async def next_rows(tx: Transaction, kind: type[R], place: Place, tally: Tally) -> tuple[list[R], Place | None]:
     """The rows of the next page that can be read, and where the one behind it begins."""
     try:
-        rows = await tx.scan_rows(kind, after=place.after, skip=place.unreadable, limit=PAGE)
+        rows, last = await tx.scan_rows(kind, after=place.after, skip=place.unreadable, limit=PAGE)
     except Corrupt as error:
         return await _row_by_row(tx, kind, place, tally, error)
-    if len(rows) < PAGE:
+    if last is None or len(rows) < PAGE:
         return rows, None
-    last = key_of(rows[-1])
     if place.after is not None and last <= place.after:
         tally.note(Finding(table_of(kind), _name(last), "stands before what it comes after: the order is damaged"))
         return rows, None
@@ -110,7 +109,7 @@ async def _row_by_row(
         return rows, None
     for _ in range(PAGE):
         try:
-            found = await tx.scan_rows(kind, after=place.after, skip=place.unreadable, limit=1)
+            found, last = await tx.scan_rows(kind, after=place.after, skip=place.unreadable, limit=1)
         except Corrupt as error:
             place = Place(place.after, place.unreadable + 1)
             where = "the start" if place.after is None else _name(place.after)
@@ -119,10 +118,10 @@ async def _row_by_row(
                 tally.note(Finding(table, f"after {where}", "what comes behind these rows was not looked at"))
                 return rows, None
             continue
-        if not found:
+        if last is None:
             return rows, None
         rows += found
-        place = Place(key_of(found[0]))
+        place = Place(last)
     return rows, place
 
 

@@ -70,7 +70,10 @@ class AttachmentBytes(Protocol):
         ...
 
     def delete(self, space: str, name: str) -> int | None:
-        """Remove. Returns how many bytes that freed, None if there were none."""
+        """Remove. Returns how many bytes that freed, None if there were none.
+
+        It runs outside of every transaction and takes less than an hour. Once it raised, the bytes must stay.
+        """
         ...
 
 

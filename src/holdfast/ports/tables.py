@@ -115,10 +115,6 @@ class GraphTables(Protocol):
         """Live nodes of the segments by key, beyond `after` in the direction of travel."""
         ...
 
-    async def scan_nodes(self, session_key: int, *, after: int, limit: int) -> list[r.NodeRow]:
-        """Every node that the session wrote, any epoch and mark, by key, greater than `after`."""
-        ...
-
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
         """Insert."""
         ...
@@ -141,10 +137,6 @@ class GraphTables(Protocol):
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         """The contents that exist, in any order."""
-        ...
-
-    async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
-        """Every content of the family by hash, greater than `after`."""
         ...
 
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
@@ -283,15 +275,19 @@ class AttachmentTables(Protocol):
         """Delete stored bytes. Returns their size as stored, None if there were none."""
         ...
 
-    async def doom_object(self, family: int, attachment_id: str) -> None:
-        """Note that bytes outside the database are to be deleted; a note that is there stays."""
+    async def doom_object(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:
+        """Note that bytes outside the database are to be deleted, or are being deleted; a note that is there stays."""
         ...
 
-    async def list_doomed(self, limit: int) -> list[tuple[int, str]]:
-        """Noted bytes, (family, attachment id), in that order."""
+    async def next_doomed(self, after: tuple[int, str]) -> tuple[int, str] | None:
+        """The next noted bytes, (family, attachment id), in that order."""
         ...
 
-    async def forget_doomed(self, family: int, attachment_id: str) -> int:
+    async def find_doomed(self, family: int, attachment_id: str) -> list[int]:
+        """The `deleting_until_ms` of every note of these bytes."""
+        ...
+
+    async def forget_doomed(self, family: int, attachment_id: str, deleting_until_ms: int) -> int:
         """Drop a note. Returns the count."""
         ...
 
@@ -477,10 +473,6 @@ class HousekeepingTables(VerificationTables, Protocol):
 
     async def drop_artifact(self, kind: str, ref: str) -> int:
         """Delete."""
-        ...
-
-    async def scan_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactRow]:
-        """Every artifact by (kind, ref), beyond `after`."""
         ...
 
     async def census(self, now_ms: int) -> dict[str, int | None]:

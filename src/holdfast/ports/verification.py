@@ -17,8 +17,12 @@ R = TypeVar("R", bound=Row)
 class VerificationTables(Protocol):
     """Every table of `holdfast.inventory`, in full."""
 
-    async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> list[R]:
-        """Rows of a table by key, beyond `after` (None: from the start), without the first `skip` of those."""
+    async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> tuple[list[R], Key | None]:
+        """Rows of a table beyond the place `after` (None: from the start), without the first `skip` of those.
+
+        And the place of the last one, None if there is none. Places ascend; what they are made of is the backend's
+        own affair, but the rows that a session or a process owns stand together, in the order of their keys.
+        """
         ...
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:

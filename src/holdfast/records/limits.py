@@ -7,6 +7,8 @@ from holdfast.records.common import Record
 MIB = 1024 * 1024
 LARGEST_INTEGER = 2**63 - 1
 """The largest number that any of our integer fields holds (A signed 64-bit column)."""
+SMALLEST_INTEGER = -(2**63)
+"""The smallest number that the same column could hold: every key comes after it."""
 
 
 class Limits(Record, frozen=True, kw_only=True):

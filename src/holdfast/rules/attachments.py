@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -12,6 +14,12 @@ from holdfast.records.attachments import Attachment, AttachmentEntry, Attachment
 from holdfast.records.limits import Limits
 from holdfast.rows import AttachmentRow, BlobRow
 from holdfast.rules import checks
+
+DELETION_MS = 3_600_000
+"""How long a deletion outside the database may take. After that, whoever reserved it is taken for dead."""
+
+NOT_YET = 0
+"""The `deleting_until_ms` of a note that nobody works off."""
 
 CONTENT_ID = re.compile(r"[0-9a-f]{64}")
 
@@ -41,6 +49,18 @@ def is_content_id(attachment_id: str) -> bool:
 def is_kept_here(row: AttachmentRow) -> bool:
     """Whether the bytes of a reference are ours to keep."""
     return row.uri == own_uri(row.attachment_id) and is_content_id(row.attachment_id)
+
+
+def is_being_deleted(notes: Sequence[int], *, now_ms: int) -> bool:
+    """Whether bytes outside may vanish at any moment, so that nobody may count on them."""
+    return any(until_ms > now_ms for until_ms in notes)
+
+
+def judge_deletion(notes: Sequence[int], *, needed: bool, now_ms: int) -> Literal["leave", "forget", "delete"]:
+    """What to do about the notes of some bytes outside: nobody interferes with a deletion that is under way."""
+    if not notes or is_being_deleted(notes, now_ms=now_ms):
+        return "leave"
+    return "forget" if needed else "delete"
 
 
 def check_put(

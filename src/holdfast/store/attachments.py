@@ -66,10 +66,14 @@ class SessionAttachments:
         try:
             for _ in range(PUT_ROUNDS):
                 address = self._binding.address()
-                session, row = await backend.write(
-                    partial(operations.record_intent, address=address, intent=intent, data=None)
+                session, row, goes_outside = await backend.write(
+                    partial(operations.record_intent_outside, address=address, intent=intent, data=body)
                 )
                 self._binding.learn(session)
+                if not goes_outside:
+                    if written is not None:
+                        await self._doom(written)
+                    return row
                 write = partial(objects.put, operations.space_of(session.family), intent.attachment_id, body)
                 await backend.offload(partial(operations.outside, write))
                 written = row
@@ -101,8 +105,8 @@ class SessionAttachments:
             read = partial(objects.get, operations.space_of(session.family), checked)
             data = await context.backend.offload(partial(operations.outside, read))
             if data is None:
-                # Missing bytes are damage only if the reference is still there: it may have been forgotten meanwhile.
-                _, row, _ = await context.backend.read(lambda tx: operations.find(tx, address, checked))
+                # Missing bytes are damage only if the reference is still there and the database has not got them.
+                _, row, data = await context.backend.read(lambda tx: operations.find(tx, address, checked))
         return rules.attachment_of(row, data)
 
     async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[AttachmentRef]:

@@ -13,13 +13,16 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import Unavailable, WaitTimeout
-from holdfast.operations.attachments import delete_doomed
+from holdfast.operations.attachments import Deletion, end_deletion, outside, reserve_deletion, space_of
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.common import Token
-from holdfast.records.limits import Limits
+from holdfast.records.limits import SMALLEST_INTEGER, Limits
 from holdfast.rules import checks
 
 T = TypeVar("T")
+
+LOOK_AGAIN_MS = 250
+"""How soon a waiter looks again at a database that was away."""
 
 
 def random_name() -> str:
@@ -56,19 +59,38 @@ class Context(msgspec.Struct, frozen=True):
 
         What cannot be deleted now is passed over and stays noted; the first failure is raised at the end.
         """
-        objects, deleted, freed = self.objects, 0, 0
+        deleted = freed = 0
         failures: list[Unavailable] = []
-        while objects is not None:
-            one = await self.backend.write(partial(delete_doomed, objects=objects, passed_over=len(failures)))
-            if one is None:
+        place = (SMALLEST_INTEGER, "")
+        while self.objects is not None:
+            reserved = await self.backend.write(partial(reserve_deletion, after=place))
+            if reserved is None:
                 break
-            if one.failure is not None:
-                failures.append(one.failure)
-            deleted += one.size is not None
-            freed += one.size or 0
+            place = (reserved.family, reserved.attachment_id)
+            try:
+                size = None if reserved.until_ms is None else await self._delete_outside(self.objects, reserved)
+            except Unavailable as failure:
+                failures.append(failure)
+                continue
+            deleted += size is not None
+            freed += size or 0
         if failures:
             raise failures[0]
         return deleted, freed
+
+    async def _delete_outside(self, objects: AttachmentBytes, reserved: Deletion) -> int | None:
+        """Delete with no transaction open, so that a slow place outside holds nobody up.
+
+        Whoever is cancelled here leaves the reservation behind, because the deletion may go on without him.
+        """
+        delete = partial(objects.delete, space_of(reserved.family), reserved.attachment_id)
+        try:
+            size = await self.backend.offload(partial(outside, delete))
+        except Exception:
+            await self.backend.write(partial(end_deletion, deletion=reserved, failed=True))
+            raise
+        await self.backend.write(partial(end_deletion, deletion=reserved, failed=False))
+        return size
 
     async def try_delete_doomed(self) -> None:
         """The same after an operation that is done: what cannot be deleted now stays noted, and a sweep deletes it."""
@@ -81,20 +103,25 @@ class Context(msgspec.Struct, frozen=True):
         """Look, and look again at every change of the topic, until there is something to see.
 
         `look` answers what it saw, and in how many milliseconds time alone may change that. The watch begins before the
-        look, so that a change between the two is not lost.
+        look, so that a change between the two is not lost. A database that is away is waited for as well: only if it
+        still is when the time is up, its `Unavailable` is raised.
         """
         allowed_ms = checks.timeout("timeout_ms", timeout_ms)
         deadline = time.monotonic() + allowed_ms / 1000
         while True:
             change = self.backend.watch(topic)
             try:
-                seen, due_in_ms = await look()
+                away: Unavailable | None = None
+                try:
+                    seen, due_in_ms = await look()
+                except Unavailable as error:
+                    seen, due_in_ms, away = None, LOOK_AGAIN_MS, error
                 if seen is not None:
                     return seen
                 left_ms = max(0, math.ceil((deadline - time.monotonic()) * 1000))
                 pause_ms = left_ms if due_in_ms is None else min(left_ms, max(1, due_in_ms))
                 changed = await self.backend.pause(change, pause_ms)
-                if not changed and time.monotonic() >= deadline:
-                    raise WaitTimeout(what, allowed_ms)
+                if time.monotonic() >= deadline and (away is not None or not changed):
+                    raise away or WaitTimeout(what, allowed_ms)
             finally:
                 change.cancel()

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
+
+import msgspec
+
+from holdfast.errors import Unavailable
 from holdfast.operations import deletion
 from holdfast.operations import sessions as operations
 from holdfast.records.common import Page
@@ -11,6 +17,9 @@ from holdfast.rules import checks
 from holdfast.rules import sessions as rules
 from holdfast.store.context import Context
 from holdfast.store.session import Session
+
+NODES_A_STEP = 1_000
+"""How many nodes of a deleted session one transaction drops."""
 
 
 class Sessions:
@@ -157,6 +166,19 @@ class Sessions:
         (True, False)
         """
         checked = self._context.identifier("session_id", session_id)
-        report = await self._context.backend.write(lambda tx: deletion.delete(tx, checked))
+        report, family = await self._context.backend.write(lambda tx: deletion.delete(tx, checked))
+        if family is not None:
+            report = msgspec.structs.replace(report, nodes=await self._drop_nodes(family))
         await self._context.try_delete_doomed()
         return report
+
+    async def _drop_nodes(self, family: int) -> int:
+        """Drop what only a deleted session saw, in bounded steps; what is left over, a collection of garbage drops."""
+        dropped, step = 0, NODES_A_STEP
+        with contextlib.suppress(Unavailable):
+            while step == NODES_A_STEP:
+                step = await self._context.backend.write(
+                    partial(deletion.drop_unreachable_nodes, family=family, limit=NODES_A_STEP)
+                )
+                dropped += step
+        return dropped

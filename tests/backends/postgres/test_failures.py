@@ -184,6 +184,33 @@ def test_a_store_heals_when_the_server_was_restarted(own_server: Any) -> None:
                 assert time.monotonic() < deadline
 
 
+def test_a_wait_outlives_a_server_that_is_away_for_longer_than_any_operation_tries(own_server: Any) -> None:
+    with holdfast.open_blocking(own_server.url) as store:
+        handle = store.sessions.handle("chat")
+        handle.commit(holdfast.Commit())
+        store.processes.register(holdfast.ProcessRegistration("job", holdfast.External()))
+        waits: list[Callable[[], object]] = [
+            lambda: store.queue.wait("chat", timeout_ms=60_000),
+            lambda: store.processes.wait("job", timeout_ms=60_000),
+            lambda: store.events.wait_for("job", "process.waiting", timeout_ms=60_000),
+        ]
+        waiters = [in_background(wait) for wait in waits]
+        own_server.stop("immediate")
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                handle.load()
+        with pytest.raises(Unavailable):
+            store.queue.wait("chat", timeout_ms=100)
+        assert not any(waiter.done() for waiter in waiters)
+        own_server.start()
+        with holdfast.open_blocking(own_server.url) as other:
+            other.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+            other.events.append("job", "process.waiting", 1)
+            other.processes.complete("job", holdfast.Completed(1))
+        for waiter in waiters:
+            waiter.result(30)
+
+
 # Contention.
 
 

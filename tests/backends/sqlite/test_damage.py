@@ -103,7 +103,7 @@ def test_damaged_pages_are_corrupt_for_readers_and_writers(open_store: Any, path
     path.write_bytes(content)
     store = open_store()
     with pytest.raises(Corrupt):
-        store.ask("scan_artifacts", after=("", ""), limit=1_000)
+        store.ask("scan_rows", r.ArtifactRow, after=None, skip=0, limit=1_000)
     with pytest.raises(Corrupt):
         store.call("drop_artifact", "k", "001")
 

@@ -236,7 +236,8 @@ def test_artifacts_are_kept_by_kind_and_ref(store: Any) -> None:
         store.call("save_artifact", row)
     assert store.ask("find_artifact", "a", "2") == rows[0]
     assert store.ask("find_artifact", "a", "1") is None
-    assert store.ask("scan_artifacts", after=("", ""), limit=2) == rows[:2]
-    assert store.ask("scan_artifacts", after=("b", "1"), limit=9) == rows[2:]
+    assert store.ask("scan_rows", r.ArtifactRow, after=None, skip=0, limit=2) == (rows[:2], ("b", "1"))
+    assert store.ask("scan_rows", r.ArtifactRow, after=("b", "1"), skip=0, limit=9) == (rows[2:], ("b", "2"))
+    assert store.ask("scan_rows", r.ArtifactRow, after=("b", "2"), skip=0, limit=9) == ([], None)
     assert store.call("drop_artifact", "a", "2") == 1
     assert store.call("drop_artifact", "a", "2") == 0

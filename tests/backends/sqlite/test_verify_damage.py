@@ -102,6 +102,7 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "attachments.committed_at_ms": ("huge more less null", TIME),
     "attachment_objects.*": ("missing", "the bytes may be in a place that this store was opened without"),
     "doomed_objects.family": ("less", ALLOWED),
+    "doomed_objects.deleting_until_ms": ("huge more", TIME),
     "doomed_objects.*": ("missing", FORGOTTEN),
     "processes.created_at_ms": ("huge more less", TIME),
     "processes.updated_at_ms": ("huge more less", TIME),

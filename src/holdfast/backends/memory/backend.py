@@ -40,9 +40,6 @@ class MemoryHousekeeping(MemoryVerification):
     async def drop_artifact(self, kind: str, ref: str) -> int:
         return self.tables.artifacts.drop((kind, ref))
 
-    async def scan_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactRow]:
-        return list(self.tables.artifacts.scan(lambda row: (row.kind, row.ref) > after))[:limit]
-
     async def census(self, now_ms: int) -> dict[str, int | None]:
         tables = self.tables
 

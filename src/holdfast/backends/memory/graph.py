@@ -109,10 +109,6 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
             found = [row for row in found if (row.node_key < after if descending else row.node_key > after)]
         return [self._with_parent(row) for row in found[:limit]]
 
-    async def scan_nodes(self, session_key: int, *, after: int, limit: int) -> list[r.NodeRow]:
-        found = [row for row in self._written_by(session_key) if row.node_key > after]
-        return [self._with_parent(row) for row in found[:limit]]
-
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
         for row in rows:
             self.tables.nodes.put(row.node_key, msgspec.structs.replace(row, parent_id=None))
@@ -148,10 +144,6 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         return [row for hash in hashes if (row := self.tables.blobs.get((family, hash))) is not None]
-
-    async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
-        keys = [key for key in self.tables.blobs.keys_between(*starting_with(family)) if key[1] > after][:limit]
-        return [row for key in keys if (row := self.tables.blobs.get(key)) is not None]
 
     def _listed_hashes(self, family: int) -> set[str]:
         return {

@@ -43,11 +43,12 @@ class MemoryVerification:
             return cast("R", msgspec.structs.replace(row, parent_id=None if parent is None else parent.node_id))
         return cast("R", row)
 
-    async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> list[R]:
+    async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> tuple[list[R], Key | None]:
         table = self._table(kind)
         first = None if after is None else _plain(after)
         keys = [key for key in table.keys_between(first) if key != first][skip : skip + limit]
-        return [self._whole(kind, key, table.get(key)) for key in keys]
+        rows = [self._whole(kind, key, table.get(key)) for key in keys]
+        return rows, inventory.key_of(rows[-1]) if rows else None
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:
         table = self._table(kind)

@@ -308,6 +308,17 @@ class ForkContract(Contract):
         assert store.maintenance.verify().findings == ()
         assert store.maintenance.stats().nodes == 5
 
+    def test_a_deleted_session_of_many_nodes_leaves_those_that_a_fork_sees(self, store: BlockingStore) -> None:
+        source = store.sessions.create("source")
+        source.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(f"n{number}") for number in range(10)])))
+        store.sessions.fork("source", into="fork")
+        source.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(f"m{number}") for number in range(2_500)])))
+        report = store.sessions.delete("source")
+        assert (report.deleted, report.nodes, store.maintenance.stats().nodes) == (True, 2_500, 10)
+        assert store.maintenance.collect_garbage().deleted_nodes == 0
+        assert store.maintenance.verify().ok
+        assert store.sessions.delete("fork").nodes == 10
+
     def test_deleting_a_fork_leaves_the_source_as_it_was(self, store: BlockingStore, source: Session) -> None:
         before = loaded(source, holdfast.FullGraph())
         fork = store.sessions.fork("source", into="fork")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 import holdfast
 from holdfast.ports import AttachmentBytes
+from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.attachments import ABC, Home, Shelf
-from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 
 Act = Callable[[], object]
 
@@ -25,6 +27,8 @@ class Door:
         self.before_put: list[Act] = []
         self.after_put: list[Act] = []
         self.before_get: list[Act] = []
+        self.before_delete: list[Act] = []
+        self.after_delete: list[Act] = []
 
     def put(self, space: str, name: str, data: bytes) -> None:
         """Keep bytes."""
@@ -39,7 +43,10 @@ class Door:
 
     def delete(self, space: str, name: str) -> int | None:
         """Remove bytes."""
-        return self._inner.delete(space, name)
+        _happen(self.before_delete)
+        freed = self._inner.delete(space, name)
+        _happen(self.after_delete)
+        return freed
 
     def names(self) -> list[str]:
         """Everything that is there."""
@@ -51,6 +58,14 @@ class Door:
 def _happen(acts: list[Act]) -> None:
     if acts:
         acts.pop(0)()
+
+
+class Died(BaseException):
+    """What a process that was killed would have done next, it never did."""
+
+
+def _die() -> None:
+    raise Died
 
 
 class Alien:
@@ -130,6 +145,72 @@ class OutsideBytesContract(Contract):
         assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0)
         assert door.names() == [ABC]
         assert store.maintenance.verify().ok
+
+    @pytest.mark.parametrize("moment", ["before_delete", "after_delete"])
+    @pytest.mark.parametrize("how", ["sweep", "forget", "delete"])
+    def test_a_put_of_bytes_that_are_just_being_deleted_keeps_them(
+        self, bench: Bench, door: Door, moment: str, how: str
+    ) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        fork = store.sessions.fork("chat", into="fork")
+        session.attachments.put(b"abc")
+        kept: list[holdfast.AttachmentRef] = []
+
+        def put_and_commit() -> None:
+            handle = other.sessions.handle("fork")
+            kept.append(handle.attachments.put(b"abc", label="again"))
+            handle.commit(holdfast.Commit(attachments=[ABC]))
+
+        getattr(door, moment).append(put_and_commit)
+        acts: dict[str, Act] = {
+            "sweep": lambda: store.attachments.sweep(older_than_ms=0),
+            "forget": lambda: session.attachments.forget(ABC),
+            "delete": lambda: store.sessions.delete("chat"),
+        }
+        acts[how]()
+        assert [ref.label for ref in kept] == ["again"]
+        for _ in ("at once", "after everything noted is gone"):
+            assert fork.attachments.get(ABC) == holdfast.Attachment(kept[0], b"abc")
+            assert store.maintenance.verify().ok
+            store.attachments.sweep(older_than_ms=0)
+        assert fork.attachments.put(b"abc").id == ABC
+        assert fork.attachments.forget(ABC) is True
+        assert (door.names(), store.maintenance.stats().attachment_bytes) == ([], 0)
+
+    def test_a_deletion_outside_holds_nobody_up(self, bench: Bench, door: Door) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        session.attachments.put(b"abc")
+        begun, may_end = threading.Event(), threading.Event()
+        door.before_delete.append(lambda: (begun.set(), may_end.wait(PATIENCE_S)))
+        sweep = in_background(lambda: store.attachments.sweep(older_than_ms=0))
+        assert begun.wait(PATIENCE_S)
+        handle = other.sessions.handle("chat")
+        assert handle.commit(holdfast.Commit(config={"turn": 1})).revision == 1
+        assert other.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0), "who is at it, does it"
+        stored = handle.attachments.put(b"abc")
+        may_end.set()
+        assert sweep.result(PATIENCE_S) == holdfast.SweepReport(1, 1, 3)
+        assert handle.attachments.get(stored.id).data == b"abc"
+        assert door.names() == []
+
+    def test_a_deletion_whose_process_died_is_done_by_a_sweep_an_hour_later(
+        self, bench: Bench, door: Door, clock: ManualClock
+    ) -> None:
+        store = bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        session.attachments.put(b"abc")
+        door.before_delete.append(_die)
+        with pytest.raises(Died):
+            session.attachments.forget(ABC)
+        assert session.attachments.put(b"abc").id == ABC
+        assert session.attachments.forget(ABC) is True
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, 0)
+        assert door.names() == [ABC]
+        clock.advance(3_600_000)
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 1, 3)
+        assert door.names() == []
 
     def test_a_put_that_is_swept_away_again_and_again_gives_up_and_leaves_nothing(
         self, bench: Bench, door: Door

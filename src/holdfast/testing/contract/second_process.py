@@ -23,11 +23,11 @@ from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_back
 
 ROUNDS = 20
 CHILDREN = 3
-WAKE_S = 15.0
-"""A waiter hears of another process's change within this time."""
+WAKE_S = 2.0
+"""A waiter hears of another process's change within this time after it is durable."""
 
 PRELUDE = """
-import json, sys
+import json, sys, time
 import holdfast
 
 def say(value):
@@ -109,6 +109,7 @@ from holdfast.testing.contract.second_process import cause
 while True:
     what, name = hear()
     cause(store, what, name)
+    say(time.monotonic())
 """
 
 OPEN_AT_ONCE = """
@@ -365,10 +366,11 @@ class SecondProcessContract(Contract):
             for what in ("event", "work", "end"):
                 waiter = in_background(partial(wait, store, what, name))
                 bench.parked()
-                began = time.monotonic()
                 child.say([what, name])
                 assert waiter.result(PATIENCE_S) == what
-                assert time.monotonic() - began < WAKE_S
+                woken_s = time.monotonic()
+                # The monotonic clock is the machine's. How long the other process's disk takes is no part of the wake.
+                assert woken_s - float(str(child.hear())) < WAKE_S
 
     # Opening and dying.
 

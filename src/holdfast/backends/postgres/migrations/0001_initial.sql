@@ -187,7 +187,8 @@ ALTER TABLE {schema}.attachment_objects ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE TABLE {schema}.doomed_objects (
     family bigint NOT NULL,
     attachment_id text COLLATE "C" NOT NULL,
-    PRIMARY KEY (family, attachment_id)
+    deleting_until_ms bigint NOT NULL,
+    PRIMARY KEY (family, attachment_id, deleting_until_ms)
 );
 
 CREATE TABLE {schema}.processes (

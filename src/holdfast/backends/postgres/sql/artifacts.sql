@@ -25,11 +25,3 @@ SET
 DELETE FROM {schema}.artifacts
 WHERE kind = $1::text
     AND ref = $2::text
-
--- name: scan_artifacts
-SELECT
-    kind, ref, hash, encoding, size, stored_at_ms, body
-FROM {schema}.artifacts
-WHERE (kind, ref) > ($1::text, $2::text)
-ORDER BY kind, ref
-LIMIT $3::bigint

@@ -122,20 +122,28 @@ RETURNING octet_length(body)
 
 -- name: doom_object
 INSERT INTO {schema}.doomed_objects (
-    family, attachment_id
+    family, attachment_id, deleting_until_ms
 ) VALUES (
-    $1::bigint, $2::text
+    $1::bigint, $2::text, $3::bigint
 )
 ON CONFLICT DO NOTHING
 
--- name: list_doomed
+-- name: next_doomed
 SELECT
     family, attachment_id
 FROM {schema}.doomed_objects
+WHERE (family, attachment_id) > ($1::bigint, $2::text)
 ORDER BY family, attachment_id
-LIMIT $1::bigint
+LIMIT 1
+
+-- name: find_doomed
+SELECT deleting_until_ms
+FROM {schema}.doomed_objects
+WHERE family = $1::bigint
+    AND attachment_id = $2::text
 
 -- name: forget_doomed
 DELETE FROM {schema}.doomed_objects
 WHERE family = $1::bigint
     AND attachment_id = $2::text
+    AND deleting_until_ms = $3::bigint

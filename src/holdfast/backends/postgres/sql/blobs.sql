@@ -7,15 +7,6 @@ FROM {schema}.blobs
 WHERE family = $1::bigint
     AND hash = ANY($2::text[])
 
--- name: scan_blobs
-SELECT
-    hash, encoding, size, body
-FROM {schema}.blobs
-WHERE family = $1::bigint
-    AND hash > $2::text
-ORDER BY hash
-LIMIT $3::bigint
-
 -- name: unreferenced_blobs
 SELECT
     blob.hash,

@@ -69,9 +69,9 @@ ORDER BY family, attachment_id
 
 -- name: dump_doomed_objects
 SELECT
-    family, attachment_id
+    family, attachment_id, deleting_until_ms
 FROM {schema}.doomed_objects
-ORDER BY family, attachment_id
+ORDER BY family, attachment_id, deleting_until_ms
 
 -- name: dump_processes
 SELECT

@@ -98,21 +98,6 @@ WHERE node.family = $1::bigint
 ORDER BY node.node_key DESC
 LIMIT $6::bigint
 
--- name: scan_nodes
-SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-    parent.node_id
-FROM {schema}.nodes AS node
-LEFT JOIN {schema}.nodes AS parent
-    ON parent.family = $1::bigint
-        AND parent.node_key = node.parent_key
-WHERE node.family = $1::bigint
-    AND node.node_key > $2::bigint
-    AND node.node_key <= $3::bigint
-ORDER BY node.node_key
-LIMIT $4::bigint
-
 -- name: mark_nodes
 UPDATE {schema}.nodes
 SET mark = 1

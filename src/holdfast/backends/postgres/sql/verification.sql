@@ -1,6 +1,7 @@
 -- What verification reads: every table by its key, over rows that cannot be read if need be.
 -- A walk starts at a key, includes it if asked to, and leaves some rows out.
--- Differs: keys that do not begin with the family are sorted for, so that rows without a session are found, too.
+-- Differs: what a session owns is walked family by family, in the order of its primary key. Those walks select that key
+-- before the row.
 
 -- name: walk_sessions
 SELECT
@@ -14,16 +15,18 @@ LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_revisions
 SELECT
+    family, session_key, revision,
     session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
     refs, body, committed_at_ms
 FROM {schema}.revisions
-WHERE (session_key, revision) >= ($1::bigint, $2::bigint)
-    AND ($3::boolean OR (session_key, revision) <> ($1::bigint, $2::bigint))
-ORDER BY session_key, revision
-LIMIT $5::bigint OFFSET $4::bigint
+WHERE (family, session_key, revision) >= ($1::bigint, $2::bigint, $3::bigint)
+    AND ($4::boolean OR (family, session_key, revision) <> ($1::bigint, $2::bigint, $3::bigint))
+ORDER BY family, session_key, revision
+LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_nodes
 SELECT
+    node.family, node.node_key,
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
     parent.node_id
@@ -31,19 +34,20 @@ FROM {schema}.nodes AS node
 LEFT JOIN {schema}.nodes AS parent
     ON parent.family = node.family
         AND parent.node_key = node.parent_key
-WHERE node.node_key >= $1::bigint
-    AND ($2::boolean OR node.node_key <> $1::bigint)
-ORDER BY node.node_key
-LIMIT $4::bigint OFFSET $3::bigint
+WHERE (node.family, node.node_key) >= ($1::bigint, $2::bigint)
+    AND ($3::boolean OR (node.family, node.node_key) <> ($1::bigint, $2::bigint))
+ORDER BY node.family, node.node_key
+LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_usage
 SELECT
+    family, session_key, source, model,
     session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
 FROM {schema}.usage
-WHERE (session_key, source, model) >= ($1::bigint, $2::text, $3::text)
-    AND ($4::boolean OR (session_key, source, model) <> ($1::bigint, $2::text, $3::text))
-ORDER BY session_key, source, model
-LIMIT $6::bigint OFFSET $5::bigint
+WHERE (family, session_key, source, model) >= ($1::bigint, $2::bigint, $3::text, $4::text)
+    AND ($5::boolean OR (family, session_key, source, model) <> ($1::bigint, $2::bigint, $3::text, $4::text))
+ORDER BY family, session_key, source, model
+LIMIT $7::bigint OFFSET $6::bigint
 
 -- name: walk_blobs
 SELECT
@@ -56,14 +60,15 @@ LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_work
 SELECT
+    family, session_key, enqueue_seq,
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
 FROM {schema}.work
-WHERE enqueue_seq >= $1::bigint
-    AND ($2::boolean OR enqueue_seq <> $1::bigint)
-ORDER BY enqueue_seq
-LIMIT $4::bigint OFFSET $3::bigint
+WHERE (family, session_key, enqueue_seq) >= ($1::bigint, $2::bigint, $3::bigint)
+    AND ($4::boolean OR (family, session_key, enqueue_seq) <> ($1::bigint, $2::bigint, $3::bigint))
+ORDER BY family, session_key, enqueue_seq
+LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_leases
 SELECT
@@ -76,13 +81,14 @@ LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_attachments
 SELECT
+    family, session_key, attachment_id,
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
     committed_at_ms
 FROM {schema}.attachments
-WHERE (session_key, attachment_id) >= ($1::bigint, $2::text)
-    AND ($3::boolean OR (session_key, attachment_id) <> ($1::bigint, $2::text))
-ORDER BY session_key, attachment_id
-LIMIT $5::bigint OFFSET $4::bigint
+WHERE (family, session_key, attachment_id) >= ($1::bigint, $2::bigint, $3::text)
+    AND ($4::boolean OR (family, session_key, attachment_id) <> ($1::bigint, $2::bigint, $3::text))
+ORDER BY family, session_key, attachment_id
+LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_attachment_objects
 SELECT
@@ -95,12 +101,12 @@ LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_doomed_objects
 SELECT
-    family, attachment_id
+    family, attachment_id, deleting_until_ms
 FROM {schema}.doomed_objects
-WHERE (family, attachment_id) >= ($1::bigint, $2::text)
-    AND ($3::boolean OR (family, attachment_id) <> ($1::bigint, $2::text))
-ORDER BY family, attachment_id
-LIMIT $5::bigint OFFSET $4::bigint
+WHERE (family, attachment_id, deleting_until_ms) >= ($1::bigint, $2::text, $3::bigint)
+    AND ($4::boolean OR (family, attachment_id, deleting_until_ms) <> ($1::bigint, $2::text, $3::bigint))
+ORDER BY family, attachment_id, deleting_until_ms
+LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_processes
 SELECT
@@ -185,17 +191,29 @@ SELECT
 FROM {schema}.sessions
 WHERE session_key = ANY($1::bigint[])
 
+-- name: revisions_with_keys
+SELECT
+    revision.session_key, revision.revision, revision.family, revision.turn_id, revision.fingerprint, revision.epoch,
+    revision.node_count, revision.leaf_key, revision.leaf_id, revision.checkpoint_ref, revision.refs, revision.body,
+    revision.committed_at_ms
+FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS wanted (family, session_key, revision)
+JOIN {schema}.revisions AS revision
+    ON revision.family = wanted.family
+        AND revision.session_key = wanted.session_key
+        AND revision.revision = wanted.revision
+
 -- name: nodes_with_keys
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
     parent.node_id
-FROM {schema}.nodes AS node
+FROM unnest($1::bigint[], $2::bigint[]) AS wanted (family, node_key)
+JOIN {schema}.nodes AS node
+    ON node.family = wanted.family
+        AND node.node_key = wanted.node_key
 LEFT JOIN {schema}.nodes AS parent
     ON parent.family = node.family
         AND parent.node_key = node.parent_key
-WHERE node.family = ANY($2::bigint[])
-    AND node.node_key = ANY($1::bigint[])
 
 -- name: processes_with_keys
 SELECT
@@ -235,7 +253,7 @@ JOIN {schema}.attachment_objects AS stored
     ON stored.family = pair.family
         AND stored.attachment_id = pair.attachment_id
 
--- name: span_of_incarnations
+-- name: span_of_sessions
 SELECT
     coalesce(min(incarnation), 0),
     coalesce(max(incarnation), 0),

@@ -31,9 +31,6 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
 }
 """The table of each kind of row, and how many of its first columns name a row in a message."""
 
-LARGEST_INTEGER: Final = 2**63 - 1
-SMALLEST_INTEGER: Final = -(2**63)
-
 FAMILIES_KEPT: Final = 100_000
 """How many sessions' families are remembered; forgetting them costs one look-up each."""
 

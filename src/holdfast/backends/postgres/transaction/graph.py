@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import LARGEST_INTEGER, Base, columns_of
+from holdfast.backends.postgres.transaction.base import Base, columns_of
 from holdfast.errors import Corrupt
+from holdfast.records.limits import LARGEST_INTEGER
 
 POSITIONS = (1 << r.POSITION_BITS) - 1
 """The highest position that a node can have in its session."""
@@ -57,11 +58,6 @@ class Graph(Base):
             left -= len(page)
         return found
 
-    async def scan_nodes(self, session_key: int, *, after: int, limit: int) -> list[r.NodeRow]:
-        base = session_key << r.POSITION_BITS
-        family = await self._family(session_key)
-        return await self._all(r.NodeRow, "scan_nodes", family, max(after, base), base + POSITIONS, limit)
-
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
         if rows:
             family = await self._family(rows[0].session_key)
@@ -87,9 +83,6 @@ class Graph(Base):
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         return await self._all(r.BlobRow, "load_blobs", family, list(hashes))
-
-    async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
-        return await self._all(r.BlobRow, "scan_blobs", family, after, limit)
 
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
         await self._lock_family(family)

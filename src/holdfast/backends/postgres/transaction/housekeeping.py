@@ -30,9 +30,6 @@ class Housekeeping(Base):
     async def drop_artifact(self, kind: str, ref: str) -> int:
         return await self._run("drop_artifact", kind, ref)
 
-    async def scan_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactRow]:
-        return await self._all(r.ArtifactRow, "scan_artifacts", *after, limit)
-
     async def census(self, now_ms: int) -> dict[str, int | None]:
         [counts] = await self._values("census", now_ms)
         return {

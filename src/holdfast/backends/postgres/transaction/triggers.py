@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import LARGEST_INTEGER, SMALLEST_INTEGER, Base, columns_of
+from holdfast.backends.postgres.transaction.base import Base, columns_of
+from holdfast.records.limits import LARGEST_INTEGER, SMALLEST_INTEGER
 
 DELIVERY_COLUMNS = len(r.DeliveryRow.__struct_fields__)
 

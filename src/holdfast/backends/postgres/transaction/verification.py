@@ -1,57 +1,25 @@
-"""Every table can be walked by its key, and a row that cannot be read can be stepped over."""
+"""Every table can be walked by its primary key, and a row that cannot be read can be stepped over."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from holdfast import inventory
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import SMALLEST_INTEGER, Base
-from holdfast.inventory import Key
+from holdfast.backends.postgres.transaction.base import Base
+from holdfast.inventory import Key, StoredUsage, rows_of, smallest_key, table_of
+from holdfast.records.limits import SMALLEST_INTEGER
 
 R = TypeVar("R", bound=r.Row)
 
-WALKS: Final[dict[type[r.Row], tuple[str, dict[str, int | str]]]] = {
-    r.SessionRow: ("walk_sessions", {"session_key": SMALLEST_INTEGER}),
-    r.RevisionRow: ("walk_revisions", {"session_key": SMALLEST_INTEGER, "revision": SMALLEST_INTEGER}),
-    r.NodeRow: ("walk_nodes", {"node_key": SMALLEST_INTEGER}),
-    inventory.StoredUsage: ("walk_usage", {"session_key": SMALLEST_INTEGER, "source": "", "model": ""}),
-    inventory.StoredBlob: ("walk_blobs", {"family": SMALLEST_INTEGER, "hash": ""}),
-    r.BatchRow: ("walk_work", {"enqueue_seq": SMALLEST_INTEGER}),
-    r.LeaseRow: ("walk_leases", {"kind": "", "resource": ""}),
-    r.AttachmentRow: ("walk_attachments", {"session_key": SMALLEST_INTEGER, "attachment_id": ""}),
-    inventory.StoredObject: ("walk_attachment_objects", {"family": SMALLEST_INTEGER, "attachment_id": ""}),
-    inventory.DoomedObject: ("walk_doomed_objects", {"family": SMALLEST_INTEGER, "attachment_id": ""}),
-    r.ProcessRow: ("walk_processes", {"process_id": ""}),
-    r.EventRow: ("walk_events", {"process_id": "", "sequence": SMALLEST_INTEGER}),
-    r.GrantRow: ("walk_grants", {"session_id": "", "frame_id": "", "process_id": ""}),
-    r.SubscriptionRow: ("walk_subscriptions", {"sequence": SMALLEST_INTEGER}),
-    r.OccurrenceRow: ("walk_occurrences", {"occurrence_id": ""}),
-    r.DeliveryRow: ("walk_deliveries", {"occurrence_id": "", "subscription_sequence": SMALLEST_INTEGER}),
-    r.ArtifactRow: ("walk_artifacts", {"kind": "", "ref": ""}),
-    inventory.Setting: ("walk_settings", {"name": ""}),
+FAMILY_FIRST: Final[dict[type[r.Row], Key]] = {
+    r.RevisionRow: (SMALLEST_INTEGER, SMALLEST_INTEGER, SMALLEST_INTEGER),
+    r.NodeRow: (SMALLEST_INTEGER, SMALLEST_INTEGER),
+    StoredUsage: (SMALLEST_INTEGER, SMALLEST_INTEGER, "", ""),
+    r.BatchRow: (SMALLEST_INTEGER, SMALLEST_INTEGER, SMALLEST_INTEGER),
+    r.AttachmentRow: (SMALLEST_INTEGER, SMALLEST_INTEGER, ""),
 }
-"""How each table is walked, and the smallest key that it can have."""
-
-FINDS: Final[dict[type[r.Row], str]] = {
-    r.SessionRow: "sessions_with_keys",
-    r.NodeRow: "nodes_with_keys",
-    r.ProcessRow: "processes_with_keys",
-}
-KEYS: Final[dict[type[r.Row], str]] = {
-    inventory.StoredBlob: "keys_of_blobs",
-    inventory.StoredObject: "keys_of_attachment_objects",
-    r.ProcessRow: "keys_of_processes",
-    r.SubscriptionRow: "keys_of_subscriptions",
-    r.OccurrenceRow: "keys_of_occurrences",
-}
-SPANS: Final[dict[type[r.Row], str]] = {
-    r.SessionRow: "span_of_incarnations",
-    r.RevisionRow: "span_of_revisions",
-    r.NodeRow: "span_of_nodes",
-    r.EventRow: "span_of_events",
-}
+"""Tables whose primary key is not what their rows begin with: the least that it can be."""
 
 
 class Verification(Base):
@@ -59,31 +27,33 @@ class Verification(Base):
 
     __slots__ = ()
 
-    def _rows(self, kind: type[R], values: Sequence[Sequence[Any]]) -> list[R]:
-        table, width = inventory.TABLES[kind]
-        return [r.row_of(kind, tuple(row), table=table, key=tuple(row)[:width]) for row in values]
-
-    async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> list[R]:
-        name, smallest = WALKS[kind]
-        start = tuple(smallest.values()) if after is None else after
-        return self._rows(kind, await self._values(name, *start, after is None, skip, limit))
+    async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> tuple[list[R], Key | None]:
+        least = FAMILY_FIRST.get(kind) or tuple(smallest_key(kind).values())
+        start = least if after is None else after
+        found = await self._values(f"walk_{table_of(kind)}", *start, after is None, skip, limit)
+        key_columns = len(least) if kind in FAMILY_FIRST else 0
+        rows = rows_of(kind, [tuple(values)[key_columns:] for values in found])
+        return rows, tuple(found[-1])[: len(least)] if found else None
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:
-        bindings: list[list[Any]] = [[key for (key,) in keys]]
-        if kind is r.NodeRow:
-            families = await self._families_of(key >> r.POSITION_BITS for key in bindings[0])
-            bindings.append(sorted(set(families.values())))
-        return self._rows(kind, await self._values(FINDS[kind], *bindings))
+        if not keys:
+            return []
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        if kind in FAMILY_FIRST:
+            owners = [int(key) >> r.POSITION_BITS if kind is r.NodeRow else int(key) for key in columns[0]]
+            families = await self._families_of(owners)
+            columns.insert(0, [families[owner] for owner in owners])
+        return rows_of(kind, await self._values(f"{table_of(kind)}_with_keys", *columns))
 
     async def present_keys(self, kind: type[r.Row], keys: Sequence[Key]) -> set[Key]:
         columns = [list(column) for column in zip(*keys, strict=True)]
-        return {tuple(row) for row in await self._values(KEYS[kind], *columns)} if columns else set()
+        return {tuple(row) for row in await self._values(f"keys_of_{table_of(kind)}", *columns)} if columns else set()
 
     async def span(self, kind: type[r.Row], key: int | str) -> tuple[int, int, int]:
         bindings: list[int | str] = [key]
-        if kind in (r.RevisionRow, r.NodeRow):
+        if kind in FAMILY_FIRST:
             bindings.append(await self._family(int(key)))
-        [(least, greatest, count)] = await self._values(SPANS[kind], *bindings)
+        [(least, greatest, count)] = await self._values(f"span_of_{table_of(kind)}", *bindings)
         return least, greatest, count
 
     async def count_nodes(self, segment: r.Segment) -> int:

@@ -175,7 +175,8 @@ CREATE TABLE attachment_objects (
 CREATE TABLE doomed_objects (
     family INTEGER NOT NULL,
     attachment_id TEXT NOT NULL,
-    PRIMARY KEY (family, attachment_id)
+    deleting_until_ms INTEGER NOT NULL,
+    PRIMARY KEY (family, attachment_id, deleting_until_ms)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE processes (

@@ -25,11 +25,3 @@ SET
 DELETE FROM artifacts
 WHERE kind = ?1
     AND ref = ?2
-
--- name: scan_artifacts
-SELECT
-    kind, ref, hash, encoding, size, stored_at_ms, body
-FROM artifacts
-WHERE (kind, ref) > (?1, ?2)
-ORDER BY kind, ref
-LIMIT ?3

@@ -122,19 +122,27 @@ RETURNING length(body)
 
 -- name: doom_object
 INSERT INTO doomed_objects (
-    family, attachment_id
+    family, attachment_id, deleting_until_ms
 )
-VALUES (?1, ?2)
+VALUES (?1, ?2, ?3)
 ON CONFLICT DO NOTHING
 
--- name: list_doomed
+-- name: next_doomed
 SELECT
     family, attachment_id
 FROM doomed_objects
+WHERE (family, attachment_id) > (?1, ?2)
 ORDER BY family, attachment_id
-LIMIT ?1
+LIMIT 1
+
+-- name: find_doomed
+SELECT deleting_until_ms
+FROM doomed_objects
+WHERE family = ?1
+    AND attachment_id = ?2
 
 -- name: forget_doomed
 DELETE FROM doomed_objects
 WHERE family = ?1
     AND attachment_id = ?2
+    AND deleting_until_ms = ?3

@@ -22,15 +22,6 @@ FROM blobs
 WHERE family = ?1
     AND hash IN (SELECT value FROM json_each(?2))
 
--- name: scan_blobs
-SELECT
-    hash, encoding, size, body
-FROM blobs
-WHERE family = ?1
-    AND hash > ?2
-ORDER BY hash
-LIMIT ?3
-
 -- Differs: refs is cast to text, because SQLite may take a blob that starts like a list for its own binary JSON.
 -- name: unreferenced_blobs
 SELECT

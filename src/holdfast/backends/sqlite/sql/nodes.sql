@@ -88,19 +88,6 @@ WHERE node.node_key BETWEEN :first_key AND :last_key
 ORDER BY node.node_key DESC
 LIMIT :limit
 
--- name: scan_nodes
-SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-    parent.node_id
-FROM nodes AS node
-LEFT JOIN nodes AS parent
-    ON parent.node_key = node.parent_key
-WHERE node.node_key > ?1
-    AND node.node_key <= ?2
-ORDER BY node.node_key
-LIMIT ?3
-
 -- name: mark_nodes
 UPDATE nodes
 SET mark = 1

@@ -93,11 +93,11 @@ LIMIT :limit OFFSET :skip
 
 -- name: walk_doomed_objects
 SELECT
-    family, attachment_id
+    family, attachment_id, deleting_until_ms
 FROM doomed_objects
-WHERE (family, attachment_id) >= (:family, :attachment_id)
-    AND (:inclusive OR (family, attachment_id) <> (:family, :attachment_id))
-ORDER BY family, attachment_id
+WHERE (family, attachment_id, deleting_until_ms) >= (:family, :attachment_id, :deleting_until_ms)
+    AND (:inclusive OR (family, attachment_id, deleting_until_ms) <> (:family, :attachment_id, :deleting_until_ms))
+ORDER BY family, attachment_id, deleting_until_ms
 LIMIT :limit OFFSET :skip
 
 -- name: walk_processes
@@ -240,7 +240,7 @@ CROSS JOIN attachment_objects
     ON attachment_objects.family = pair.value ->> 0
         AND attachment_objects.attachment_id = pair.value ->> 1
 
--- name: span_of_incarnations
+-- name: span_of_sessions
 SELECT
     coalesce(min(incarnation), 0),
     coalesce(max(incarnation), 0),

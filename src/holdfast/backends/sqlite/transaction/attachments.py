@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import SMALLEST_INTEGER, Base, json_list
+from holdfast.backends.sqlite.transaction.base import Base, json_list
+from holdfast.records.limits import SMALLEST_INTEGER
 
 
 class Attachments(Base):
@@ -72,14 +73,15 @@ class Attachments(Base):
         sizes = [size for (size,) in self._values("drop_object", (family, attachment_id))]
         return sizes[0] if sizes else None
 
-    async def doom_object(self, family: int, attachment_id: str) -> None:
-        """Note bytes outside the database that are to be deleted."""
-        self._run("doom_object", (family, attachment_id))
+    async def doom_object(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:
+        self._run("doom_object", (family, attachment_id, deleting_until_ms))
 
-    async def list_doomed(self, limit: int) -> list[tuple[int, str]]:
-        """Bytes outside that are to be deleted."""
-        return [(family, attachment_id) for family, attachment_id in self._values("list_doomed", (limit,))]
+    async def next_doomed(self, after: tuple[int, str]) -> tuple[int, str] | None:
+        found = [(family, attachment_id) for family, attachment_id in self._values("next_doomed", after)]
+        return found[0] if found else None
 
-    async def forget_doomed(self, family: int, attachment_id: str) -> int:
-        """Drop the note."""
-        return self._run("forget_doomed", (family, attachment_id))
+    async def find_doomed(self, family: int, attachment_id: str) -> list[int]:
+        return [until_ms for (until_ms,) in self._values("find_doomed", (family, attachment_id))]
+
+    async def forget_doomed(self, family: int, attachment_id: str, deleting_until_ms: int) -> int:
+        return self._run("forget_doomed", (family, attachment_id, deleting_until_ms))

@@ -33,9 +33,6 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
 
 _encode = msgspec.json.Encoder().encode
 
-LARGEST_INTEGER: Final = 2**63 - 1
-SMALLEST_INTEGER: Final = -(2**63)
-
 
 def json_list(values: Sequence[object]) -> str:
     """A set of values as one parameter."""

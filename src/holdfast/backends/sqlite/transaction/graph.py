@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import LARGEST_INTEGER, Base, json_list
+from holdfast.backends.sqlite.transaction.base import Base, json_list
 from holdfast.errors import Corrupt
+from holdfast.records.limits import LARGEST_INTEGER
 
 POSITIONS = (1 << r.POSITION_BITS) - 1
 """The highest position that a node can have in its session."""
@@ -77,11 +78,6 @@ class Graph(Base):
             left -= len(page)
         return found
 
-    async def scan_nodes(self, session_key: int, *, after: int, limit: int) -> list[r.NodeRow]:
-        """Every node that the session wrote, any epoch and mark, by key, greater than `after`."""
-        base = session_key << r.POSITION_BITS
-        return self._all(r.NodeRow, "scan_nodes", (max(after, base), base + POSITIONS, limit))
-
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
         """Insert."""
         self._insert_nodes(rows)
@@ -121,10 +117,6 @@ class Graph(Base):
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         """The contents that exist, in any order."""
         return self._all(r.BlobRow, "load_blobs", (family, json_list(hashes)))
-
-    async def scan_blobs(self, family: int, *, after: str, limit: int) -> list[r.BlobRow]:
-        """Every content of the family by hash, greater than `after`."""
-        return self._all(r.BlobRow, "scan_blobs", (family, after, limit))
 
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
         """Delete (or only count) up to `limit` blobs that no revision of the family lists in `refs`: (count, bytes)."""

@@ -34,10 +34,6 @@ class Housekeeping(Verification):
         """Delete."""
         return self._run("drop_artifact", (kind, ref))
 
-    async def scan_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactRow]:
-        """Every artifact by (kind, ref), beyond `after`."""
-        return self._all(r.ArtifactRow, "scan_artifacts", (*after, limit))
-
     async def census(self, now_ms: int) -> dict[str, int | None]:
         """The numbers of `records.maintenance.Stats`, by field name."""
         [counts] = self._values("census", {"now_ms": now_ms})

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import LARGEST_INTEGER, SMALLEST_INTEGER, Base, json_list
+from holdfast.backends.sqlite.transaction.base import Base, json_list
+from holdfast.records.limits import LARGEST_INTEGER, SMALLEST_INTEGER
 
 
 class Triggers(Base):
