@@ -39,13 +39,15 @@ def ground(postgres_database: Any) -> Iterator[Ground]:
     postgres_database.clean()
     made = Ground(postgres_database.url)
     yield made
-    made.close()
+    try:
+        assert made.store.maintenance.verify().findings == ()
+    finally:
+        made.close()
 
 
 @pytest.fixture
-def store(ground: Ground) -> Iterator[BlockingStore]:
-    yield ground.store
-    assert ground.store.maintenance.verify().findings == ()
+def store(ground: Ground) -> BlockingStore:
+    return ground.store
 
 
 pytestmark = [pytest.mark.xdist_group("process races"), pytest.mark.timeout(300)]
