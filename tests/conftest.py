@@ -25,7 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--whole-pooler", action="store_true", help="run the whole contract through PgBouncer, and not only a part"
     )
     parser.addoption(
-        "--whole-second", action="store_true", help="run the whole contract on the second PostgreSQL, and not only a part"
+        "--whole-second",
+        action="store_true",
+        help="run the whole contract on the second PostgreSQL, and not only a part",
     )
 
 

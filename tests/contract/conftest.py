@@ -68,7 +68,9 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBench
     if kind in ("memory", "sqlite"):
         opened = LocalBench(kind, way, tmp_path)
     elif kind == "postgres":
-        opened = LocalBench(kind, way, tmp_path, request.getfixturevalue("postgres_url" if new else "clean_postgres_url"))
+        opened = LocalBench(
+            kind, way, tmp_path, request.getfixturevalue("postgres_url" if new else "clean_postgres_url")
+        )
     elif kind == "second":
         opened = LocalBench("postgres", way, tmp_path, emptied(request.getfixturevalue("second_database"), new=new))
     else:

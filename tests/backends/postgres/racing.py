@@ -142,7 +142,7 @@ def claim_batches(racer: Racer, number: int) -> Answer:
 
 
 def claim_lease(racer: Racer, number: int) -> Answer:
-    lease = racer.store.leases.claim(holdfast.OnSession(f"leased-{number}"), owner_id=racer.owner, ttl_ms=TTL_MS)
+    lease = racer.store.leases.claim(leased(number), owner_id=racer.owner, ttl_ms=TTL_MS)
     return "won", lease.fence, lease.expires_at_ms
 
 
@@ -158,6 +158,10 @@ def complete_or_take_over(racer: Racer, number: int) -> Answer:
         racer.clock.advance(TTL_MS)
     claim = racer.store.queue.claim(name, owner_id=racer.owner, ttl_ms=TTL_MS)
     return ("lost",) if claim is None else ("took over", claim.fence)
+
+
+def leased(number: int) -> holdfast.OnSession | holdfast.OnProcess:
+    return holdfast.OnSession(f"leased-{number}") if number % 2 == 0 else holdfast.OnProcess(f"leased-{number}")
 
 
 def said(racer: Racer, number: int) -> Any:
