@@ -1,6 +1,6 @@
 """The contract runs on memory, SQLite and PostgreSQL, blocking and async.
 
-What touches SQL most runs once more on a second major version of PostgreSQL, and a part that has something of everything
+What touches SQL most runs once more on a second major version of PostgreSQL, and a part with something of everything
 through a transaction pooler, with a way around it to listen on and without; two options make these parts the whole.
 """
 

@@ -17,7 +17,6 @@ from tests.state_machine.sides import (
     HANDLES,
     MakeSide,
     Outcome,
-    Side,
     first_difference,
     memory_side,
     outcome_of,
