@@ -66,7 +66,7 @@ def first_server() -> str:
 
 def beside(name: str) -> ModuleType:
     """A module beside this one. Loaded by its path: in importlib's import mode, tests have no names."""
-    whole = f"holdfast_tests_{name}"
+    whole = f"holdfast_{name}"
     if whole not in sys.modules:
         spec = importlib.util.spec_from_file_location(whole, Path(__file__).with_name(f"{name}.py"))
         assert spec is not None
