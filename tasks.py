@@ -83,8 +83,7 @@ def run_covered_tests() -> None:
     coverage: list[str | Path] = [PYTHON, "-m", "coverage"]
     workers = ["-n", str(PYTEST_WORKERS), "--dist", "loadgroup"]
     run([*coverage, "erase"])
-    # PostgreSQL's backend is not finished: `unit tests -k postgres` runs its tests.
-    step("pytest", [*coverage, "run", "-m", "pytest", "--no-postgres", *workers])
+    step("pytest", [*coverage, "run", "-m", "pytest", *workers])
     run([*coverage, "combine", "--quiet"])
     run([*coverage, "json", "--quiet", "-o", "coverage.json"])
     step("coverage gate", [PYTHON, "tools/coverage_gate.py", "coverage.json"])

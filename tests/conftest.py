@@ -19,31 +19,67 @@ import pytest
 pytest.register_assert_rewrite("holdfast.testing.contract")
 
 
-def pytest_configure() -> None:
-    """One seed for the whole run, workers included; `HOLDFAST_SEED=<seed>` runs it again."""
-    os.environ.setdefault("HOLDFAST_SEED", f"{random.SystemRandom().getrandbits(48):x}")
-
-
-def pytest_report_header() -> str:
-    """Print the seed where nothing captures it."""
-    return f"holdfast seed: {os.environ['HOLDFAST_SEED']}"
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-postgres", action="store_true", help="leave out the tests that need a PostgreSQL server")
+    parser.addoption(
+        "--whole-pooler", action="store_true", help="run the whole contract through PgBouncer, and not only a part"
+    )
+    parser.addoption(
+        "--whole-second",
+        action="store_true",
+        help="run the whole contract on the second PostgreSQL, and not only a part",
+    )
 
 
-def postgres_tools() -> ModuleType:
-    """The module beside this one. Loaded by its path: in importlib's import mode, tests have no names."""
-    name = "holdfast_postgres_server"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("postgres_server.py"))
+def pytest_configure(config: pytest.Config) -> None:
+    """One seed for the whole run, workers included; `HOLDFAST_SEED=<seed>` runs it again."""
+    os.environ.setdefault("HOLDFAST_SEED", f"{random.SystemRandom().getrandbits(48):x}")
+    if not config.getoption("--no-postgres") and not first_server():
+        raise pytest.UsageError(postgres_tools().NO_SERVER)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Print what differs between runs and machines where nothing captures it."""
+    lines = [f"holdfast seed: {os.environ['HOLDFAST_SEED']}"]
+    if config.getoption("--no-postgres"):
+        return [*lines, "postgres: LEFT OUT (--no-postgres)"]
+    second = postgres_tools().second_installation()
+    pooler = beside("pgbouncer").version()
+    return [
+        *lines,
+        f"postgres: {first_server()}; second: {NO_SECOND if second is None else second.version}",
+        f"pgbouncer: {NO_POOLER if pooler is None else pooler}",
+    ]
+
+
+NO_SECOND = "NONE FOUND, its tests are skipped"
+NO_POOLER = "NOT INSTALLED, its tests are skipped"
+
+
+def first_server() -> str:
+    """Which server most tests use; empty if there is none."""
+    tools = postgres_tools()
+    if os.environ.get(tools.URL_VARIABLE):
+        return f"the one of {tools.URL_VARIABLE}"
+    return str(tools.first_installation().version) if tools.installations() else ""
+
+
+def beside(name: str) -> ModuleType:
+    """A module beside this one. Loaded by its path: in importlib's import mode, tests have no names."""
+    whole = f"holdfast_{name}"
+    if whole not in sys.modules:
+        spec = importlib.util.spec_from_file_location(whole, Path(__file__).with_name(f"{name}.py"))
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
+        sys.modules[whole] = module
         spec.loader.exec_module(module)
-    return sys.modules[name]
+    return sys.modules[whole]
+
+
+def postgres_tools() -> ModuleType:
+    """What starts servers."""
+    return beside("postgres_server")
 
 
 @pytest.fixture(scope="session")
@@ -82,3 +118,38 @@ def clean_postgres_url(postgres_database: Any) -> str:
     postgres_database.clean()
     url: str = postgres_database.url
     return url
+
+
+@pytest.fixture(scope="session")
+def second_database(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A database on a server of another major version."""
+    if request.config.getoption("--no-postgres"):
+        pytest.skip("--no-postgres")
+    tools = postgres_tools()
+    installation = tools.second_installation()
+    if installation is None:
+        pytest.skip("no second PostgreSQL")
+    server = tools.Server(installation)
+    database = tools.Database(server.url)
+    yield database
+    database.drop()
+    server.remove()
+
+
+@pytest.fixture(scope="session")
+def pooled_database(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A database of its own, with `pooled_url`, which leads to it through a transaction pooler."""
+    if request.config.getoption("--no-postgres"):
+        pytest.skip("--no-postgres")
+    bouncers, tools = beside("pgbouncer"), postgres_tools()
+    if bouncers.installed() is None:
+        pytest.skip("PgBouncer is not installed")
+    server = request.getfixturevalue("postgres_server")
+    # A role of its own, by which its connections can be told from those that a test left behind.
+    tools.run_sql(server.url, f"CREATE ROLE {tools.POOLER_ROLE} SUPERUSER LOGIN")
+    database = tools.Database(server.url)
+    bouncer = bouncers.PgBouncer(server.folder, tools.POOLER_ROLE, tools.unprivileged_user())
+    database.pooled_url = bouncer.url(database.name)
+    yield database
+    bouncer.remove()
+    database.drop()

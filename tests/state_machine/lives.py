@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.state_machine import processes, sessions, work  # registers the rules
 from tests.state_machine.machine import RULES, Difference, Machine
+from tests.state_machine.sides import MakeSide
 
 __all__ = ["RULES", "Difference", "live", "live_often", "processes", "sessions", "shortened", "work"]
 
@@ -16,9 +17,9 @@ LIFE_STEPS = 400
 SHRINK_SECONDS = 20
 
 
-def live(seed: str, numbers: Sequence[int], folder: Path) -> Counter[str]:
+def live(seed: str, numbers: Sequence[int], folder: Path, third: MakeSide | None = None) -> Counter[str]:
     """One life. Returns how often each answer was seen."""
-    machine = Machine(seed, folder)
+    machine = Machine(seed, folder, third)
     try:
         machine.run(numbers)
         return machine.answered
@@ -26,22 +27,26 @@ def live(seed: str, numbers: Sequence[int], folder: Path) -> Counter[str]:
         machine.close()
 
 
-def live_often(seed: str, steps: int, folder: Path, *, shorten: bool = True) -> tuple[int, Counter[str]]:
+def live_often(
+    seed: str, steps: int, folder: Path, third: MakeSide | None = None, *, shorten: bool = True
+) -> tuple[int, Counter[str]]:
     """Lives until so many steps are done. A difference is reported with the shortest life that shows it."""
     done, answered = 0, Counter[str]()
     while done < steps:
         numbers = range(min(LIFE_STEPS, steps - done))
         life = f"{seed}/{done}"
         try:
-            answered += live(life, numbers, folder)
+            answered += live(life, numbers, folder, third)
         except Difference as difference:
-            short = shortened(life, list(numbers), folder, difference) if shorten else difference
+            short = shortened(life, list(numbers), folder, difference, third) if shorten else difference
             raise Difference(f"in the life {life}: {short}") from None
         done += len(numbers)
     return done, answered
 
 
-def shortened(seed: str, numbers: list[int], folder: Path, found: Difference) -> Difference:
+def shortened(
+    seed: str, numbers: list[int], folder: Path, found: Difference, third: MakeSide | None = None
+) -> Difference:
     """Leave out ever smaller stretches of a failing life for as long as it still fails, or the time is up."""
     deadline = time.monotonic() + SHRINK_SECONDS
     size = len(numbers) // 2
@@ -50,7 +55,7 @@ def shortened(seed: str, numbers: list[int], folder: Path, found: Difference) ->
         while start < len(numbers) and time.monotonic() < deadline:
             fewer = numbers[:start] + numbers[start + size :]
             try:
-                live(seed, fewer, folder)
+                live(seed, fewer, folder, third)
                 start += size
             except Difference as difference:
                 numbers, found = fewer, difference

@@ -1,4 +1,4 @@
-"""The machine makes one random choice after another, applies it to both sides, and stops at the first difference.
+"""The machine makes one random choice after another, applies it to all sides, and stops at the first difference.
 
 Each step draws from a generator of its own, seeded by the life's seed and the step's number. So a life can be replayed
 with steps left out and the rest unchanged, which is how a failing one is made short.
@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from tests.state_machine.sides import (
     HANDLES,
+    MakeSide,
     Outcome,
-    Side,
     first_difference,
     memory_side,
     outcome_of,
@@ -41,13 +41,13 @@ OWNERS = ("w1", "w2", "w3")
 
 
 class Difference(AssertionError):
-    """The two sides disagree, or one of them broke."""
+    """Two sides disagree, or one of them broke."""
 
 
 class Handle:
     """A session handle of each side."""
 
-    def __init__(self, sides: tuple[BlockingSession, BlockingSession]) -> None:
+    def __init__(self, sides: Sequence[BlockingSession]) -> None:
         self.sides = sides
 
     @property
@@ -100,15 +100,14 @@ class Memory:
 
 
 class Machine:
-    """One life of two databases."""
+    """One life of two databases, or of three."""
 
-    def __init__(self, seed: str, folder: Path) -> None:
+    def __init__(self, seed: str, folder: Path, third: MakeSide | None = None) -> None:
         self.seed = seed
         self.clock = ManualClock(START_MS)
-        self.sides: tuple[Side, Side] = (
-            memory_side(self.clock),
-            sqlite_side(self.clock, Path(tempfile.mkdtemp(dir=folder)) / "life.db"),
-        )
+        self.sides = [memory_side(self.clock), sqlite_side(self.clock, Path(tempfile.mkdtemp(dir=folder)) / "life.db")]
+        if third is not None:
+            self.sides.append(third(self.clock))
         self.rng = random.Random(seed)
         # No two lives are alike: what never happens in one happens all the time in another.
         self.weights = [weight * self.rng.choice((0, 1, 1, 1, 5)) for weight, _ in RULES]
@@ -144,23 +143,22 @@ class Machine:
         if self.known.handles and self.chance(0.85):
             return self.pick(self.known.handles)
         name, store = self.session_id(), self.rng.randrange(HANDLES)
-        first, second = (side.stores[store].sessions.handle(name) for side in self.sides)
-        made = Handle((first, second))
+        made = Handle([side.stores[store].sessions.handle(name) for side in self.sides])
         self.known.handles.append(made)
         return made
 
     # Calls.
 
     def call(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a store's facet on both sides; the answer, or None if it was refused."""
+        """Call a method of a store's facet on every side; the answer, or None if it was refused."""
         store = self.rng.randrange(HANDLES)
         facet, method = path.split(".")
-        return self.both(
+        return self.everywhere(
             path, [getattr(getattr(side.stores[store], facet), method) for side in self.sides], args, kwargs
         )
 
     def on(self, handle: Handle, path: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a session handle on both sides."""
+        """Call a method of a session handle on every side."""
 
         def method(session: Any) -> Any:
             for name in path.split("."):
@@ -168,26 +166,28 @@ class Machine:
             return session
 
         name = f"{handle!r}.{path}"
-        return self.both(name, [method(session) for session in handle.sides], args, kwargs)
+        return self.everywhere(name, [method(session) for session in handle.sides], args, kwargs)
 
-    def both(self, name: str, methods: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def everywhere(self, name: str, methods: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         entry = len(self.log)
         self.log.append((self.number, name, args, kwargs, None))
         self.calls += 1
         before = self.rows() if self.calls % TRACE_EVERY == 0 else None
         try:
-            first, second = (outcome_of(lambda method=method: method(*args, **kwargs)) for method in methods)
+            outcomes = [outcome_of(lambda method=method: method(*args, **kwargs)) for method in methods]
         except Exception as error:
             raise Difference(self.story(f"not an answer: {error!r}")) from error
+        first = outcomes[0]
         self.log[entry] = (self.number, name, args, kwargs, first)
-        if not first.equals(second):
-            raise Difference(self.story(f"memory: {first.shown!r}\nsqlite: {second.shown!r}"))
+        if not all(first.equals(other) for other in outcomes[1:]):
+            told = (f"{side.name}: {outcome.shown!r}" for side, outcome in zip(self.sides, outcomes, strict=True))
+            raise Difference(self.story("\n".join(told)))
         if first.error is not None and before is not None and self.rows() != before:
             raise Difference(self.story("a refused call left a trace"))
         answer = "value" if first.error is None else type(first.error).__name__
         self.answered[f"{name.rpartition('>.')[2]}: {answer}"] += 1
         if isinstance(first.value, BlockingSession):
-            made = Handle((first.value, second.value))
+            made = Handle([outcome.value for outcome in outcomes])
             self.known.handles.append(made)
             return made
         return first.value
@@ -232,14 +232,15 @@ class Machine:
         return [rows_of(side) for side in self.sides]
 
     def compare_rows(self) -> None:
-        """Both databases hold the same, whichever handle looks."""
-        first, second = (rows_of(side, self.rng.randrange(HANDLES)) for side in self.sides)
-        difference = first_difference(first, second)
-        if difference is not None:
-            raise Difference(self.story(f"stored rows differ (memory first, sqlite second): {difference}"))
+        """All databases hold the same, whichever handle looks."""
+        first, *others = (rows_of(side, self.rng.randrange(HANDLES)) for side in self.sides)
+        for side, rows in zip(self.sides[1:], others, strict=True):
+            difference = first_difference(first, rows)
+            if difference is not None:
+                raise Difference(self.story(f"stored rows differ (memory first, {side.name} second): {difference}"))
 
     def check_health(self) -> None:
-        """Nothing is damaged on either side."""
+        """Nothing is damaged on any side."""
         for side in self.sides:
             report = side.stores[0].maintenance.verify()
             if not report.ok:

@@ -109,7 +109,9 @@ def follow(m: Machine, name: str, after: int) -> None:
     def events(store: Any) -> Any:
         return lambda *args, **kwargs: list(store.events.follow(*args, **kwargs))
 
-    m.both("events.follow", [events(side.stores[0]) for side in m.sides], (name,), {"after": after, "timeout_ms": 0})
+    m.everywhere(
+        "events.follow", [events(side.stores[0]) for side in m.sides], (name,), {"after": after, "timeout_ms": 0}
+    )
 
 
 @rule(3)

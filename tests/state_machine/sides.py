@@ -1,4 +1,4 @@
-"""A side is one database with two handles on it; both sides must give equal answers and hold equal rows."""
+"""A side is one database with two handles on it; all sides must give equal answers and hold equal rows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.blocking import BlockingStore
 from holdfast.blocking import Session as BlockingSession
+from holdfast.opening import open_backend
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -61,6 +62,13 @@ def sqlite_side(clock: ManualClock, path: Path) -> Side:
     return Side("sqlite", [SqliteBackend.open(path, options, clock, BlockingWaiting()) for _ in range(HANDLES)])
 
 
+MakeSide = Callable[[ManualClock], Side]
+
+
+def postgres_side(clock: ManualClock, url: str) -> Side:
+    return Side("postgres", [open_backend(url, None, clock, BlockingWaiting()) for _ in range(HANDLES)])
+
+
 # What a call came to.
 
 
@@ -104,19 +112,29 @@ MEMORY_ONLY_COLUMNS = {
     # A node's row in memory has a place for the parent's id, filled when it is read; it is never stored.
     "nodes": lambda row: row[:-1],
 }
-SQLITE_ONLY_COLUMNS = {
-    # In memory these are part of the table's key and not of the row; SQLite needs them as columns.
+TABLE_ONLY_COLUMNS = {
+    # In memory these are part of the table's key and not of the row; a database needs them as columns.
     "usage": lambda row: row[1:],
     "blobs": lambda row: (row[1], row[2], *row[-2:]),
     "attachment_objects": lambda row: row[2:],
 }
+FAMILY_COLUMNS = {
+    # PostgreSQL has the family in front of everything that it keys.
+    "usage": lambda row: row[2:],
+    "nodes": lambda row: row[1:],
+}
+COLUMNS = {
+    "memory": MEMORY_ONLY_COLUMNS,
+    "sqlite": TABLE_ONLY_COLUMNS,
+    "postgres": TABLE_ONLY_COLUMNS | FAMILY_COLUMNS,
+}
 SHARED_SETTINGS = {"fence_floor"}
-"""The other settings are memory's sequences, for which SQLite has AUTOINCREMENT, and what SQLite knows of its file."""
+"""The other settings are memory's sequences, for which a database has its own, and what it knows of itself."""
 
 
 def rows_of(side: Side, handle: int = 0) -> Dump:
-    """Every row, in columns that both sides have, in an order that both sides have."""
-    drop = MEMORY_ONLY_COLUMNS if side.name == "memory" else SQLITE_ONLY_COLUMNS
+    """Every row, in columns that all sides have, in an order that all sides have."""
+    drop = COLUMNS[side.name]
     dump = side.backends[handle].dump()
     rows = {name: [drop[name](row) for row in found] if name in drop else found for name, found in dump.items()}
     rows["settings"] = shared_settings(side, dump)

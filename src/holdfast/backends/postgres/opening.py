@@ -20,8 +20,8 @@ from holdfast.statements import with_schema
 
 SCHEMA_VERSION: Final = 1
 
-OLDEST_SERVER: Final = 150_000
-"""PostgreSQL 15, the oldest that is still maintained."""
+OLDEST_SERVER: Final = 140_000
+"""PostgreSQL 14."""
 
 MIGRATION_TIMEOUT_S: Final = 3_600.0
 """A migration of a large schema takes its time; whoever waits for it does, too."""
@@ -98,7 +98,7 @@ async def _found_version(link: Link, schema: str) -> int:
     """The version of the schema; 0 if there is none, or an empty one."""
     [(_, objects, settings, server, encoding)] = await link.all("find_schema", schema)
     if server < OLDEST_SERVER:
-        raise Incompatible(f"the server is PostgreSQL {server // 10_000}: Holdfast needs 15 or newer")
+        raise Incompatible(f"the server is PostgreSQL {server // 10_000}: Holdfast needs 14 or newer")
     if encoding != "UTF8":
         raise Incompatible(f"the database's encoding is {encoding}: Holdfast needs a database in UTF8")
     if objects == 0:

@@ -265,8 +265,10 @@ CREATE TABLE {schema}.subscriptions (
     body bytea NOT NULL
 );
 
--- Unique, because two registrants at once have no row yet that one could lock for the other.
-CREATE UNIQUE INDEX subscriptions_key ON {schema}.subscriptions (key, session_id, frame_id) NULLS NOT DISTINCT
+-- Unique, because two registrants at once have no row yet that one could lock for the other. A host has no session and
+-- a session no frame, and NULLs never collide: the empty text, which is no id, stands for them.
+CREATE UNIQUE INDEX subscriptions_key ON {schema}.subscriptions
+(key, (coalesce(session_id, '')), (coalesce(frame_id, '')))
 WHERE key IS NOT NULL AND enabled = 1;
 CREATE INDEX subscriptions_source ON {schema}.subscriptions (source_type, source_key, sequence);
 CREATE INDEX subscriptions_session ON {schema}.subscriptions (session_id, sequence) WHERE session_id IS NOT NULL;

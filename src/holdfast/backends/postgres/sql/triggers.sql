@@ -27,14 +27,15 @@ FROM {schema}.subscriptions
 WHERE sequence = $1::bigint
 FOR UPDATE
 
+-- Differs: as the unique index is written, which knows no NULL.
 -- name: find_subscription_key
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
     created_at_ms, updated_at_ms, body
 FROM {schema}.subscriptions
 WHERE key = $3::text
-    AND session_id IS NOT DISTINCT FROM $1::text
-    AND frame_id IS NOT DISTINCT FROM $2::text
+    AND coalesce(session_id, '') = coalesce($1::text, '')
+    AND coalesce(frame_id, '') = coalesce($2::text, '')
     AND enabled = 1
 
 -- name: lock_subscription_key
@@ -43,8 +44,8 @@ SELECT
     created_at_ms, updated_at_ms, body
 FROM {schema}.subscriptions
 WHERE key = $3::text
-    AND session_id IS NOT DISTINCT FROM $1::text
-    AND frame_id IS NOT DISTINCT FROM $2::text
+    AND coalesce(session_id, '') = coalesce($1::text, '')
+    AND coalesce(frame_id, '') = coalesce($2::text, '')
     AND enabled = 1
 FOR UPDATE
 
