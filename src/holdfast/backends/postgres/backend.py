@@ -207,6 +207,8 @@ class PostgresBackend:
                 if trouble is Trouble.LOST:
                     # The server may have gone, and every connection with it.
                     await self._connections.distrust()
+                    self._remembered.forget()
+                    self._families.forget()
                 if tried >= TRIES[trouble]:
                     raise translated(failure.cause, self._address.label) from failure.cause
             # Jitter keeps those who got into each other's way from doing it again.
@@ -219,9 +221,11 @@ class PostgresBackend:
         connection = await self._connections.acquire()
         link = self._link(connection)
         foresight = self._foresight(link, None)
+        # Behind a pooler, the two messages of one statement reach the same server only in a transaction. And a clock
+        # of a test cannot be read inside the statement: if it was moved meanwhile, the step is taken back.
+        begun = self._pooled or self._clock is not None
         try:
-            if self._pooled:
-                # Behind a pooler, the two messages of one statement reach the same server only in a transaction.
+            if begun:
                 await link.control("begin_write")
             try:
                 result = await operation(foresight)
@@ -229,10 +233,13 @@ class PostgresBackend:
                 [(server_ms,)] = await link.all("now_ms")
                 foresight = self._foresight(link, server_ms)
                 result = await operation(foresight)
-            if self._pooled:
+            if self._clock is not None and self._clock.now_ms() != foresight.given_ms:
+                foresight.done = False
+                raise Unforeseen("the clock was moved")
+            if begun:
                 await link.commit()
         except (Unforeseen, HoldfastError) as error:
-            await self._end_step(link)
+            await self._end_step(link, begun)
             if foresight.done or isinstance(error, DurabilityUncertain):
                 raise
             return None
@@ -241,17 +248,18 @@ class PostgresBackend:
             if is_in_doubt(failure.cause):
                 await self._connections.discard(connection)
             else:
-                await self._end_step(link)
+                await self._end_step(link, begun)
             raise
         except BaseException:
             await self._connections.discard(connection)
             raise
         await self._connections.release(connection)
+        foresight.learn()
         return result, foresight.topics
 
-    async def _end_step(self, link: Link) -> None:
+    async def _end_step(self, link: Link, begun: bool) -> None:
         """Give the connection of a step back that wrote nothing."""
-        if self._pooled:
+        if begun:
             await self._recover(link, in_doubt=False)
         else:
             await self._connections.release(link.connection)
@@ -322,7 +330,9 @@ class PostgresBackend:
         if self._clock is not None:
             now_ms = self._clock.now_ms()
         self._remembered.learn_clock(now_ms)
-        return PostgresTransaction(link, now_ms, self._families, self._options.schema, writes=writes, again=again)
+        return PostgresTransaction(
+            link, now_ms, self._families, self._options.schema, writes=writes, again=again, clock=self._clock
+        )
 
     async def _recover(self, link: Link, *, in_doubt: bool) -> None:
         """Take everything back and keep the connection, or drop it with all that it did."""

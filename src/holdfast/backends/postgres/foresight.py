@@ -7,7 +7,8 @@ was written: the operation runs again, in a transaction, and what it says then i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import msgspec
@@ -46,13 +47,14 @@ class Foresight:
     def __init__(self, link: Link, remembered: Remembered, *, test_ms: int | None, server_ms: int | None) -> None:
         self._link = link
         self._remembered = remembered
-        self._given_ms = server_ms if test_ms is None else test_ms
-        self._now_ms = Now(remembered.estimate_ms()) if self._given_ms is None else self._given_ms
+        self.given_ms = server_ms if test_ms is None else test_ms
+        self._now_ms = Now(remembered.estimate_ms()) if self.given_ms is None else self.given_ms
         self._heads: dict[int, Head] = {}
         self._hoped_nodes: list[str] = []
         self._held: tuple[r.BatchRow, ...] = ()
         self._lease: r.LeaseRow | None = None
         self._query: r.CommitQuery | None = None
+        self._learned: list[Callable[[], None]] = []
         self.proving = False
         self.done = False
         self.topics: list[str] = []
@@ -85,9 +87,14 @@ class Foresight:
         self.done = True
         return found
 
+    def learn(self) -> None:
+        """Remember what was written, now that it is durable: a hint that is wrong could fit by chance one day."""
+        for learn in self._learned:
+            learn()
+
     def _learn_clock(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self._remembered.learn_clock(now_ms)
+        self._learned.append(partial(self._remembered.learn_clock, now_ms))
 
     # What is remembered, or looked at once.
 
@@ -174,7 +181,7 @@ class Foresight:
                 "commit_at_once",
                 session.family,
                 session.session_key,
-                self._given_ms,
+                self.given_ms,
                 before.revision,
                 before.node_count,
                 before.epoch,
@@ -208,6 +215,10 @@ class Foresight:
                 *columns_of(sorted(plan.blobs, key=lambda blob: blob.hash), BLOB_COLUMNS),
                 *columns_of(plan.usage, USAGE_COLUMNS),
                 *drafts_of(plan.enqueues),
+                before.session_id,
+                before.incarnation,
+                before.lineage,
+                *_proof_of(self._heads[session.session_key].revision),
             )
         except Unforeseen:
             self._remembered.sessions.drop(session.session_id)
@@ -215,10 +226,9 @@ class Foresight:
         self._learn_clock(found[0][0])
         for row in self._held:
             self._remembered.claims.drop((row.session_key, row.claim_id or ""))
-        self._remembered.learn_head(
-            msgspec.structs.replace(session, changed_at_ms=self._now_ms),
-            msgspec.structs.replace(revision, committed_at_ms=self._now_ms),
-        )
+        moved = msgspec.structs.replace(session, changed_at_ms=self._now_ms)
+        turn = msgspec.structs.replace(revision, committed_at_ms=self._now_ms)
+        self._learned.append(partial(self._remembered.learn_head, moved, turn))
 
     def _unless_now(self, at_ms: int) -> int | None:
         """The time, or None for the one that the statement reads."""
@@ -226,7 +236,7 @@ class Foresight:
 
     async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
         event, process, batch = write.event, write.process, write.batch
-        if event.wake is not None and self._given_ms is None:
+        if event.wake is not None and self.given_ms is None:
             raise ClockNeeded
         before = await self.find_process(process.process_id)
         assert before is not None, "a process is found before it is decided on"
@@ -235,7 +245,7 @@ class Foresight:
             found = await self._prove(
                 "append_at_once",
                 process.process_id,
-                self._given_ms,
+                self.given_ms,
                 before.status,
                 before.registration_hash,
                 before.wake_session_id,
@@ -260,7 +270,7 @@ class Foresight:
         *columns, enqueue_seq = found[0]
         after = fetched(r.ProcessRow, columns)
         self._learn_clock(after.updated_at_ms)
-        self._remembered.learn_process(after)
+        self._learned.append(partial(self._remembered.learn_process, after))
         if event.terminal_state is not None:
             self._remembered.leases.drop(("process", process.process_id))
         return r.EventWrite(
@@ -280,7 +290,7 @@ class Foresight:
         [values] = await self._prove(
             "enqueue_at_once",
             session_id,
-            self._given_ms,
+            self.given_ms,
             row.batch_id,
             row.source_key,
             row.draft_hash,
@@ -298,7 +308,7 @@ class Foresight:
         [(ready, values)] = await self._prove(
             "claim_at_once",
             ask.session_id,
-            self._given_ms,
+            self.given_ms,
             ask.owner_id,
             ask.boundary,
             ask.most,
@@ -312,7 +322,7 @@ class Foresight:
         rows = [fetched(r.BatchRow, one) for one in values]
         if rows:
             self._learn_clock(rows[0].claimed_at_ms or 0)
-            self._remembered.learn_claim(rows)
+            self._learned.append(partial(self._remembered.learn_claim, rows))
         elif ready or ask.lease is not None:
             # There is something, or a lease to be proven: why nothing was claimed is for the rule to say.
             self.proving = self.done = False
@@ -323,7 +333,7 @@ class Foresight:
         [(expires_at_ms,)] = await self._prove(
             "extend_claim_at_once",
             proof.session_id,
-            self._given_ms,
+            self.given_ms,
             proof.claim_id,
             proof.token_hash,
             proof.fence,
@@ -335,10 +345,10 @@ class Foresight:
     async def take_lease(self, ask: r.LeaseAsk) -> r.LeaseRow | None:
         name = "take_process_lease_at_once" if ask.session_id is None else "take_session_lease_at_once"
         resource = ask.process_id if ask.session_id is None else ask.session_id
-        [values] = await self._prove(name, resource, self._given_ms, ask.owner_id, ask.token_hash, ask.ttl_ms)
+        [values] = await self._prove(name, resource, self.given_ms, ask.owner_id, ask.token_hash, ask.ttl_ms)
         row = fetched(r.LeaseRow, values)
         self._learn_clock(row.claimed_at_ms)
-        self._remembered.learn_lease(row)
+        self._learned.append(partial(self._remembered.learn_lease, row))
         return row
 
     async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> r.LeaseRow | None:
@@ -346,14 +356,19 @@ class Foresight:
             "extend_lease_at_once",
             proof.session_id,
             proof.process_id,
-            self._given_ms,
+            self.given_ms,
             proof.token_hash,
             proof.fence,
             ttl_ms,
         )
         row = fetched(r.LeaseRow, values)
-        self._remembered.learn_lease(row)
+        self._learned.append(partial(self._remembered.learn_lease, row))
         return row
+
+
+def _proof_of(revision: r.RevisionRow | None) -> tuple[int | None, str | None, bytes | None]:
+    """What shows that a stored revision is this one: where it ends, and all that it carries over to the next."""
+    return (None, None, None) if revision is None else (revision.leaf_key, revision.leaf_id, revision.body)
 
 
 def drafts_of(rows: Sequence[r.BatchRow]) -> list[list[Any]]:

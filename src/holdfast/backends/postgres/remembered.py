@@ -46,6 +46,10 @@ class Lately(Generic[K, V]):
         if len(self._entries) > self._most:
             self._entries.popitem(last=False)
 
+    def clear(self) -> None:
+        """Forget every entry."""
+        self._entries.clear()
+
     def drop(self, key: K) -> None:
         """Forget an entry."""
         self._entries.pop(key, None)
@@ -71,6 +75,11 @@ class Remembered:
         self.processes: Lately[str, r.ProcessRow] = Lately(PROCESSES_KEPT)
         self.claims: Lately[tuple[int, str], tuple[r.BatchRow, ...]] = Lately(CLAIMS_KEPT)
         self.leases: Lately[tuple[str, str], r.LeaseRow] = Lately(LEASES_KEPT)
+
+    def forget(self) -> None:
+        """Forget every row: the server went away, and another one may have come that knows less."""
+        for kept in (self.sessions, self.processes, self.claims, self.leases):
+            kept.clear()
 
     def estimate_ms(self) -> int:
         """About what the server's clock says, which this process's clock may be far from."""

@@ -5,13 +5,17 @@
 -- a row that it locks: PostgreSQL then looks at the newest version of that row, and drops it if it fits no longer. The
 -- clock is read once, behind the first lock. Everything that is written hangs on what was locked.
 
--- A turn, decided on what is remembered of its session: the head must still be what it was.
+-- A turn, decided on what is remembered of its session: the head must still be what it was. Its number alone does not
+-- say so: after a failover, another turn may have the number of one that was lost.
 -- name: commit_at_once
 WITH head AS (
     SELECT session_key
     FROM {schema}.sessions
     WHERE family = $1::bigint
         AND session_key = $2::bigint
+        AND session_id = $67::text
+        AND incarnation = $68::bigint
+        AND lineage = $69::bytea
         AND deleted_at_ms IS NULL
         AND revision = $4::bigint
         AND node_count = $5::bigint
@@ -72,7 +76,20 @@ targets AS (
 guarded AS MATERIALIZED (
     SELECT clock.now_ms
     FROM clock
-    WHERE (SELECT count(*) FROM held) = cardinality($12::bigint[])
+    WHERE (
+            $4::bigint = 0
+            OR EXISTS (
+                SELECT 1
+                FROM {schema}.revisions
+                WHERE family = $1::bigint
+                    AND session_key = $2::bigint
+                    AND revision = $4::bigint
+                    AND leaf_key IS NOT DISTINCT FROM $70::bigint
+                    AND leaf_id IS NOT DISTINCT FROM $71::text
+                    AND body = $72::bytea
+            )
+        )
+        AND (SELECT count(*) FROM held) = cardinality($12::bigint[])
         AND ($16::text IS NULL OR EXISTS (SELECT 1 FROM lease))
         AND (SELECT count(*) FROM attached) = cardinality($19::text[])
         AND (SELECT count(*) FROM targets) = cardinality($21::bigint[])

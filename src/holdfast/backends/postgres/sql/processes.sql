@@ -9,12 +9,19 @@ WHERE process_id = $1::text
 
 -- Differs: whoever may write holds the row, so that two transactions on one process never interleave.
 -- name: lock_process
+WITH locked AS (
+    SELECT
+        process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+        wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    FROM {schema}.processes
+    WHERE process_id = $1::text
+    FOR UPDATE
+)
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
-FROM {schema}.processes
-WHERE process_id = $1::text
-FOR UPDATE
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
+FROM locked
 
 -- name: insert_process
 INSERT INTO {schema}.processes (

@@ -9,16 +9,24 @@ WHERE session_id = $1::text
 ORDER BY incarnation DESC
 LIMIT 1
 
--- Differs: whoever may write holds the row, so that two transactions on one session never interleave.
+-- Differs: whoever may write holds the row, so that two transactions on one session never interleave. The clock is read
+-- behind the lock.
 -- name: lock_session
+WITH locked AS (
+    SELECT
+        session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+        deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+    ORDER BY incarnation DESC
+    LIMIT 1
+    FOR UPDATE
+)
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
-FROM {schema}.sessions
-WHERE session_id = $1::text
-ORDER BY incarnation DESC
-LIMIT 1
-FOR UPDATE
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
+FROM locked
 
 -- name: session_ids
 SELECT

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.postgres.link import Link, Values
+from holdfast.ports import Clock
 
 R = TypeVar("R", bound=r.Row)
 
@@ -54,6 +55,10 @@ class Families:
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
 
+    def forget(self) -> None:
+        """Forget every family."""
+        self._known.clear()
+
     def get(self, session_key: int) -> int | None:
         """The family, if it is known."""
         return self._known.get(session_key)
@@ -84,14 +89,25 @@ class Base:
     """What every family of tables builds on."""
 
     __slots__ = (
-        "_families", "_link", "_locked_families", "_now_ms", "_places", "_schema", "_writes", "again", "seen", "topics",
+        "_clock", "_families", "_link", "_locked_families", "_now_ms", "_now_was_used", "_places", "_schema", "_writes",
+        "again", "seen", "topics",
     )  # fmt: skip
 
     def __init__(
-        self, link: Link, now_ms: int, families: Families, schema: str, *, writes: bool, again: bool = False
+        self,
+        link: Link,
+        now_ms: int,
+        families: Families,
+        schema: str,
+        *,
+        writes: bool,
+        again: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self._link = link
         self._now_ms = now_ms
+        self._now_was_used = False
+        self._clock = clock
         self._families = families
         self._schema = schema
         self._writes = writes
@@ -103,7 +119,8 @@ class Base:
 
     @property
     def now_ms(self) -> int:
-        """The transaction's one clock reading."""
+        """The transaction's one clock reading: the last one before it was first asked for."""
+        self._now_was_used = True
         return self._now_ms
 
     def notify(self, topic: str) -> None:
@@ -117,6 +134,21 @@ class Base:
     async def _one(self, kind: type[R], name: str, *bindings: Any) -> R | None:
         found = await self._link.all(name, *bindings)
         return fetched(kind, found[0]) if found else None
+
+    async def _locked(self, kind: type[R], find: str, lock: str, *bindings: Any) -> R | None:
+        """The row, and for a writer its lock; whoever waited for it has a new reading of the clock, unless it used one.
+
+        The statement that locks returns the server's clock behind the columns.
+        """
+        if not self._writes:
+            return await self._one(kind, find, *bindings)
+        found = await self._link.all(lock, *bindings)
+        if not found:
+            return None
+        *values, now_ms = found[0]
+        if not self._now_was_used:
+            self._now_ms = now_ms if self._clock is None else self._clock.now_ms()
+        return fetched(kind, values)
 
     async def _all(self, kind: type[R], name: str, *bindings: Any) -> list[R]:
         return [fetched(kind, values) for values in await self._link.all(name, *bindings)]

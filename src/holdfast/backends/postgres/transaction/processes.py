@@ -17,7 +17,7 @@ class Processes(Work):
     __slots__ = ()
 
     async def find_process(self, process_id: str) -> r.ProcessRow | None:
-        return await self._one(r.ProcessRow, self._locking("find_process", "lock_process"), process_id)
+        return await self._locked(r.ProcessRow, "find_process", "lock_process", process_id)
 
     async def insert_process(self, row: r.ProcessRow) -> None:
         await self._store("insert_process", row)

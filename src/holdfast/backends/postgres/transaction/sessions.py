@@ -16,7 +16,7 @@ class Sessions(Base):
     __slots__ = ()
 
     async def find_session(self, session_id: str) -> r.SessionRow | None:
-        row = await self._one(r.SessionRow, self._locking("find_session", "lock_session"), session_id)
+        row = await self._locked(r.SessionRow, "find_session", "lock_session", session_id)
         if row is not None:
             self._families.learn([(row.session_key, row.family)])
         return row
