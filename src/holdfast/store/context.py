@@ -12,12 +12,13 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import Unavailable, WaitTimeout
+from holdfast.errors import InvalidRequest, Unavailable, WaitTimeout
 from holdfast.operations.attachments import delete_doomed
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.common import Token
 from holdfast.records.limits import Limits
 from holdfast.rules import checks
+from holdfast.store.binding import Binding, ForgetfulBinding
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ class Context(msgspec.Struct, frozen=True):
     limits: Limits
     objects: AttachmentBytes | None = None
     mint: Callable[[], str] = random_name
+    borrowed: bool = False
+    """Whether everything happens inside a transaction of the caller's, who may take it all back."""
 
     def token(self) -> Token:
         """A fresh secret."""
@@ -42,6 +45,15 @@ class Context(msgspec.Struct, frozen=True):
     def batch_id(self) -> str:
         """A fresh id of a work batch."""
         return f"work:{self.mint()}"
+
+    def binding(self, session_id: str | None, incarnation: int | None) -> Binding:
+        """What a new handle knows; nothing that a rollback of the caller's could make untrue."""
+        return ForgetfulBinding(session_id) if self.borrowed else Binding(session_id, incarnation)
+
+    def refuse_within(self, what: str) -> None:
+        """Keep out of a caller's transaction what cannot be a part of it."""
+        if self.borrowed:
+            raise InvalidRequest("connection", f"{what} cannot be a part of your transaction: use the store itself")
 
     def identifier(self, field: str, value: object) -> str:
         """A checked id."""
@@ -56,7 +68,8 @@ class Context(msgspec.Struct, frozen=True):
 
         What cannot be deleted now is passed over and stays noted; the first failure is raised at the end.
         """
-        objects, deleted, freed = self.objects, 0, 0
+        # The note may be taken back, and deleted bytes do not come back with it: a later sweep does it.
+        objects, deleted, freed = None if self.borrowed else self.objects, 0, 0
         failures: list[Unavailable] = []
         while objects is not None:
             one = await self.backend.write(partial(delete_doomed, objects=objects, passed_over=len(failures)))
