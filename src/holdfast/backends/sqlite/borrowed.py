@@ -230,6 +230,8 @@ class BorrowedSqlite(BorrowedBackend):
 def checked(connection: object) -> apsw.Connection:
     """A connection of the SQLite library that this backend uses."""
     if isinstance(connection, apsw.Connection):
+        if connection.is_async:
+            raise InvalidRequest("connection", "is async: an operation runs in your thread, and needs a plain one")
         return connection
     kind = type(connection)
     if kind.__module__ == "sqlite3" or any(parent.__module__ == "sqlite3" for parent in kind.__mro__):
