@@ -230,7 +230,11 @@ class BorrowedSqlite(BorrowedBackend):
 def checked(connection: object) -> apsw.Connection:
     """A connection of the SQLite library that this backend uses."""
     if isinstance(connection, apsw.Connection):
-        if connection.is_async:
+        try:
+            is_async = connection.is_async
+        except apsw.ConnectionClosedError:
+            raise InvalidRequest("connection", "is closed") from None
+        if is_async:
             raise InvalidRequest("connection", "is async: an operation runs in your thread, and needs a plain one")
         return connection
     kind = type(connection)
