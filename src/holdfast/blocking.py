@@ -315,8 +315,7 @@ class BlockingStore:
 
     def within(self, connection: object) -> BlockingStore:
         """The same store inside a transaction that you began on a connection of your own; see `Store.within`."""
-        store = self._store.within(connection)
-        return BlockingStore(store, store._context.backend)  # noqa: SLF001 - the two stores are one, seen differently
+        return BlockingStore(self._store.within(connection), self._backend)
 
     def close(self) -> None:
         """Finish what was accepted and let the database go; later calls are `StoreClosed`."""

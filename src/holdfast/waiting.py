@@ -177,15 +177,15 @@ class WaitingBackend:
 class BorrowedBackend:
     """What backends share that work inside a transaction of the caller's: nobody can wait in one for what others do."""
 
-    def watch(self, topic: str) -> Future[None]:
+    def watch(self, topic: str) -> Future[None]:  # noqa: ARG002 - the port's signature
         """Refused: whoever waits here keeps others from what he waits for, and sees nothing of it."""
         raise self._no_waiting()
 
-    async def pause(self, change: Future[None], timeout_ms: int) -> bool:
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:  # noqa: ARG002 - the port's signature
         """Refused, like the watch."""
         raise self._no_waiting()
 
-    def borrow(self, connection: object) -> Backend:
+    def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
         """Refused: one transaction is not lent twice."""
         raise InvalidRequest("store", "works inside a transaction already: call within() on the store that was opened")
 

@@ -70,9 +70,7 @@ def test_every_operation_that_a_turn_needs_runs_in_a_snapshot(clean_postgres_url
         lease = await store.leases.claim(holdfast.OnSession("chat"), owner_id="me", ttl_ms=60_000)
         async with connection.transaction(isolation=isolation):
             within = store.within(connection)
-            await within.processes.register(
-                holdfast.ProcessRegistration("p", holdfast.External(), event_types=kinds)
-            )
+            await within.processes.register(holdfast.ProcessRegistration("p", holdfast.External(), event_types=kinds))
             await within.events.append("p", "progress", {"at": 1}, replay_key="one")
             await within.triggers.emit("mail", "inbox", idempotency_key="one")
             await within.queue.enqueue(WORK)
@@ -215,14 +213,16 @@ def test_the_search_path_does_not_matter(clean_postgres_url: str) -> None:
     run(clean_postgres_url, case)
 
 
-def test_a_lost_connection_is_unavailable_and_nothing_is_stored(clean_postgres_url: str, postgres_database: Any) -> None:
+def test_a_lost_connection_is_unavailable_and_nothing_is_stored(
+    clean_postgres_url: str, postgres_database: Any
+) -> None:
     async def case(store: Any, connection: Any) -> None:
         await connection.execute("BEGIN")
         within = store.within(connection)
         await within.queue.enqueue(WORK)
         pid = await connection.fetchval("SELECT pg_backend_pid()")
         postgres_database.administrator.rows("SELECT pg_terminate_backend($1, 5000)", pid)
-        with pytest.raises((holdfast.Unavailable, holdfast.InvalidRequest), match="lost|closed"):
+        with pytest.raises((holdfast.Unavailable, holdfast.InvalidRequest), match=r"lost|closed"):
             await within.queue.enqueue(WORK)
         with pytest.raises(holdfast.InvalidRequest, match="connection: is closed"):
             await within.queue.enqueue(WORK)

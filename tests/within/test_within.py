@@ -180,10 +180,10 @@ def test_housekeeping_is_refused_inside_a_transaction(app: Any) -> None:
     app.begin()
     within = app.within()
     for call in (
-        lambda: within.maintenance.vacuum(),
-        lambda: within.maintenance.collect_garbage(),
+        within.maintenance.vacuum,
+        within.maintenance.collect_garbage,
         lambda: within.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1)),
-        lambda: within.maintenance.verify(),
+        within.maintenance.verify,
         lambda: within.attachments.sweep(older_than_ms=0),
     ):
         with pytest.raises(holdfast.InvalidRequest, match="cannot be a part of your transaction"):

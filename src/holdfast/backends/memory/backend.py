@@ -158,9 +158,11 @@ class MemoryBackend(WaitingBackend):
                 for name, table in self._tables.all().items()
             }
 
-    def borrow(self, connection: object) -> Backend:
+    def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
         """Refused: there is no connection to memory."""
-        raise InvalidRequest("connection", "a store in memory has no transactions of a caller: use SQLite or PostgreSQL")
+        raise InvalidRequest(
+            "connection", "a store in memory has no transactions of a caller: use SQLite or PostgreSQL"
+        )
 
     async def close(self) -> None:
         """Refuse what comes later and tell whoever waits."""

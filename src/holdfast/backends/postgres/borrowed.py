@@ -1,15 +1,15 @@
 """An operation runs in a savepoint of a caller's transaction, which we neither end nor run again.
 
-Our operations rely on locking first and reading afterwards what was committed meanwhile. A transaction at REPEATABLE READ
-or SERIALIZABLE goes on reading its old snapshot, so that only those operations run in it whose every fact is locked,
-written or guarded by a unique index: then whatever changed since the snapshot is a serialization failure.
+Our operations rely on locking first and reading afterwards what was committed meanwhile. A transaction at REPEATABLE
+READ or SERIALIZABLE goes on reading its old snapshot, so that only those operations run in it whose every fact is
+locked, written or guarded by a unique index: then whatever changed since the snapshot is a serialization failure.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -31,18 +31,58 @@ FRESH: Final = ("read committed", "read uncommitted")
 """Isolation levels at which each statement sees what was committed before it began."""
 
 SAFE_IN_A_SNAPSHOT: Final = frozenset(
-    """
-    now_ms_within identify notify
-    lock_session insert_session save_session session_ids find_families
-    share_blobs load_commit_facts apply_commit read_ledger read_nodes_up read_nodes_down find_nodes insert_nodes
-    find_sources insert_batches lock_batches lock_claimed_batches find_places stamp_claim clear_claim settle_batches
-    lock_lease save_lease
-    lock_process insert_process save_process find_event find_replay insert_event ack_wake
-    lock_subscription lock_subscription_key insert_subscription save_subscription share_subscriptions_of_source
-    lock_occurrence insert_occurrence insert_deliveries lock_delivery lock_process_delivery save_delivery
-    lock_grant save_grant drop_grant
-    find_artifact save_artifact drop_artifact
-    """.split()
+    {
+        "now_ms_within",
+        "identify",
+        "notify",
+        "lock_session",
+        "insert_session",
+        "save_session",
+        "session_ids",
+        "find_families",
+        "share_blobs",
+        "load_commit_facts",
+        "apply_commit",
+        "read_ledger",
+        "read_nodes_up",
+        "read_nodes_down",
+        "find_nodes",
+        "insert_nodes",
+        "find_sources",
+        "insert_batches",
+        "lock_batches",
+        "lock_claimed_batches",
+        "find_places",
+        "stamp_claim",
+        "clear_claim",
+        "settle_batches",
+        "lock_lease",
+        "save_lease",
+        "lock_process",
+        "insert_process",
+        "save_process",
+        "find_event",
+        "find_replay",
+        "insert_event",
+        "ack_wake",
+        "lock_subscription",
+        "lock_subscription_key",
+        "insert_subscription",
+        "save_subscription",
+        "share_subscriptions_of_source",
+        "lock_occurrence",
+        "insert_occurrence",
+        "insert_deliveries",
+        "lock_delivery",
+        "lock_process_delivery",
+        "save_delivery",
+        "lock_grant",
+        "save_grant",
+        "drop_grant",
+        "find_artifact",
+        "save_artifact",
+        "drop_artifact",
+    }
 )
 """Statements of a writer that fail, or only repeat what a unique index will refuse, when their snapshot is too old."""
 
@@ -185,7 +225,9 @@ class BorrowedPostgres(BorrowedBackend):
             now_ms = self._terms.clock.now_ms()
         fresh = isolation in FRESH
         if read_only == "on" and (writes or fresh):
-            raise InvalidRequest("connection", "its transaction is read-only: reads need REPEATABLE READ, writes need more")
+            raise InvalidRequest(
+                "connection", "its transaction is read-only: reads need REPEATABLE READ, writes need more"
+            )
         schema = self._terms.schema
         if fresh or not writes:
             # Without a snapshot, whoever reads in several steps holds what he reads, so that the steps agree.
@@ -237,6 +279,9 @@ class BorrowedPostgres(BorrowedBackend):
 
     def drive(self, work: Awaitable[T]) -> T:
         """Never reached: a connection of a caller's is lent to stores for event loops only."""
+        close = getattr(work, "close", None)
+        if callable(close):
+            close()
         raise InvalidRequest("store", "was opened for an event loop: await it there")
 
     async def close(self) -> None:
@@ -248,7 +293,7 @@ def checked(connection: Any, loop: asyncio.AbstractEventLoop) -> Connection:
     """A connection of asyncpg's, or one of a pool of its, in a transaction and of this event loop."""
     if not isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
         raise InvalidRequest("connection", f"must be a connection of asyncpg, not {type(connection).__name__}")
-    lent: Any = connection
+    lent = cast("Any", connection)
     try:
         closed = lent.is_closed()
     except asyncpg.InterfaceError:

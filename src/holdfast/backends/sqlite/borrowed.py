@@ -1,4 +1,4 @@
-"""An operation runs in a savepoint of a caller's transaction, in his thread, and only if his connection keeps our promises.
+"""An operation runs in a savepoint of a caller's transaction, in his thread, if his connection keeps our promises.
 
 The connection must be of the SQLite library that this backend uses. Two copies of SQLite in one process, such as apsw's
 and the standard library's, do not know of each other's locks: when one closes the file, the operating system drops the
@@ -196,7 +196,9 @@ class BorrowedSqlite(BorrowedBackend):
         if not _same_file(connection.db_filename("main"), self._path):
             raise InvalidRequest("connection", f"its main database is not the file of this store, {self._path}")
         if connection.open_vfs != self._own_vfs:
-            raise InvalidRequest("connection", f"was opened with the VFS {connection.open_vfs!r}, not {self._own_vfs!r}")
+            raise InvalidRequest(
+                "connection", f"was opened with the VFS {connection.open_vfs!r}, not {self._own_vfs!r}"
+            )
         if connection.readonly("main"):
             raise InvalidRequest("connection", "was opened for reading only")
         if not connection.in_transaction or state != apsw.SQLITE_TXN_WRITE:
@@ -208,7 +210,8 @@ class BorrowedSqlite(BorrowedBackend):
         if level < wanted:
             raise InvalidRequest(
                 "connection",
-                f"PRAGMA synchronous is {LEVELS[level]}, and the store's commits are {LEVELS[wanted]}: set it before BEGIN",
+                f"PRAGMA synchronous is {LEVELS[level]}, and the store's commits are {LEVELS[wanted]}: "
+                "set it before BEGIN",
             )
         shadow = link.one("find_shadows", (table_names(),))
         if shadow is not None:
