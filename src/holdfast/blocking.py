@@ -313,6 +313,10 @@ class BlockingStore:
         """The statements that make the schema, for those who run them by hand."""
         return self._store.ddl()
 
+    def within(self, connection: object) -> BlockingStore:
+        """The same store inside a transaction that you began on a connection of your own; see `Store.within`."""
+        return BlockingStore(self._store.within(connection), self._backend)
+
     def close(self) -> None:
         """Finish what was accepted and let the database go; later calls are `StoreClosed`."""
         self._backend.drive(self._store.close())

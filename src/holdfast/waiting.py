@@ -12,7 +12,8 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.clock import read_clock
-from holdfast.ports import Clock
+from holdfast.errors import InvalidRequest
+from holdfast.ports import Backend, Clock
 
 T = TypeVar("T")
 
@@ -171,3 +172,28 @@ class WaitingBackend:
     def drive(self, work: Awaitable[T]) -> T:
         """Run a coroutine of this backend to its end for a blocking caller."""
         return run_to_end(work)
+
+
+class BorrowedBackend:
+    """What backends share that work inside a transaction of the caller's: nobody can wait in one for what others do."""
+
+    def watch(self, topic: str) -> Future[None]:  # noqa: ARG002 - the port's signature
+        """Refused: whoever waits here keeps others from what he waits for, and sees nothing of it."""
+        raise self._no_waiting()
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:  # noqa: ARG002 - the port's signature
+        """Refused, like the watch."""
+        raise self._no_waiting()
+
+    def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
+        """Refused: one transaction is not lent twice."""
+        raise InvalidRequest("store", "works inside a transaction already: call within() on the store that was opened")
+
+    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Refused: tests look at the store itself."""
+        raise InvalidRequest("store", "works inside a transaction: look at the store that was opened")
+
+    def _no_waiting(self) -> InvalidRequest:
+        return InvalidRequest(
+            "connection", "nobody can wait inside a transaction of his own: end it, then wait on the store itself"
+        )

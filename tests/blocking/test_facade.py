@@ -100,7 +100,7 @@ def test_the_async_store_has_coroutines_only_where_it_waits() -> None:
             for name, method in public_methods(asynchronous).items()
             if not inspect.iscoroutinefunction(method) and not inspect.isasyncgenfunction(method)
         }
-    assert immediate == {"store.ddl", "sessions.handle", "sessions.unbound", "triggers.source_key"}
+    assert immediate == {"store.ddl", "store.within", "sessions.handle", "sessions.unbound", "triggers.source_key"}
 
 
 # Many threads.

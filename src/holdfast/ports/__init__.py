@@ -127,6 +127,10 @@ class Backend(Protocol):
         """Every row of every table, for tests that compare before with after."""
         ...
 
+    def borrow(self, connection: object) -> Backend:
+        """This backend inside a transaction that the caller began on a connection of his own, and will end himself."""
+        ...
+
     async def close(self) -> None:
         """Finish what was accepted, refuse what comes later, and let everything go."""
         ...

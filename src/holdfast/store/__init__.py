@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Literal
 
+import msgspec
+
 from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import Attachments, SessionAttachments
 from holdfast.store.context import Context
@@ -66,6 +68,30 @@ class Store:
     def ddl(self) -> str:
         """The statements that make the schema, for those who run them by hand."""
         return self._context.backend.ddl()
+
+    def within(self, connection: object) -> Store:
+        """The same store inside a transaction that you began on a connection of your own to the same database.
+
+        Rows of yours and what the store does then become durable together, or not at all. You end the transaction; the
+        store never commits it, rolls it back or runs it again. A refused operation leaves the transaction as it was.
+        The connection is asyncpg's, or apsw's with a write transaction; other connections, and a store in memory, are
+        `InvalidRequest`. So are waits, housekeeping and bytes outside of the database.
+
+        >>> import apsw
+        >>> with holdfast.open_blocking("orders.db") as store:
+        ...     connection = apsw.Connection("orders.db")
+        ...     _ = connection.execute("CREATE TABLE orders (id TEXT)")
+        ...     _ = connection.execute("BEGIN IMMEDIATE")
+        ...     _ = connection.execute("INSERT INTO orders (id) VALUES ('order-1')")
+        ...     work = holdfast.WorkDraft(session_id="chat-42", payloads=["ship it"], source_key="order-1")
+        ...     _ = store.within(connection).queue.enqueue(work)
+        ...     before = len(store.queue.list("chat-42"))
+        ...     _ = connection.execute("COMMIT")
+        ...     before, len(store.queue.list("chat-42"))
+        (0, 1)
+        """
+        backend = self._context.backend.borrow(connection)
+        return Store(msgspec.structs.replace(self._context, backend=backend, borrowed=True))
 
     async def close(self) -> None:
         """Finish what was accepted and let the database go; later calls are `StoreClosed`."""

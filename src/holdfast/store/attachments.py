@@ -49,6 +49,7 @@ class SessionAttachments:
         context, address = self._context, self._binding.address()
         intent, body = rules.check_put(data, media_type, width=width, height=height, label=label, limits=context.limits)
         if context.objects is not None:
+            context.refuse_within("putting bytes outside of the database")
             return rules.ref_of(await self._put_outside(context.objects, intent, body))
         session, row = await context.backend.write(lambda tx: operations.record_intent(tx, address, intent, body))
         self._binding.learn(session)
@@ -242,6 +243,7 @@ class Attachments:
         0
         """
         context = self._context
+        context.refuse_within("a sweep")
         age = checks.whole("older_than_ms", older_than_ms)
         intents = objects = freed = 0
         while True:

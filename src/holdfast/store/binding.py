@@ -73,3 +73,23 @@ class Binding:
     def unbind(self) -> None:
         """Take a latch back: its commit did not become durable after all."""
         self.session_id = self.incarnation = None
+
+
+class ForgetfulBinding(Binding):
+    """What a handle inside a transaction of the caller's knows: its id, and nothing that a rollback could take back."""
+
+    __slots__ = ()
+
+    def __init__(self, session_id: str | None) -> None:
+        super().__init__(session_id, None)
+
+    def take_turn(self) -> Future[None] | None:
+        """Nobody has to wait: no commit decides what the next one may do."""
+        return None
+
+    def learn(self, row: SessionRow | None) -> None:
+        """Learn nothing."""
+
+    def bind(self, row: SessionRow) -> bool:  # noqa: ARG002 - any other binding's signature
+        """Stay as it is."""
+        return False

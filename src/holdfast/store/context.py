@@ -12,12 +12,13 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.errors import Unavailable, WaitTimeout
+from holdfast.errors import InvalidRequest, Unavailable, WaitTimeout
 from holdfast.operations.attachments import Deletion, end_deletion, outside, reserve_deletion, space_of
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.common import Token
 from holdfast.records.limits import SMALLEST_INTEGER, Limits
 from holdfast.rules import checks
+from holdfast.store.binding import Binding, ForgetfulBinding
 
 T = TypeVar("T")
 
@@ -37,6 +38,8 @@ class Context(msgspec.Struct, frozen=True):
     limits: Limits
     objects: AttachmentBytes | None = None
     mint: Callable[[], str] = random_name
+    borrowed: bool = False
+    """Whether everything happens inside a transaction of the caller's, who may take it all back."""
 
     def token(self) -> Token:
         """A fresh secret."""
@@ -45,6 +48,15 @@ class Context(msgspec.Struct, frozen=True):
     def batch_id(self) -> str:
         """A fresh id of a work batch."""
         return f"work:{self.mint()}"
+
+    def binding(self, session_id: str | None, incarnation: int | None) -> Binding:
+        """What a new handle knows; nothing that a rollback of the caller's could make untrue."""
+        return ForgetfulBinding(session_id) if self.borrowed else Binding(session_id, incarnation)
+
+    def refuse_within(self, what: str) -> None:
+        """Keep out of a caller's transaction what cannot be a part of it."""
+        if self.borrowed:
+            raise InvalidRequest("connection", f"{what} cannot be a part of your transaction: use the store itself")
 
     def identifier(self, field: str, value: object) -> str:
         """A checked id."""
@@ -59,16 +71,19 @@ class Context(msgspec.Struct, frozen=True):
 
         What cannot be deleted now is passed over and stays noted; the first failure is raised at the end.
         """
+        # Of a borrowed transaction the note may be taken back, and deleted bytes would not come back with it: a later
+        # sweep does it.
+        objects = None if self.borrowed else self.objects
         deleted = freed = 0
         failures: list[Unavailable] = []
         place = (SMALLEST_INTEGER, "")
-        while self.objects is not None:
+        while objects is not None:
             reserved = await self.backend.write(partial(reserve_deletion, after=place))
             if reserved is None:
                 break
             place = (reserved.family, reserved.attachment_id)
             try:
-                size = None if reserved.until_ms is None else await self._delete_outside(self.objects, reserved)
+                size = None if reserved.until_ms is None else await self._delete_outside(objects, reserved)
             except Unavailable as failure:
                 failures.append(failure)
                 continue

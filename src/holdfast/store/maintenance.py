@@ -36,6 +36,7 @@ class Maintenance:
         0
         """
         context = self._context
+        context.refuse_within("a vacuum")
         session_key = None
         if session_id is not None:
             checked = context.identifier("session_id", session_id)
@@ -68,6 +69,7 @@ class Maintenance:
         >>> store.maintenance.collect_garbage().deleted_blobs
         0
         """
+        self._context.refuse_within("garbage collection")
         total = GarbageReport(0, 0, 0, 0)
         damage: Corrupt | None = None
         async for family in self._families():
@@ -107,6 +109,7 @@ class Maintenance:
         >>> store.maintenance.prune(policy, dry_run=True).revisions
         0
         """
+        self._context.refuse_within("pruning")
         checked = rules.check_policy(policy)
         dry = checks.flag("dry_run", dry_run)
         allowed = checks.optional_whole("max_rows", max_rows, least=1)
@@ -165,6 +168,7 @@ class Maintenance:
         True
         """
         context = self._context
+        context.refuse_within("verification")
         tally = verification.Tally({}, [])
         try:
             tally.add(await context.backend.read(verification.verify_structures))

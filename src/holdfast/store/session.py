@@ -18,7 +18,6 @@ from holdfast.rules import commits as commit_rules
 from holdfast.rules import graph as graph_rules
 from holdfast.rules import sessions as rules
 from holdfast.store.attachments import SessionAttachments
-from holdfast.store.binding import Binding
 from holdfast.store.context import Context
 
 T = TypeVar("T")
@@ -31,7 +30,7 @@ class Session:
 
     def __init__(self, context: Context, session_id: str | None, incarnation: int | None) -> None:
         self._context = context
-        self._binding = Binding(session_id, incarnation)
+        self._binding = context.binding(session_id, incarnation)
         self.attachments = SessionAttachments(context, self._binding)
 
     def __repr__(self) -> str:

@@ -15,8 +15,8 @@ from holdfast.backends.memory.processes import MemoryProcesses, MemoryTriggers
 from holdfast.backends.memory.sessions import MemorySessions
 from holdfast.backends.memory.tables import Table, Tables
 from holdfast.backends.memory.verification import MemoryVerification
-from holdfast.errors import StoreClosed
-from holdfast.ports import Clock, Operation
+from holdfast.errors import InvalidRequest, StoreClosed
+from holdfast.ports import Backend, Clock, Operation
 from holdfast.ports.shortcuts import NoShortcuts
 from holdfast.rows import ViewQuery
 from holdfast.waiting import Waiting, WaitingBackend, run_to_end
@@ -156,6 +156,12 @@ class MemoryBackend(WaitingBackend):
                 name: [row if isinstance(row, tuple) else _columns(row) for row in table.scan()]
                 for name, table in self._tables.all().items()
             }
+
+    def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
+        """Refused: there is no connection to memory."""
+        raise InvalidRequest(
+            "connection", "a store in memory has no transactions of a caller: use SQLite or PostgreSQL"
+        )
 
     async def close(self) -> None:
         """Refuse what comes later and tell whoever waits."""

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
+from holdfast.backends.postgres.borrowed import BorrowedPostgres, Terms
 from holdfast.backends.postgres.connecting import Address
 from holdfast.backends.postgres.foresight import ClockNeeded, Foresight, Unforeseen
 from holdfast.backends.postgres.gathering import gather
-from holdfast.backends.postgres.link import Connection, Counter, Link, statements_of
+from holdfast.backends.postgres.link import Connection, Counter, Link, Values, statements_of
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.looping import LoopThread
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
@@ -96,6 +97,7 @@ class PostgresBackend:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
+        self._identity: Values | None = None
         subscribe = getattr(clock, "subscribe", None)
         if callable(subscribe):
             # A clock that is moved by hand tells when it moved: those who wait for a time must look again.
@@ -405,6 +407,43 @@ class PostgresBackend:
             await farewell(connection)
         else:
             await self._connections.discard(connection)
+
+    # Lending.
+
+    def borrow(self, connection: object) -> BorrowedPostgres:
+        """This store inside a transaction of a caller's asyncpg connection to the same database."""
+        self._check_usable(anywhere=self._thread is not None)
+        if self._thread is not None:
+            raise InvalidRequest(
+                "store", "a blocking store has an event loop of its own, and your connection another: use holdfast.open"
+            )
+        terms = Terms(
+            self._texts,
+            self._options.schema,
+            self._address.label,
+            self._options.statement_timeout_ms / 1000,
+            self._counter,
+            self._families,
+            self._clock,
+            self._waiting,
+            self._loop,
+            self._check_usable,
+            self._identify,
+        )
+        # A connection of the very pool that the store works with needs no proof, which would take a second one of it.
+        pool = getattr(getattr(connection, "_holder", None), "_pool", None)
+        return BorrowedPostgres(connection, terms, identified=pool is not None and pool is self._address.lent)
+
+    async def _identify(self) -> Values:
+        """Which schema of which database this is."""
+        if self._identity is None:
+
+            async def identify(transaction: Transaction) -> Values:
+                assert isinstance(transaction, PostgresTransaction)
+                return await transaction.identify()
+
+            self._identity = await self.read(identify)
+        return self._identity
 
     # Ends.
 

@@ -12,12 +12,13 @@ from typing import Any, Literal, TypeVar
 
 import apsw
 
+from holdfast.backends.sqlite.borrowed import BorrowedSqlite
 from holdfast.backends.sqlite.link import Link
 from holdfast.backends.sqlite.opening import MEMORY, SCHEMA_VERSION, open_link, schema_text
 from holdfast.backends.sqlite.readers import Readers
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.writer import Writer
-from holdfast.errors import StoreClosed, Unavailable
+from holdfast.errors import InvalidRequest, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import SqliteOptions
 from holdfast.rows import ViewQuery
@@ -32,6 +33,7 @@ class SqliteBackend(WaitingBackend):
     def __init__(self, link: Link, options: SqliteOptions, clock: Clock, waiting: Waiting) -> None:
         super().__init__(clock, waiting)
         self._link = link
+        self._options = options
         self._process_id = os.getpid()
         self._closed: Future[None] | None = None
         self._closing_lock = threading.Lock()
@@ -96,6 +98,15 @@ class SqliteBackend(WaitingBackend):
             change.cancel()
             raise
         return change
+
+    def borrow(self, connection: object) -> BorrowedSqlite:
+        """This store inside a write transaction of a caller's apsw connection to the same file."""
+        self._check_usable()
+        if self._readers is None:
+            raise InvalidRequest("connection", "a database in memory has no connection but the store's: use a file")
+        return BorrowedSqlite(
+            connection, self._link, self._options, self._clock, self._waiting, check_usable=self._check_usable
+        )
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table, for tests that compare before with after."""

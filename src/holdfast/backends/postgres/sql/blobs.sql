@@ -50,3 +50,12 @@ SELECT
         FROM {schema}.blobs
         WHERE family = $1::bigint
     )
+
+-- Differs: only for a transaction that reads one old snapshot. It fails if one of them has been deleted since.
+-- name: share_blobs
+SELECT hash
+FROM {schema}.blobs
+WHERE family = $1::bigint
+    AND hash = ANY($2::text[])
+ORDER BY hash
+FOR KEY SHARE

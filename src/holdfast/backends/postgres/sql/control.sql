@@ -25,6 +25,32 @@ SELECT
     set_config('lock_timeout', $1::text, true),
     set_config('statement_timeout', $2::text, true)
 
+-- Around one operation inside a transaction of a caller's.
+-- name: save_operation
+SAVEPOINT holdfast_operation
+
+-- name: undo_operation
+ROLLBACK TO SAVEPOINT holdfast_operation;
+RELEASE SAVEPOINT holdfast_operation
+
+-- name: release_operation
+RELEASE SAVEPOINT holdfast_operation
+
+-- The clock, and what kind of transaction the caller has begun.
+-- name: now_ms_within
+SELECT
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    current_setting('transaction_isolation'),
+    current_setting('transaction_read_only')
+
+-- Which schema of which database of which server this is; a standby that takes over keeps its server's number.
+-- name: identify
+SELECT
+    control.system_identifier,
+    (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = current_database()),
+    (SELECT oid::bigint FROM pg_catalog.pg_namespace WHERE nspname = $1::text)
+FROM pg_catalog.pg_control_system() AS control
+
 -- name: notify
 SELECT pg_notify($1::text, $2::text)
 

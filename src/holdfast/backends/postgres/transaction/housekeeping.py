@@ -38,6 +38,11 @@ class Housekeeping(Base):
             "bytes_on_disk": await self._number("bytes_on_disk", self._schema),
         }
 
+    async def identify(self) -> Values:
+        """Which schema of which database of which server this is."""
+        [found] = await self._values("identify", self._schema)
+        return tuple(found)
+
     async def dump(self) -> dict[str, list[Values]]:
         """Every row of every table, by table."""
         return {

@@ -21,6 +21,29 @@ ROLLBACK TO member
 -- name: release_member
 RELEASE member
 
+-- Around one operation inside a transaction of a caller's.
+-- name: save_operation
+SAVEPOINT holdfast_operation
+
+-- name: undo_operation
+ROLLBACK TO holdfast_operation
+
+-- name: release_operation
+RELEASE holdfast_operation
+
+-- name: synchronous
+PRAGMA synchronous
+
+-- name: query_only
+PRAGMA query_only
+
+-- What a connection calls by the name of one of our tables; SQLite would take it for ours.
+-- name: find_shadows
+SELECT name
+FROM temp.sqlite_schema
+WHERE lower(tbl_name) IN (SELECT value FROM json_each(?1))
+LIMIT 1
+
 -- Changes when another connection commits, and not when this one does.
 -- name: data_version
 PRAGMA data_version

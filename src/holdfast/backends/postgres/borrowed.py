@@ -1,0 +1,313 @@
+"""An operation runs in a savepoint of a caller's transaction, which we neither end nor run again.
+
+Our operations rely on locking first and reading afterwards what was committed meanwhile. A transaction at REPEATABLE
+READ or SERIALIZABLE goes on reading its old snapshot, so that only those operations run in it whose every fact is
+locked, written or guarded by a unique index: then whatever changed since the snapshot is a serialization failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from holdfast import rows as r
+from holdfast.backends.postgres.link import Connection, Counter, Link, Values
+from holdfast.backends.postgres.notifier import TOPICS_A_PAYLOAD, channel_of, digest
+from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text
+from holdfast.backends.postgres.transaction import Families, PostgresTransaction
+from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, translated, trouble_of
+from holdfast.errors import HoldfastError, InvalidRequest, Unavailable
+from holdfast.ports import Clock, Operation
+from holdfast.statements import Statements
+from holdfast.waiting import BorrowedBackend, Waiting
+
+T = TypeVar("T")
+
+FRESH: Final = ("read committed", "read uncommitted")
+"""Isolation levels at which each statement sees what was committed before it began."""
+
+SAFE_IN_A_SNAPSHOT: Final = frozenset(
+    {
+        "now_ms_within",
+        "identify",
+        "notify",
+        "lock_session",
+        "insert_session",
+        "save_session",
+        "session_ids",
+        "find_families",
+        "share_blobs",
+        "load_commit_facts",
+        "apply_commit",
+        "read_ledger",
+        "read_nodes_up",
+        "read_nodes_down",
+        "find_nodes",
+        "insert_nodes",
+        "find_sources",
+        "insert_batches",
+        "lock_batches",
+        "lock_claimed_batches",
+        "find_places",
+        "stamp_claim",
+        "clear_claim",
+        "settle_batches",
+        "lock_lease",
+        "release_lease",
+        "save_lease",
+        "lock_process",
+        "insert_process",
+        "save_process",
+        "find_event",
+        "find_replay",
+        "insert_event",
+        "ack_wake",
+        "lock_subscription",
+        "lock_subscription_key",
+        "insert_subscription",
+        "save_subscription",
+        "share_subscriptions_of_source",
+        "lock_occurrence",
+        "insert_occurrence",
+        "insert_deliveries",
+        "lock_delivery",
+        "lock_process_delivery",
+        "save_delivery",
+        "lock_grant",
+        "save_grant",
+        "drop_grant",
+        "find_artifact",
+        "save_artifact",
+        "drop_artifact",
+    }
+)
+"""Statements of a writer that fail, or only repeat what a unique index will refuse, when their snapshot is too old."""
+
+
+class Terms(NamedTuple):
+    """What a store lends to those of its operations that run elsewhere."""
+
+    texts: Statements
+    schema: str
+    label: str
+    timeout_s: float
+    counter: Counter
+    families: Families
+    clock: Clock | None
+    waiting: Waiting
+    loop: asyncio.AbstractEventLoop
+    check_usable: Callable[[], None]
+    identity: Callable[[], Awaitable[Values]]
+
+
+class LentFamilies(Families):
+    """Knows what the store knows, and keeps from it what a rollback may take back."""
+
+    __slots__ = ("_shared",)
+
+    def __init__(self, shared: Families) -> None:
+        super().__init__()
+        self._shared = shared
+
+    def get(self, session_key: int) -> int | None:
+        """The family, if it is known."""
+        return self._shared.get(session_key) or super().get(session_key)
+
+
+class SnapshotLink(Link):
+    """A link of a writer with an old snapshot: it refuses every statement that could decide on what is not true now."""
+
+    __slots__ = ()
+
+    async def all(self, name: str, *bindings: Any) -> list[Values]:
+        """Every row that a statement returns."""
+        _require_safe(name)
+        return await super().all(name, *bindings)
+
+    async def run(self, name: str, *bindings: Any) -> int:
+        """Run a statement that changes rows, and say how many."""
+        _require_safe(name)
+        return await super().run(name, *bindings)
+
+
+def _require_safe(name: str) -> None:
+    if name not in SAFE_IN_A_SNAPSHOT:
+        raise InvalidRequest("connection", "this operation must see what others commit: BEGIN at READ COMMITTED for it")
+
+
+class SnapshotTransaction(PostgresTransaction):
+    """A writer with an old snapshot: it locks what the facts of a commit rest on."""
+
+    __slots__ = ()
+
+    async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
+        """Everything that a commit is judged by, true now or a serialization failure."""
+        if query.with_lease:
+            await self.find_lease("session", str(query.session.session_key))
+        if query.hashes:
+            await self._values("share_blobs", query.session.family, list(query.hashes))
+        return await super().load_commit_facts(query)
+
+
+class BorrowedPostgres(BorrowedBackend):
+    """Implements `ports.Backend` inside transactions of one connection of a caller's."""
+
+    durability: Literal["ephemeral", "durable"] = "durable"
+    schema_version = SCHEMA_VERSION
+
+    def __init__(self, connection: object, terms: Terms, *, identified: bool) -> None:
+        self._terms = terms
+        self._connection = checked(connection, terms.loop)
+        self._families = LentFamilies(terms.families)
+        self._lock = asyncio.Lock()
+        self._identified = identified
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"postgresql://{self._terms.label} within a transaction"
+
+    def ddl(self) -> str:
+        """The statements that make the schema."""
+        return ddl_text(self._terms.schema)
+
+    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+        """Run an operation in the caller's transaction; a raise leaves no trace, and the transaction as it was."""
+        return await self._run(operation, writes=True)
+
+    async def read(self, operation: Operation[T], *, view: r.ViewQuery | None = None) -> T:
+        """Run an operation that only reads, in the caller's snapshot if he has one."""
+        return await self._run(operation, writes=False)
+
+    async def _run(self, operation: Operation[T], *, writes: bool) -> T:
+        self._terms.check_usable()
+        # Savepoints are nested: two operations at once would end each other's.
+        async with self._lock:
+            if self._closed:
+                raise InvalidRequest("store", "was closed: call within() again")
+            checked(self._connection, self._terms.loop)
+            # Before the savepoint, because it takes a connection of the store's own and may have to wait for one.
+            expected = None if self._identified else await self._terms.identity()
+            try:
+                return await self._attempt(operation, writes, expected)
+            except DriverFailure as failure:
+                raise self._translated(failure.cause) from failure.cause
+
+    async def _attempt(self, operation: Operation[T], writes: bool, expected: Values | None) -> T:
+        link = self._link(Link)
+        await link.control("save_operation")
+        try:
+            if expected is not None:
+                await self._identify(link, expected)
+            transaction = await self._begin(link, writes)
+            result = await operation(transaction)
+            await self._tell(link, transaction.topics)
+            await link.control("release_operation")
+        except BaseException:
+            await self._undo(link)
+            raise
+        return result
+
+    def _link(self, kind: type[Link]) -> Link:
+        return kind(self._connection, self._terms.texts, self._terms.timeout_s, self._terms.counter)
+
+    async def _identify(self, link: Link, expected: Values) -> None:
+        [found] = await link.all("identify", self._terms.schema)
+        if tuple(found) != tuple(expected):
+            raise InvalidRequest("connection", "leads to another database than the store's")
+        self._identified = True
+
+    async def _begin(self, link: Link, writes: bool) -> PostgresTransaction:
+        [(now_ms, isolation, read_only)] = await link.all("now_ms_within")
+        if self._terms.clock is not None:
+            now_ms = self._terms.clock.now_ms()
+        fresh = isolation in FRESH
+        if read_only == "on" and (writes or fresh):
+            raise InvalidRequest(
+                "connection", "its transaction is read-only: reads need REPEATABLE READ, writes need more"
+            )
+        schema = self._terms.schema
+        if fresh or not writes:
+            # Without a snapshot, whoever reads in several steps holds what he reads, so that the steps agree.
+            return PostgresTransaction(
+                link, now_ms, self._families, schema, writes=fresh, clock=self._terms.clock
+            )
+        return SnapshotTransaction(
+            self._link(SnapshotLink), now_ms, self._families, schema, writes=True, clock=self._terms.clock
+        )
+
+    async def _tell(self, link: Link, topics: list[str]) -> None:
+        """Leave word for everybody who waits, our own waiters included: the server passes it on at the commit."""
+        digests = list(dict.fromkeys(digest(topic) for topic in topics))
+        for first in range(0, len(digests), TOPICS_A_PAYLOAD):
+            # No origin: the store that lent this has told nobody yet, and must hear of it like all the others.
+            payload = ":" + ",".join(digests[first : first + TOPICS_A_PAYLOAD])
+            await link.all("notify", channel_of(self._terms.schema), payload)
+
+    async def _undo(self, link: Link) -> None:
+        """Take the operation back, even if whoever asked for it is cancelled meanwhile, and once more."""
+        undoing = asyncio.ensure_future(self._take_back(link))
+        interruption: asyncio.CancelledError | None = None
+        while not undoing.done():
+            try:
+                await asyncio.wait([undoing])
+            except asyncio.CancelledError as error:
+                interruption = error
+        if interruption is not None:
+            raise interruption
+
+    async def _take_back(self, link: Link) -> None:
+        try:
+            await link.control("undo_operation")
+        except DriverFailure:
+            # Half an operation must not be committed, not even by somebody who does not look at errors.
+            self._connection.terminate()
+
+    def _translated(self, cause: BaseException) -> HoldfastError:
+        place = self._terms.label
+        if state_of(cause) == "25P02":
+            return InvalidRequest("connection", "its transaction has failed already: roll it back")
+        match trouble_of(cause):
+            case Trouble.CONTENTION | Trouble.RACE | Trouble.LOCKED:
+                return Unavailable(f"{place}: another transaction was in the way: roll yours back and run it again")
+            case Trouble.LOST:
+                return Unavailable(f"{place}: the connection was lost, and your transaction with it: run it again")
+            case Trouble.OTHER:
+                return translated(cause, place)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run blocking file work without holding up anybody else."""
+        return await self._terms.waiting.offload(call)
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Never reached: a connection of a caller's is lent to stores for event loops only."""
+        close = getattr(work, "close", None)
+        if callable(close):
+            close()
+        raise InvalidRequest("store", "was opened for an event loop: await it there")
+
+    async def close(self) -> None:
+        """Refuse what comes later. The transaction and the connection are the caller's."""
+        self._closed = True
+
+
+def checked(connection: Any, loop: asyncio.AbstractEventLoop) -> Connection:
+    """A connection of asyncpg's, or one of a pool of its, in a transaction and of this event loop."""
+    if not isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+        raise InvalidRequest("connection", f"must be a connection of asyncpg, not {type(connection).__name__}")
+    lent = cast("Any", connection)
+    try:
+        closed = lent.is_closed()
+    except asyncpg.InterfaceError:
+        raise InvalidRequest("connection", "was given back to its pool") from None
+    if closed:
+        raise InvalidRequest("connection", "is closed")
+    if getattr(lent, "_loop", loop) is not loop:
+        raise InvalidRequest("connection", "belongs to another event loop than the store")
+    if not lent.is_in_transaction():
+        raise InvalidRequest("connection", "is in no transaction: begin one first")
+    found: Connection = lent
+    return found

@@ -1,0 +1,134 @@
+"""An application with rows of its own, on SQLite and on PostgreSQL, and the ways in which it holds its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import asyncpg
+import pytest
+
+import holdfast
+from holdfast.testing.contract.bench import EventLoop
+
+TABLE = "CREATE TABLE {} (id text)"
+
+
+class Application:
+    """An application with a table of its own beside the store's, one connection, and transactions that it ends."""
+
+    table = "application_orders"
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def call(self, result: Any) -> Any:
+        return result
+
+    def within(self) -> Any:
+        return self.store.within(self.connection)
+
+    connection: Any
+
+    def begin(self) -> None:
+        raise NotImplementedError
+
+    def run(self, statement: str) -> list[Any]:
+        raise NotImplementedError
+
+    def insert(self, name: str) -> None:
+        self.run(f"INSERT INTO {self.table} (id) VALUES ('{name}')")
+
+    def orders(self) -> list[str]:
+        return [row[0] for row in self.run(f"SELECT id FROM {self.table} ORDER BY id")]
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class SqliteApplication(Application):
+    def __init__(self, folder: Path, way: str, loop: EventLoop) -> None:
+        self.url = str(folder / "agents.db")
+        self.loop = loop if way == "async" else None
+        super().__init__(holdfast.open_blocking(self.url) if self.loop is None else loop.drive(opened(self.url)))
+        self.connection = apsw.Connection(self.url)
+        self.run(TABLE.format(self.table))
+
+    def call(self, result: Any) -> Any:
+        return result if self.loop is None else self.loop.drive(result)
+
+    def begin(self) -> None:
+        self.run("BEGIN IMMEDIATE")
+
+    def run(self, statement: str) -> list[Any]:
+        return self.connection.execute(statement).fetchall()
+
+    def close(self) -> None:
+        self.connection.close()
+        self.call(self.store.close())
+
+
+class PostgresApplication(Application):
+    def __init__(self, url: str, way: str, loop: EventLoop) -> None:
+        self.url = url
+        self.loop = loop
+        super().__init__(loop.drive(opened(url)))
+        self.pool = loop.drive(pooled(url)) if way == "pool" else None
+        self.connection = loop.drive(connected(url, self.pool))
+        self.run(f"DROP TABLE IF EXISTS {self.table}")
+        self.run(TABLE.format(self.table))
+
+    def call(self, result: Any) -> Any:
+        return self.loop.drive(result)
+
+    def within(self) -> Any:
+        async def lend() -> Any:
+            return self.store.within(self.connection)
+
+        return self.call(lend())
+
+    def begin(self) -> None:
+        self.run("BEGIN")
+
+    def run(self, statement: str) -> list[Any]:
+        return self.call(self.connection.fetch(statement))
+
+    def close(self) -> None:
+        if self.pool is None:
+            self.call(self.connection.close())
+        else:
+            self.pool.terminate()
+        self.call(self.store.close())
+
+
+async def opened(url: str) -> Any:
+    return await holdfast.open(url)
+
+
+async def pooled(url: str) -> Any:
+    return await asyncpg.create_pool(url, min_size=1, max_size=1)
+
+
+async def connected(url: str, pool: Any) -> Any:
+    return await (asyncpg.connect(url) if pool is None else pool.acquire())
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoop]:
+    made = EventLoop()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sqlite-blocking", "sqlite-async", "postgres-own", "postgres-pool"])
+def app(request: pytest.FixtureRequest, tmp_path: Path, loop: EventLoop) -> Iterator[Any]:
+    kind, way = request.param.split("-")
+    made: Application
+    if kind == "sqlite":
+        made = SqliteApplication(tmp_path, way, loop)
+    else:
+        made = PostgresApplication(request.getfixturevalue("clean_postgres_url"), way, loop)
+    yield made
+    made.close()
