@@ -183,7 +183,12 @@ class OutsideBytesContract(Contract):
         session = store.sessions.create("chat")
         session.attachments.put(b"abc")
         begun, may_end = threading.Event(), threading.Event()
-        door.before_delete.append(lambda: (begun.set(), may_end.wait(PATIENCE_S)))
+
+        def dawdle() -> None:
+            begun.set()
+            may_end.wait(PATIENCE_S)
+
+        door.before_delete.append(dawdle)
         sweep = in_background(lambda: store.attachments.sweep(older_than_ms=0))
         assert begun.wait(PATIENCE_S)
         handle = other.sessions.handle("chat")
