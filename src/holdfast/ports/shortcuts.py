@@ -30,7 +30,8 @@ class Shortcuts(Protocol):
     async def enqueue_new(self, session_id: str, row: r.BatchRow) -> r.BatchRow | None:
         """Put a batch into the queue of a live session, if its source key is new there. Key, family and time are given.
 
-        Returns the stored row."""
+        Returns the stored row.
+        """
         ...
 
     async def claim_ready(self, ask: r.ClaimAsk) -> list[r.BatchRow] | None:

@@ -324,7 +324,7 @@ class ProcessTables(Protocol):
         ...
 
     async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
-        """Insert the event and its batch, save the process and, if it ended, let go of its lease. Returns what it wrote.
+        """Insert the event and its batch, save the process and, if it ended, let go of its lease. Says what it wrote.
 
         Letting go empties owner and token; the fence stays. The batch gets a new sequence number.
         """

@@ -157,7 +157,7 @@ class MemoryBackend(WaitingBackend):
                 for name, table in self._tables.all().items()
             }
 
-    def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
+    def borrow(self, connection: object) -> Backend:
         """Refused: there is no connection to memory."""
         raise InvalidRequest(
             "connection", "a store in memory has no transactions of a caller: use SQLite or PostgreSQL"

@@ -232,9 +232,7 @@ class BorrowedPostgres(BorrowedBackend):
         schema = self._terms.schema
         if fresh or not writes:
             # Without a snapshot, whoever reads in several steps holds what he reads, so that the steps agree.
-            return PostgresTransaction(
-                link, now_ms, self._families, schema, writes=fresh, clock=self._terms.clock
-            )
+            return PostgresTransaction(link, now_ms, self._families, schema, writes=fresh, clock=self._terms.clock)
         return SnapshotTransaction(
             self._link(SnapshotLink), now_ms, self._families, schema, writes=True, clock=self._terms.clock
         )

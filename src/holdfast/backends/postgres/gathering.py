@@ -1,4 +1,4 @@
-"""What the view of a session shows comes in one statement, and so in one snapshot; the operation reads it from there."""
+"""What the view of a session shows comes in one statement, and so in one snapshot; the operation reads from it."""
 
 from __future__ import annotations
 

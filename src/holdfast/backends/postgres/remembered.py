@@ -1,4 +1,4 @@
-"""What this process saw last is a hint: a statement proves it before it counts, so that forgetting costs only a look."""
+"""What this process saw last is a hint: a statement proves it before it counts, so that forgetting costs a look."""
 
 from __future__ import annotations
 
