@@ -17,7 +17,7 @@ from holdfast import rows as r
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Head, Remembered
 from holdfast.backends.postgres.transaction.base import columns_of, fetched
-from holdfast.backends.postgres.transaction.commits import BLOB_COLUMNS, USAGE_COLUMNS
+from holdfast.backends.postgres.transaction.commits import BLOB_COLUMNS, USAGE_COLUMNS, hash_of
 from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS, places_of
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, trouble_of
 
@@ -212,7 +212,7 @@ class Foresight:
                 revision.body,
                 *nodes,
                 # In the order of their keys, so that two sessions of a family that store the same do not deadlock.
-                *columns_of(sorted(plan.blobs, key=lambda blob: blob.hash), BLOB_COLUMNS),
+                *columns_of(sorted(plan.blobs, key=hash_of), BLOB_COLUMNS),
                 *columns_of(plan.usage, USAGE_COLUMNS),
                 *drafts_of(plan.enqueues),
                 before.session_id,

@@ -9,9 +9,10 @@ from holdfast import rows as r
 from holdfast.backends.postgres.foresight import Unforeseen
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Remembered
-from holdfast.backends.postgres.transaction.base import LARGEST_INTEGER, fetched
+from holdfast.backends.postgres.transaction.base import fetched
 from holdfast.backends.postgres.transaction.graph import proven_path
 from holdfast.backends.postgres.translation import DAMAGED_TEXT, DriverFailure, state_of
+from holdfast.records.limits import LARGEST_INTEGER
 
 
 class Gathered:

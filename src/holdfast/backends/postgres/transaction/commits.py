@@ -55,7 +55,7 @@ class Commits(Graph, Work):
         head = msgspec.structs.astuple(session)
         turn = msgspec.structs.astuple(revision)
         # In the order of their keys, so that two sessions of a family that store the same contents do not deadlock.
-        blobs = sorted(plan.blobs, key=_hash_of)
+        blobs = sorted(plan.blobs, key=hash_of)
         written = await self._number(
             "apply_commit",
             session.family,
@@ -80,5 +80,6 @@ def _first(kind: type[Any], found: list[tuple[Any, ...]]) -> Any:
     return fetched(kind, found[0]) if found else None
 
 
-def _hash_of(blob: r.BlobRow) -> str:
+def hash_of(blob: r.BlobRow) -> str:
+    """What contents are ordered by."""
     return blob.hash
