@@ -175,6 +175,8 @@ class Foresight:
         lease = self._lease if query.with_lease else None
         new_ids = {row.node_id for row in plan.nodes}
         nodes = columns_of(plan.nodes, NODE_COLUMNS)
+        # In the order of their keys, so that two sessions of a family that store the same do not deadlock.
+        blobs = sorted(plan.blobs, key=hash_of)
         nodes[CREATED_AT] = [self._unless_now(at_ms) for at_ms in nodes[CREATED_AT]]
         try:
             found = await self._prove(
@@ -211,8 +213,7 @@ class Foresight:
                 revision.refs,
                 revision.body,
                 *nodes,
-                # In the order of their keys, so that two sessions of a family that store the same do not deadlock.
-                *columns_of(sorted(plan.blobs, key=hash_of), BLOB_COLUMNS),
+                *columns_of(blobs, BLOB_COLUMNS),
                 *columns_of(plan.usage, USAGE_COLUMNS),
                 *drafts_of(plan.enqueues),
                 before.session_id,
