@@ -129,6 +129,22 @@ def test_a_newer_schema_is_refused(open_store: Any, administrator: Any) -> None:
         administrator.run("UPDATE holdfast.settings SET value = 1 WHERE name = 'schema_version'")
 
 
+def test_a_server_that_is_too_old_is_refused(clean_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opening.OLDEST_SERVER == 140_000
+    monkeypatch.setattr(opening, "OLDEST_SERVER", 990_000)
+    with pytest.raises(Incompatible, match="needs 14 or newer"):
+        holdfast.open_blocking(clean_postgres_url)
+
+
+def test_a_database_that_cannot_hold_every_text_is_refused(clean_postgres_url: str, administrator: Any) -> None:
+    administrator.run("CREATE DATABASE holdfast_latin TEMPLATE template0 ENCODING 'LATIN1'")
+    try:
+        with pytest.raises(Incompatible, match="LATIN1"):
+            holdfast.open_blocking(re.sub(r"/holdfast_test_\w+", "/holdfast_latin", clean_postgres_url))
+    finally:
+        administrator.run("DROP DATABASE holdfast_latin WITH (FORCE)")
+
+
 def test_without_migrate_nothing_is_made(postgres_url: str, open_store: Any, administrator: Any) -> None:
     with pytest.raises(SchemaMissing):
         open_store(postgres_url, migrate=False)
