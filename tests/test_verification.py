@@ -172,8 +172,13 @@ ORPHANS: list[tuple[str, tuple[Any, ...], str]] = [
     ("save_lease", (r.LeaseRow("process", "p", None, None, 1, 1, 1),), "leases process/p: its process 'p' is missing"),
     ("save_grant", (r.GrantRow("s", "", "p", b"\x01{}"),), "grants s//p: its process 'p' is missing"),
     (
-        "insert_event",
-        (r.EventRow("p", 1, "t", HASH_OF_EVENT, None, None, None, 0, 1, b"null"),),
+        "apply_event",
+        (
+            r.EventWrite(
+                r.EventRow("p", 1, "t", HASH_OF_EVENT, None, None, None, 0, 1, b"null"),
+                r.ProcessRow("nobody", HASH, "running", 0, None, None, None, None, 0, 1, 1, b"{}"),
+            ),
+        ),
         "events p/1: its process 'p' is missing",
     ),
     (

@@ -66,13 +66,17 @@ def test_older_than_an_age_means_up_to_that_time() -> None:
 
 @pytest.mark.parametrize(("revisions", "blobs"), [(0, 0), (1, 0), (1, 5)])
 def test_blobs_with_a_root_may_be_collected(revisions: int, blobs: int) -> None:
-    maintenance.require_roots(7, revisions, blobs)
+    maintenance.require_roots(7, [SESSION], revisions, blobs)
+
+
+def test_what_deleted_sessions_left_behind_may_be_collected() -> None:
+    maintenance.require_roots(7, [msgspec.structs.replace(SESSION, deleted_at_ms=1)], 0, 5)
 
 
 @pytest.mark.parametrize("blobs", [1, 5])
 def test_blobs_without_any_root_are_never_collected(blobs: int) -> None:
     with pytest.raises(Corrupt, match=f"over {blobs} blobs") as info:
-        maintenance.require_roots(7, 0, blobs)
+        maintenance.require_roots(7, [SESSION], 0, blobs)
     assert (info.value.table, info.value.key) == ("revisions", "family 7")
 
 

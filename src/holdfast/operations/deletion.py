@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.operations import attachments, processes, triggers
 from holdfast.operations.work import queue_topic
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
+from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.records.sessions import SessionDeletionReport
 from holdfast.rows import AttachmentRow, SessionRow
 from holdfast.rules import graph
 from holdfast.rules import sessions as rules
 
-EVERYTHING = 2**62
 PAGE = 500
 
 
-async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionReport, int | None]:
-    """Erase a session: head, history, queue, usage, manifest, grants, subscriptions and unshared blobs.
+class Erased(msgspec.Struct, frozen=True):
+    """What one step took of a family, and whether that was all that nobody can reach."""
 
-    Its nodes, of which there may be very many, are beyond reach from here on, but still there: the family is returned
-    whose unreachable nodes are to be dropped, in steps of their own.
+    revisions: int = 0
+    nodes: int = 0
+    blobs: int = 0
+    blob_bytes: int = 0
+    complete: bool = False
+
+
+async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionReport, int | None]:
+    """Erase a session: head, queue, usage, manifest, grants and subscriptions.
+
+    Its turns, nodes and contents, of which there may be very many, are beyond reach from here on, but still there: the
+    family is returned of which `erase` takes them, in steps of its own.
     """
     # Found first, because finding it holds it: nobody gives it a new edge while its old ones are erased.
     row = await tx.find_session(session_id)
@@ -39,21 +51,18 @@ async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionRepor
         # Grants, subscriptions and wake targets need no session to exist, and must not outlive its deletion.
         return edges, None
     references = await _attachments(tx, row.session_key)
-    revisions, usage, work, manifest = await tx.drop_session_content(row.session_key)
+    usage, work, manifest = await tx.drop_session_content(row.session_key)
     for reference in references:
         await attachments.drop_if_unreferenced(tx, reference)
     await tx.drop_lease("session", str(row.session_key))
     hit(await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms)), "sessions", row.session_key)
-    blobs, _ = await tx.drop_unreferenced_blobs(row.family, limit=EVERYTHING, dry_run=False)
     tx.notify(queue_topic(session_id))
     report = msgspec.structs.replace(
         edges,
         deleted=True,
-        revisions=revisions,
         usage_rows=usage,
         work_batches=work,
         attachments=manifest,
-        blobs=blobs,
     )
     return report, row.family
 
@@ -67,9 +76,22 @@ async def _attachments(tx: Transaction, session_key: int) -> list[AttachmentRow]
             return rows
 
 
-async def drop_unreachable_nodes(tx: Transaction, family: int, limit: int) -> int:
+async def erase(tx: Transaction, family: int, limit: int) -> Erased:
+    """Delete what nobody in a family can reach, up to `limit` of each kind: first the turns of deleted sessions."""
+    sessions = await tx.family_sessions(family)
+    revisions = 0
+    for session in sessions:
+        if session.deleted_at_ms is not None:
+            revisions += await tx.drop_revisions(session.session_key, below=LARGEST_INTEGER, limit=limit - revisions)
+        if revisions >= limit:
+            return Erased(revisions)
+    nodes = await _drop_unreachable_nodes(tx, sessions, limit)
+    blobs, freed = await tx.drop_unreferenced_blobs(family, limit=limit, dry_run=False)
+    return Erased(revisions, nodes, blobs, freed, complete=nodes < limit and blobs < limit)
+
+
+async def _drop_unreachable_nodes(tx: Transaction, sessions: Sequence[SessionRow], limit: int) -> int:
     """Delete up to `limit` nodes of a family that no session, revision or fork sees any more."""
-    sessions: list[SessionRow] = await tx.family_sessions(family)
     views = {
         session.session_key: await tx.revision_epochs(session.session_key)
         for session in sessions

@@ -18,17 +18,16 @@ async def vacuum(tx: Transaction, session_key: int | None, limit: int) -> int:
 async def collect_family(tx: Transaction, family: int, limit: int) -> tuple[GarbageReport, bool]:
     """Delete what nobody in the family can reach, up to the limit. Says whether that was all."""
     revisions, roots, blobs = await tx.blob_census(family)
-    rules.require_roots(family, revisions, blobs)
-    nodes = await deletion.drop_unreachable_nodes(tx, family, limit)
-    deleted, freed = await tx.drop_unreferenced_blobs(family, limit=limit, dry_run=False)
+    rules.require_roots(family, await tx.family_sessions(family), revisions, blobs)
+    erased = await deletion.erase(tx, family, limit)
     report = GarbageReport(
         roots=roots,
-        retained_blobs=blobs - deleted,
-        deleted_blobs=deleted,
-        deleted_bytes=freed,
-        deleted_nodes=nodes,
+        retained_blobs=blobs - erased.blobs,
+        deleted_blobs=erased.blobs,
+        deleted_bytes=erased.blob_bytes,
+        deleted_nodes=erased.nodes,
     )
-    return report, deleted < limit and nodes < limit
+    return report, erased.complete
 
 
 async def prove_roots(tx: Transaction, family: int) -> None:

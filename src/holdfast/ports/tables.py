@@ -76,8 +76,8 @@ class SessionTables(Protocol):
         """The session's counters, by place."""
         ...
 
-    async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
-        """Delete revisions, usage, work and attachment rows of a session. Returns those four counts."""
+    async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
+        """Delete usage, work and attachment rows of a session. Returns those three counts."""
         ...
 
 

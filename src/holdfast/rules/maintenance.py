@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.errors import Corrupt
 from holdfast.records.maintenance import RetentionPolicy
 from holdfast.rows import RevisionRow, SessionRow
@@ -37,7 +39,8 @@ def prunable_below(session: SessionRow, keep: int) -> int | None:
     return below if session.deleted_at_ms is None and below > 1 else None
 
 
-def require_roots(family: int, revisions: int, blobs: int) -> None:
-    """Blobs without a single revision mean that the revisions are lost, not that the blobs are garbage."""
-    if blobs > 0 and revisions == 0:
+def require_roots(family: int, sessions: Sequence[SessionRow], revisions: int, blobs: int) -> None:
+    """Blobs without a single revision mean that the revisions are lost, unless no session lives that had any."""
+    had_turns = any(session.deleted_at_ms is None and session.revision > 0 for session in sessions)
+    if blobs > 0 and revisions == 0 and had_turns:
         raise Corrupt("revisions", f"family {family}", f"no revision left over {blobs} blobs: nothing is collected")

@@ -18,7 +18,7 @@ from holdfast.rules import sessions as rules
 from holdfast.store.context import Context
 from holdfast.store.session import Session
 
-NODES_A_STEP = 1_000
+ERASED_A_STEP = 1_000
 """How many nodes of a deleted session one transaction drops."""
 
 
@@ -168,17 +168,21 @@ class Sessions:
         checked = self._context.identifier("session_id", session_id)
         report, family = await self._context.backend.write(lambda tx: deletion.delete(tx, checked))
         if family is not None:
-            report = msgspec.structs.replace(report, nodes=await self._drop_nodes(family))
+            report = await self._erase(family, report)
         await self._context.try_delete_doomed()
         return report
 
-    async def _drop_nodes(self, family: int) -> int:
-        """Drop what only a deleted session saw, in bounded steps; what is left over, a collection of garbage drops."""
-        dropped, step = 0, NODES_A_STEP
+    async def _erase(self, family: int, report: SessionDeletionReport) -> SessionDeletionReport:
+        """Take what only a deleted session saw, in bounded steps; what is left over, a collection of garbage takes."""
+        complete = False
         with contextlib.suppress(Unavailable):
-            while step == NODES_A_STEP:
-                step = await self._context.backend.write(
-                    partial(deletion.drop_unreachable_nodes, family=family, limit=NODES_A_STEP)
+            while not complete:
+                step = await self._context.backend.write(partial(deletion.erase, family=family, limit=ERASED_A_STEP))
+                complete = step.complete
+                report = msgspec.structs.replace(
+                    report,
+                    revisions=report.revisions + step.revisions,
+                    nodes=report.nodes + step.nodes,
+                    blobs=report.blobs + step.blobs,
                 )
-                dropped += step
-        return dropped
+        return report

@@ -309,9 +309,10 @@ def test_a_row_that_two_insert_at_once_is_found_by_the_second(open_store: Any) -
 
 def test_rows_that_always_contradict_each_other_are_corrupt(store: Any) -> None:
     event = r.EventRow("p", 1, "t", "h", None, None, None, 0, 1, b"{}")
-    store.call("insert_event", event)
+    alone = r.EventWrite(event, r.ProcessRow("nobody", "h", "running", 0, None, None, None, None, 0, 1, 1, b"{}"))
+    store.call("apply_event", alone)
     with pytest.raises(Corrupt) as refused:
-        store.call("insert_event", event)
+        store.call("apply_event", alone)
     assert isinstance(refused.value.__cause__, asyncpg.UniqueViolationError)
     assert len(store.backend.dump()["events"]) == 1
 

@@ -63,6 +63,11 @@ def event(process_id: str, sequence: int, **fields: Any) -> r.EventRow:
     return r.EventRow(**{"process_id": process_id, "sequence": sequence, **known, **fields})
 
 
+def appended(row: r.EventRow) -> r.EventWrite:
+    """An event alone: its process is one that nobody registered."""
+    return r.EventWrite(row, process("nobody"))
+
+
 def subscription(sequence: int, **fields: Any) -> r.SubscriptionRow:
     known = {
         "session_id": None, "frame_id": None, "key": None, "definition_hash": "h", "name": None, "source_type": "timer",

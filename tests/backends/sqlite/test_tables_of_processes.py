@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.backends.sqlite.literal_rows import delivery, event, occurrence, process, subscription
+from tests.backends.sqlite.literal_rows import appended, delivery, event, occurrence, process, subscription
 
 from holdfast import rows as r
 
@@ -63,17 +63,17 @@ def test_a_process_is_overwritten_and_its_wake_target_cleared(store: Any) -> Non
     ids=str,
 )
 def test_events_are_listed_in_sequence(store: Any, filter: r.EventFilter, sequences: list[int]) -> None:
-    store.call("insert_event", event("p", 1))
-    store.call("insert_event", event("p", 2, type="signal", wake=b"w", acked=1))
-    store.call("insert_event", event("p", 3, wake=b"w"))
-    store.call("insert_event", event("p", 4, type="signal", wake=b"w", replay_key="r"))
+    store.call("apply_event", appended(event("p", 1)))
+    store.call("apply_event", appended(event("p", 2, type="signal", wake=b"w", acked=1)))
+    store.call("apply_event", appended(event("p", 3, wake=b"w")))
+    store.call("apply_event", appended(event("p", 4, type="signal", wake=b"w", replay_key="r")))
     assert [row.sequence for row in store.ask("list_events", filter)] == sequences
 
 
 def test_events_are_found_counted_and_acknowledged(store: Any) -> None:
-    store.call("insert_event", event("p", 1))
-    store.call("insert_event", event("p", 2, type="signal"))
-    store.call("insert_event", event("p", 3, type="signal", wake=b"w", replay_key="r"))
+    store.call("apply_event", appended(event("p", 1)))
+    store.call("apply_event", appended(event("p", 2, type="signal")))
+    store.call("apply_event", appended(event("p", 3, type="signal", wake=b"w", replay_key="r")))
     assert store.ask("find_event", "p", 1) == event("p", 1)
     assert store.ask("find_event", "p", 9) is None
     assert store.ask("find_replay", "p", "r") == event("p", 3, type="signal", wake=b"w", replay_key="r")
@@ -88,8 +88,8 @@ def test_events_are_found_counted_and_acknowledged(store: Any) -> None:
 def test_an_ended_process_is_dropped_with_all_that_hangs_on_it(store: Any) -> None:
     for process_id, status, updated_at_ms in [("b", "failed", 5), ("a", "completed", 5), ("c", "running", 1)]:
         store.call("insert_process", process(process_id, status=status, updated_at_ms=updated_at_ms))
-        store.call("insert_event", event(process_id, 1))
-        store.call("insert_event", event(process_id, 2))
+        store.call("apply_event", appended(event(process_id, 1)))
+        store.call("apply_event", appended(event(process_id, 2)))
         store.call("save_grant", r.GrantRow("s", "", process_id, b"{}"))
         store.call("save_lease", r.LeaseRow("process", process_id, None, None, ord(process_id), 1, 1))
     drop = "drop_terminal_processes"

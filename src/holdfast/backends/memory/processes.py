@@ -54,12 +54,9 @@ class MemoryProcesses(MemoryWork):
         log = self.tables.events.between(*starting_with(process_id))
         return next((row for row in log if row.replay_key == replay_key), None)
 
-    async def insert_event(self, row: r.EventRow) -> None:
-        self.tables.events.put((row.process_id, row.sequence), row)
-
     async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
         event, process = write.event, write.process
-        await self.insert_event(event)
+        self.tables.events.put((event.process_id, event.sequence), event)
         await self.save_process(process)
         if event.terminal_state is not None:
             lease = await self.find_lease("process", process.process_id)

@@ -96,9 +96,8 @@ class MemorySessions:
     def _usage_keys(self, session_key: int) -> list[tuple[int, str, str]]:
         return self.tables.usage.keys_between(*starting_with(session_key))
 
-    async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
+    async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
         tables = self.tables
-        revisions = sum(tables.revisions.drop((session_key, row.revision)) for row in self._revisions(session_key))
         usage = sum(tables.usage.drop(key) for key in self._usage_keys(session_key))
         work = sum(
             tables.work.drop(row.enqueue_seq)
@@ -108,4 +107,4 @@ class MemorySessions:
             tables.attachments.drop((session_key, row.attachment_id))
             for row in list(tables.attachments.between(*starting_with(session_key)))
         )
-        return revisions, usage, work, attachments
+        return usage, work, attachments

@@ -243,13 +243,7 @@ WHERE family = $1::bigint
 ORDER BY place
 
 -- name: drop_session_content
-WITH dropped_revisions AS (
-    DELETE FROM {schema}.revisions
-    WHERE family = $1::bigint
-        AND session_key = $2::bigint
-    RETURNING 1
-),
-dropped_usage AS (
+WITH dropped_usage AS (
     DELETE FROM {schema}.usage
     WHERE family = $1::bigint
         AND session_key = $2::bigint
@@ -268,7 +262,6 @@ dropped_attachments AS (
     RETURNING 1
 )
 SELECT
-    (SELECT count(*) FROM dropped_revisions),
     (SELECT count(*) FROM dropped_usage),
     (SELECT count(*) FROM dropped_work),
     (SELECT count(*) FROM dropped_attachments)

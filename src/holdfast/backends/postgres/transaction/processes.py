@@ -53,11 +53,8 @@ class Processes(Work):
     async def find_replay(self, process_id: str, replay_key: str) -> r.EventRow | None:
         return await self._one(r.EventRow, "find_replay", process_id, replay_key)
 
-    async def insert_event(self, row: r.EventRow) -> None:
-        await self._store("insert_event", row)
-
     async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
-        await self.insert_event(write.event)
+        await self._store("insert_event", write.event)
         await self.save_process(write.process)
         self.seen.processes.append(write.process)
         if write.event.terminal_state is not None:

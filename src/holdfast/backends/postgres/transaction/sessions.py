@@ -88,7 +88,8 @@ class Sessions(Base):
     async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
         return await self._all(r.UsageRow, "read_ledger", await self._family(session_key), session_key)
 
-    async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
-        found = await self._values("drop_session_content", await self._family(session_key), session_key)
-        [(revisions, usage, work, attachments)] = found
-        return revisions, usage, work, attachments
+    async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
+        [(usage, work, attachments)] = await self._values(
+            "drop_session_content", await self._family(session_key), session_key
+        )
+        return usage, work, attachments

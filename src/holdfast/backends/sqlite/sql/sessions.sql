@@ -198,9 +198,6 @@ WHERE session_key = ?1
         LIMIT ?3
     )
 
--- name: drop_session_revisions
-DELETE FROM revisions
-WHERE session_key = ?1
 
 -- name: read_ledger
 SELECT

@@ -55,13 +55,9 @@ class Processes(Work):
         """The event with this replay key."""
         return self._one(r.EventRow, "find_replay", (process_id, replay_key))
 
-    async def insert_event(self, row: r.EventRow) -> None:
-        """Insert."""
-        self._store("insert_event", row)
-
     async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
         """Insert the event and its batch, save the process and, if it ended, let go of its lease."""
-        await self.insert_event(write.event)
+        self._store("insert_event", write.event)
         await self.save_process(write.process)
         if write.event.terminal_state is not None:
             self._run("release_lease", (PROCESS_LEASE, write.process.process_id))

@@ -91,11 +91,10 @@ class Sessions(Base):
         """The session's counters, by place."""
         return self._all(r.UsageRow, "read_ledger", (session_key,))
 
-    async def drop_session_content(self, session_key: int) -> tuple[int, int, int, int]:
-        """Delete revisions, usage, work and attachment rows of a session. Returns those four counts."""
-        revisions = self._run("drop_session_revisions", (session_key,))
+    async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
+        """Delete usage, work and attachment rows of a session. Returns those three counts."""
         usage = self._run("drop_session_usage", (session_key,))
         work = self._run("drop_session_unsettled_work", (session_key,))
         work += self._run("drop_session_keyed_work", (session_key,))
         attachments = self._run("drop_session_attachments", (session_key,))
-        return revisions, usage, work, attachments
+        return usage, work, attachments
