@@ -369,3 +369,37 @@ def test_what_a_turn_costs_can_be_measured(postgres_url: str) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ +\d+  nodes: rows$", done.stdout, re.MULTILINE)
     assert re.search(r"^ +[1-9]\d*  with 16 sessions at once$", done.stdout, re.MULTILINE)
+
+
+PARTITIONED = ("nodes", "revisions", "blobs", "usage", "work", "attachments")
+
+
+def test_the_tables_whose_keys_begin_with_the_family_can_be_partitioned_by_it(
+    administrator: Any, postgres_url: str, postgres_database: Any
+) -> None:
+    with holdfast.open_blocking(postgres_url) as store:
+        text = store.ddl()
+    postgres_database.empty()
+    for table in PARTITIONED:
+        whole = re.search(rf"CREATE TABLE holdfast\.{table} \(.*?\n\);", text, re.DOTALL)
+        assert whole is not None
+        text = text.replace(whole[0], whole[0].removesuffix(";") + " PARTITION BY HASH (family);")
+        text += "".join(
+            f"CREATE TABLE holdfast.{table}_{number} PARTITION OF holdfast.{table} "
+            f"FOR VALUES WITH (MODULUS 3, REMAINDER {number});\n"
+            for number in range(3)
+        )
+    administrator.run(text)
+    with holdfast.open_blocking(postgres_url, options=PostgresOptions(migrate=False)) as store:
+        work_through(store)
+        session = store.sessions.handle("chat")
+        for number in range(5):
+            store.sessions.handle(f"other-{number}").commit(holdfast.Commit(turn_id="t", expected_revision=0))
+        store.sessions.fork("chat", into="fork")
+        session.commit(holdfast.Commit(turn_id="u", checkpoint=holdfast.Checkpoint(turn_state={"a": 1})))
+        assert session.load().checkpoint.turn_state == {"a": 1}
+        assert store.maintenance.verify().ok
+        assert store.sessions.delete("chat").deleted
+        assert store.maintenance.verify().ok
+    used = administrator.rows("SELECT DISTINCT tableoid FROM holdfast.revisions")
+    assert len(used) > 1
