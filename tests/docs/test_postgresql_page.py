@@ -110,8 +110,10 @@ def test_the_limits_of_a_role_hold_where_the_store_sets_none(
     names = ("statement_timeout", "idle_in_transaction_session_timeout", "jit", "lock_timeout")
     shown = [row[0] for name in names for row in asyncio.run(fetch(url, f"SHOW {name}"))]
     assert shown == ["30s", "30s", "off", "100ms"]
-    options = PostgresOptions(migrate=False, pooler=pooler, lock_timeout_ms=100)
-    with holdfast.open_blocking(f"{url}&application_name=seen", options=options) as worker:
+    # Behind a pooler the store's own limit does not reach a statement of one step: only the role's ends the wait below.
+    options = PostgresOptions(migrate=False, pooler=pooler, lock_timeout_ms=100 if pooler == "none" else 10_000)
+    named = f"{url}{'&' if '?' in url else '?'}application_name=seen"
+    with holdfast.open_blocking(named, options=options) as worker:
         handle = worker.sessions.handle("chat")
         handle.commit(holdfast.Commit())
         seen = {row[0] for row in administrator.rows("SELECT application_name FROM pg_stat_activity")}
@@ -122,7 +124,7 @@ def test_the_limits_of_a_role_hold_where_the_store_sets_none(
             begun_s = time.monotonic()
             with pytest.raises(holdfast.Unavailable, match="another transaction holds"):
                 handle.commit(holdfast.Commit())
-            assert time.monotonic() - begun_s < 20
+            assert time.monotonic() - begun_s < 10
         finally:
             administrator.run("ROLLBACK")
 
