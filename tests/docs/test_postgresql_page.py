@@ -278,7 +278,13 @@ class Standby:
         self._run("pg_basebackup", "-D", self._data, "-R", "-X", "stream", "-c", "fast", "-d", connect)
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
             settings.write(f"unix_socket_directories = '{self.folder}'\n")
+        self.start()
+
+    def start(self) -> None:
         self._run("pg_ctl", "-D", self._data, "-l", self.folder / "log", "-w", "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-m", "fast", "-w", "stop")
 
     def promote(self) -> None:
         self._run("pg_ctl", "-D", self._data, "-w", "promote")
@@ -319,6 +325,37 @@ def test_a_store_that_names_both_servers_follows_the_one_that_can_write(own_serv
             standby.promote()
             assert handle.commit(holdfast.Commit(turn_id="1")).replayed
             assert handle.commit(holdfast.Commit(turn_id="2")).revision == 2
+        own_server.start()
+    finally:
+        standby.remove()
+
+
+def test_a_turn_that_a_failover_lost_is_stored_again_and_what_another_stored_meanwhile_is_not_mistaken_for_it(
+    own_server: Any,
+) -> None:
+    holdfast.open_blocking(own_server.url).close()
+    standby = Standby(own_server)
+    try:
+        url = (
+            f"postgresql://postgres@/postgres?target_session_attrs=read-write&host={own_server.folder},{standby.folder}"
+        )
+        lost = holdfast.Commit(turn_id="lost", checkpoint=holdfast.Checkpoint(turn_state={"lost": True}))
+        with holdfast.open_blocking(url) as store, holdfast.open_blocking(url) as other:
+            handle = store.sessions.handle("chat")
+            standby.stop()
+            assert handle.commit(lost).revision == 1
+            own_server.stop("immediate")
+            standby.start()
+            standby.promote()
+            assert other.sessions.handle("chat").commit(holdfast.Commit(turn_id="other")).revision == 1
+            # Accepted: the number fits, although it meant the lost turn when the caller learned it.
+            assert handle.commit(holdfast.Commit(turn_id="next", expected_revision=1)).revision == 2
+            view = handle.load()
+            assert view is not None
+            assert view.checkpoint is None
+            again = handle.commit(lost)
+            assert (again.revision, again.replayed) == (3, False)
+            assert store.maintenance.verify().ok
         own_server.start()
     finally:
         standby.remove()
