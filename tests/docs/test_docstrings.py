@@ -88,6 +88,8 @@ def test_everything_public_says_what_it_is(name: str) -> None:
 
 FENCE = re.compile(r"^(?P<indent> *)```python\b[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 NO_RUN = "<!-- no-run -->"
+ON_POSTGRES = "<!-- run on PostgreSQL -->"
+SERVER = re.compile(r"postgresql://\w+@db\.example\.net/agents")
 
 
 class Block(NamedTuple):
@@ -95,12 +97,12 @@ class Block(NamedTuple):
     code: str
 
 
-def blocks_of(text: str) -> list[Block]:
-    """The fenced Python blocks, without those whose line before says not to run them."""
+def blocks_of(text: str, mark: str | None = None) -> list[Block]:
+    """The fenced Python blocks whose line before is this mark; without one, those that have none."""
     found: list[Block] = []
     for match in FENCE.finditer(text):
         before = text[: match.start()].rstrip("\n").rpartition("\n")[2].strip()
-        if before == NO_RUN:
+        if (before if before in (NO_RUN, ON_POSTGRES) else None) != mark:
             continue
         indent = len(match["indent"])
         code = "\n".join(line[indent:] for line in match["code"].splitlines())
@@ -108,10 +110,10 @@ def blocks_of(text: str) -> list[Block]:
     return found
 
 
-def run_page(text: str, name: str) -> int:
+def run_page(text: str, name: str, mark: str | None = None) -> int:
     """Run a page from top to bottom in one namespace, as a reader would. Returns the number of blocks."""
     namespace: dict[str, Any] = {"__name__": "page"}
-    blocks = blocks_of(text)
+    blocks = blocks_of(text, mark)
     for block in blocks:
         source = "\n" * (block.line - 1) + block.code
         code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -129,6 +131,17 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]) if (ROOT / 
 def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(page.read_text(encoding="utf-8"), str(page))
+
+
+POSTGRES_PAGES = [page for page in PAGES if ON_POSTGRES in page.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("page", POSTGRES_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_runs_on_postgresql(page: Path, clean_postgres_url: str) -> None:
+    # The role is the administrator's: which rights a lesser one needs is tested beside this.
+    text = SERVER.sub(clean_postgres_url, page.read_text(encoding="utf-8"))
+    assert clean_postgres_url in text
+    assert run_page(text, str(page), ON_POSTGRES) == text.count(ON_POSTGRES)
 
 
 def test_blocks_of_a_page_share_a_namespace_and_skipped_ones_are_skipped() -> None:
