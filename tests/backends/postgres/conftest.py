@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.backends.postgres.twins import Twins
 
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.testing.clock import ManualClock
@@ -72,3 +73,11 @@ def store(open_store: Callable[..., Store]) -> Store:
 def administrator(postgres_database: Any) -> Any:
     """A connection that sees everything."""
     return postgres_database.administrator
+
+
+@pytest.fixture
+def twins(postgres_url: str, clock: ManualClock, loop: EventLoop) -> Iterator[Twins]:
+    """Two schemas that live the same life (see `twins.py`)."""
+    made = Twins(postgres_url, loop, clock)
+    yield made
+    made.close()
