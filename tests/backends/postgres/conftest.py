@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,3 +82,14 @@ def twins(postgres_url: str, clock: ManualClock, loop: EventLoop) -> Iterator[Tw
     made = Twins(postgres_url, loop, clock)
     yield made
     made.close()
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A server that may be stopped."""
+    if request.config.getoption("--no-postgres"):
+        pytest.skip("--no-postgres")
+    request.getfixturevalue("postgres_database")
+    server = sys.modules["holdfast_postgres_server"].Server()
+    yield server
+    server.remove()

@@ -32,7 +32,8 @@ class Wire:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-wire-"))
         self.url = urlunsplit(parts._replace(query=f"host={self.folder}"))
         self.trips: list[str] = []
-        self.cuts: dict[str, Cut] = {}
+        self._cuts: dict[str, Cut] = {}
+        self._lasting: set[str] = set()
         self.cut_done: list[str] = []
         self._pipes: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server = loop.drive(self._listen())
@@ -58,9 +59,20 @@ class Wire:
         found, self.trips = [name for name in self.trips if name not in NOTIFY], []
         return found
 
-    def cut(self, statement: str, when: Cut) -> None:
-        """Cut the next connection that runs the statement: before it reaches the server, or after it was done there."""
-        self.cuts[statement] = when
+    def cut(self, statement: str, when: Cut, *, for_ever: bool = False) -> None:
+        """Cut the next connection that runs the statement, or each: before it reaches the server, or after it is done."""
+        self._cuts[statement] = when
+        if for_ever:
+            self._lasting.add(statement)
+
+    def cut_at(self, statement: str) -> Cut | None:
+        """Whether the connection that runs this statement is cut, and when."""
+        when = self._cuts.get(statement)
+        if when is not None:
+            self.cut_done.append(statement)
+            if statement not in self._lasting:
+                del self._cuts[statement]
+        return when
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -130,9 +142,7 @@ class Passage:
             if head[:1] in b"SQXH":
                 if name:
                     self._wire.trips.append(name)
-                    cut = self._wire.cuts.pop(name, None)
-                    if cut is not None:
-                        self._wire.cut_done.append(name)
+                    cut = self._wire.cut_at(name)
                     if cut == "before":
                         return
                     self._answer_is_cut = cut == "after"
