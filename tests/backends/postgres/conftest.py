@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.backends.postgres.twins import Twins
 
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.testing.clock import ManualClock
@@ -72,3 +74,22 @@ def store(open_store: Callable[..., Store]) -> Store:
 def administrator(postgres_database: Any) -> Any:
     """A connection that sees everything."""
     return postgres_database.administrator
+
+
+@pytest.fixture
+def twins(postgres_url: str, clock: ManualClock, loop: EventLoop) -> Iterator[Twins]:
+    """Two schemas that live the same life (see `twins.py`)."""
+    made = Twins(postgres_url, loop, clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A server that may be stopped."""
+    if request.config.getoption("--no-postgres"):
+        pytest.skip("--no-postgres")
+    request.getfixturevalue("postgres_database")
+    server = sys.modules["holdfast_postgres_server"].Server()
+    yield server
+    server.remove()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
@@ -144,19 +144,6 @@ def test_a_warning_at_the_commit_means_that_replication_is_in_doubt(store: Any, 
         assert store.ask("find_lease", "process", "p") == LEASE
     finally:
         administrator.run("DROP TRIGGER warn ON holdfast.leases; DROP FUNCTION holdfast.warn()")
-
-
-@pytest.fixture
-def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A server that may be stopped."""
-    if request.config.getoption("--no-postgres"):
-        pytest.skip("--no-postgres")
-    import sys
-
-    request.getfixturevalue("postgres_database")
-    server = sys.modules["holdfast_postgres_server"].Server()
-    yield server
-    server.remove()
 
 
 def test_a_store_heals_when_the_server_was_restarted(own_server: Any) -> None:

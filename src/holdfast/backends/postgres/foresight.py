@@ -133,6 +133,9 @@ class Foresight:
         return None
 
     async def find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
+        if self.given_ms is None:
+            # Only a wake asks, and the work that will carry it says when it was made.
+            raise ClockNeeded
         return []
 
     async def read_ledger(self, session_key: int) -> list[r.UsageRow]:

@@ -1,0 +1,325 @@
+"""A statement whose answer is lost is done once: the caller gets its answer, or is told that nobody knows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.backends.postgres.wire import Cut, Wire
+
+import holdfast
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.backends.postgres.link import statements_of
+from holdfast.store import Context, Store
+from holdfast.testing.contract.bench import EventLoop
+
+Call = Callable[[Store], Awaitable[Any]]
+
+PATIENCE_S = 30
+CUTS = pytest.mark.parametrize("when", ["before", "after"])
+TYPES = (
+    holdfast.EventType("progress"),
+    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+)
+ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
+
+
+class Cuttable:
+    """A store behind a wire that is cut at one statement, and another store that looks at what happened."""
+
+    def __init__(self, url: str, loop: EventLoop) -> None:
+        self.loop = loop
+        self.wire = Wire(url, statements_of("holdfast"), loop)
+        self._backends = [
+            loop.drive(PostgresBackend.open(one, PostgresOptions(max_connections=2), None)) for one in (self.wire.url, url)
+        ]
+        self.store, self.witness = (Store(Context(backend, holdfast.Limits())) for backend in self._backends)
+
+    def close(self) -> None:
+        for backend in self._backends:
+            self.loop.drive(backend.close())
+        self.wire.close()
+
+    def do(self, call: Call) -> Any:
+        return self.loop.drive(call(self.store))
+
+    def seen(self, call: Call) -> Any:
+        """What another store sees."""
+        return self.loop.drive(call(self.witness))
+
+    def cut(self, statement: str, when: Cut, call: Call) -> Any:
+        """What the caller gets whose connection is cut at the statement: an answer, or an error."""
+        self.wire.cut(statement, when)
+        try:
+            answer = self.do(call)
+        except holdfast.HoldfastError as error:
+            answer = error
+        assert self.wire.cut_done == [statement], f"the wire was never cut: {self.wire.trips}"
+        return answer
+
+
+@pytest.fixture
+def cuttable(clean_postgres_url: str, loop: EventLoop) -> Iterator[Cuttable]:
+    made = Cuttable(clean_postgres_url, loop)
+    made.do(commit(turn_id="t1"))
+    made.do(commit("warm"))
+    made.do(commit("warm"))
+    yield made
+    made.close()
+
+
+def commit(session_id: str = "chat", **given: Any) -> Call:
+    return lambda store: store.sessions.handle(session_id).commit(holdfast.Commit(**given))
+
+
+def load(session_id: str = "chat") -> Call:
+    return lambda store: store.sessions.handle(session_id).load()
+
+
+def enqueue(**given: Any) -> Call:
+    draft = holdfast.WorkDraft(session_id="chat", payloads=[1], **given)
+    return lambda store: store.queue.enqueue(draft)
+
+
+def claim(owner_id: str = "w1") -> Call:
+    return lambda store: store.queue.claim("chat", owner_id=owner_id)
+
+
+def queued(store: Store) -> Awaitable[Any]:
+    return store.queue.list("chat")
+
+
+def logged(store: Store) -> Awaitable[Any]:
+    return store.events.recent("job")
+
+
+def register(**given: Any) -> Call:
+    wanted = holdfast.ProcessRegistration("job", holdfast.External(), event_types=TYPES, **given)
+    return lambda store: store.processes.register(wanted)
+
+
+def append(type: str = "progress", **given: Any) -> Call:
+    return lambda store: store.events.append("job", type, 1, **given)
+
+
+def is_unknown(answer: Any) -> bool:
+    return isinstance(answer, holdfast.Unavailable) and answer.outcome == "unknown"
+
+
+# Turns.
+
+
+@CUTS
+def test_a_turn_with_an_id_is_committed_once_and_its_receipt_is_given(cuttable: Cuttable, when: Cut) -> None:
+    turn = commit(
+        turn_id="t2",
+        graph=holdfast.Append([holdfast.Node("n1")], leaf="n1"),
+        usage=[holdfast.Usage("turn", "m", input_tokens=3)],
+        enqueues=[holdfast.WorkDraft(payloads=[1])],
+    )
+    receipt = cuttable.cut("commit_at_once", when, turn)
+    view, work = cuttable.seen(load()), cuttable.seen(queued)
+    assert (receipt.revision, receipt.replayed) == (2, when == "after")
+    assert (view.revision, view.node_count, view.ledger[0].input_tokens) == (2, 1, 3)
+    assert receipt.enqueued == tuple(batch.batch_id for batch in work)
+    assert len(work) == 1
+    assert cuttable.do(commit()).revision == 3
+
+
+@CUTS
+def test_a_turn_without_an_id_is_in_doubt_and_committed_at_most_once(cuttable: Cuttable, when: Cut) -> None:
+    assert is_unknown(cuttable.cut("commit_at_once", when, commit(config=1)))
+    assert cuttable.seen(load()).revision == (2 if when == "after" else 1)
+    assert cuttable.do(commit()).revision == (3 if when == "after" else 2)
+
+
+@CUTS
+def test_a_first_turn_that_is_cut_at_the_end_of_its_transaction_is_committed_once(cuttable: Cuttable, when: Cut) -> None:
+    receipt = cuttable.cut("commit", when, commit("new", turn_id="t1", config=1))
+    assert (receipt.revision, receipt.replayed) == (1, when == "after")
+    assert cuttable.seen(load("new")).revision == 1
+
+
+@CUTS
+def test_a_turn_that_is_cut_when_its_session_is_looked_at_is_committed_once(cuttable: Cuttable, when: Cut) -> None:
+    cuttable.seen(commit("elsewhere"))
+    receipt = cuttable.cut("glance_session", when, commit("elsewhere"))
+    assert (receipt.revision, receipt.replayed) == (2, False)
+    assert cuttable.seen(load("elsewhere")).revision == 2
+
+
+def test_a_turn_that_cannot_be_looked_up_again_is_in_doubt(cuttable: Cuttable) -> None:
+    # Not even the look whether it was applied gets through.
+    cuttable.wire.cut("begin_write", "before", for_ever=True)
+    cuttable.wire.cut("commit_at_once", "after")
+    with pytest.raises(holdfast.Unavailable) as doubt:
+        cuttable.do(commit(turn_id="t2"))
+    assert doubt.value.outcome == "unknown"
+    assert cuttable.seen(load()).revision == 2
+
+
+# Work.
+
+
+@CUTS
+def test_work_with_a_source_key_is_enqueued_once_and_given(cuttable: Cuttable, when: Cut) -> None:
+    batch = cuttable.cut("enqueue_at_once", when, enqueue(source_key="k"))
+    assert [one.batch_id for one in cuttable.seen(queued)] == [batch.batch_id]
+
+
+@CUTS
+def test_work_without_a_source_key_is_in_doubt_and_enqueued_at_most_once(cuttable: Cuttable, when: Cut) -> None:
+    assert is_unknown(cuttable.cut("enqueue_at_once", when, enqueue()))
+    assert len(cuttable.seen(queued)) == (1 if when == "after" else 0)
+
+
+@CUTS
+def test_a_claim_is_given_with_its_token_and_made_once(cuttable: Cuttable, when: Cut) -> None:
+    cuttable.do(enqueue())
+    held = cuttable.cut("claim_at_once", when, claim())
+    assert (held.fence, len(held.batches)) == (1, 1)
+    assert cuttable.seen(claim("w2")) is None
+    assert cuttable.do(commit(completes=[held])).revision == 2
+    assert len(cuttable.seen(queued)) == 0
+
+
+@CUTS
+def test_a_claim_of_one_of_two_batches_is_not_made_twice(cuttable: Cuttable, when: Cut) -> None:
+    first, second = cuttable.do(enqueue()), cuttable.do(enqueue())
+    held = cuttable.cut("claim_at_once", when, claim())
+    assert [batch.batch_id for batch in held.batches] == [first.batch_id]
+    other = cuttable.seen(claim("w2"))
+    assert [batch.batch_id for batch in other.batches] == [second.batch_id]
+
+
+@CUTS
+def test_a_claim_is_renewed(cuttable: Cuttable, when: Cut) -> None:
+    cuttable.do(enqueue())
+    held = cuttable.do(claim())
+    longer = cuttable.cut("extend_claim_at_once", when, lambda store: store.queue.renew(held, ttl_ms=3_600_000))
+    assert longer.expires_at_ms > held.expires_at_ms
+    assert cuttable.do(commit(completes=[longer])).revision == 2
+
+
+# Leases.
+
+
+@CUTS
+@pytest.mark.parametrize("on", [ON_CHAT, ON_JOB], ids=["session", "process"])
+def test_a_lease_is_given_and_holds(cuttable: Cuttable, when: Cut, on: Any) -> None:
+    cuttable.do(register())
+    kind = "session" if on == ON_CHAT else "process"
+    lease = cuttable.cut(f"take_{kind}_lease_at_once", when, lambda store: store.leases.claim(on, owner_id="w1"))
+    holder = cuttable.seen(lambda store: store.leases.holder(on))
+    assert (holder.owner_id, holder.fence, holder.expires_at_ms) == ("w1", lease.fence, lease.expires_at_ms)
+    # Taken again by its own owner, which raises the fence.
+    assert lease.fence == (2 if when == "after" else 1)
+    assert cuttable.do(lambda store: store.leases.renew(lease)).fence == lease.fence
+
+
+@CUTS
+def test_a_lease_is_renewed(cuttable: Cuttable, when: Cut) -> None:
+    lease = cuttable.do(lambda store: store.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=60_000))
+    longer = cuttable.cut("extend_lease_at_once", when, lambda store: store.leases.renew(lease, ttl_ms=3_600_000))
+    holder = cuttable.seen(lambda store: store.leases.holder(ON_CHAT))
+    assert holder.expires_at_ms == longer.expires_at_ms > lease.expires_at_ms
+
+
+# Events.
+
+
+@CUTS
+@pytest.mark.parametrize("type", ["progress", "news"])
+def test_an_event_with_a_replay_key_is_appended_once_and_given(cuttable: Cuttable, when: Cut, type: str) -> None:
+    cuttable.do(register(wake_target=holdfast.Scope("chat")))
+    receipt = cuttable.cut("append_at_once", when, append(type, replay_key="k"))
+    assert (receipt.event.sequence, receipt.replayed) == (1, when == "after")
+    assert [event.replay_key for event in cuttable.seen(logged)] == ["k"]
+    work = cuttable.seen(queued)
+    assert [batch.batch_id for batch in work] == ([] if type == "progress" else [receipt.batch_id])
+
+
+@CUTS
+def test_an_event_without_a_replay_key_is_in_doubt_and_appended_at_most_once(cuttable: Cuttable, when: Cut) -> None:
+    cuttable.do(register())
+    assert is_unknown(cuttable.cut("append_at_once", when, append()))
+    assert len(cuttable.seen(logged)) == (1 if when == "after" else 0)
+
+
+@CUTS
+@pytest.mark.parametrize("leased", [False, True], ids=["no lease", "lease"])
+def test_a_process_is_completed_once_and_given(cuttable: Cuttable, when: Cut, leased: bool) -> None:
+    cuttable.do(register())
+    lease = cuttable.do(lambda store: store.leases.claim(ON_JOB, owner_id="w1")) if leased else None
+    process = cuttable.cut(
+        "append_at_once", when, lambda store: store.processes.complete("job", holdfast.Completed(1), lease=lease)
+    )
+    assert (process.status, process.outcome) == ("completed", holdfast.Completed(1))
+    assert [event.terminal_state for event in cuttable.seen(logged)] == ["completed"]
+    assert cuttable.seen(lambda store: store.leases.holder(ON_JOB)) is None
+
+
+# Replication.
+
+
+def test_a_statement_whose_wait_for_a_standby_is_cancelled_is_applied_and_uncertain(
+    own_server: Any, loop: EventLoop
+) -> None:
+    backend = loop.drive(PostgresBackend.open(own_server.url, PostgresOptions(), None))
+    store = Store(Context(backend, holdfast.Limits()))
+    watcher: Any = loop.drive(asyncpg.connect(own_server.url))
+
+    async def cancelled(call: Call) -> Any:
+        """What a call says whose wait for a standby somebody ends."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            caller = asyncio.ensure_future(call(store))
+            while not caller.done():
+                await watcher.fetch("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+                await asyncio.wait([caller], timeout=0.01)
+            if caller.exception() is not None:
+                return caller.exception()
+        raise AssertionError("the server never waits for a standby")
+
+    async def body() -> None:
+        chat = store.sessions.handle("chat")
+        await chat.commit(holdfast.Commit())
+        await store.processes.register(holdfast.ProcessRegistration("job", holdfast.External(), event_types=TYPES))
+        await watcher.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        await watcher.execute("SELECT pg_reload_conf()")
+        number = 0
+
+        def turn(store: Store) -> Awaitable[Any]:
+            nonlocal number
+            number += 1
+            return store.sessions.handle("chat").commit(holdfast.Commit(turn_id=f"t{number}"))
+
+        calls: list[Call] = [
+            turn,
+            enqueue(source_key="k"),
+            append(replay_key="k"),
+            lambda store: store.leases.claim(ON_CHAT, owner_id="w1"),
+            lambda store: store.queue.claim("chat", owner_id="w1"),
+        ]
+        for call in calls:
+            doubt = await cancelled(call)
+            assert isinstance(doubt, holdfast.DurabilityUncertain), doubt
+            assert doubt.outcome == "applied"
+        await watcher.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        await watcher.execute("SELECT pg_reload_conf()")
+        view = await chat.load()
+        assert view is not None
+        assert view.revision == number + 1
+        assert [batch.state for batch in await store.queue.list("chat")] == ["claimed"]
+        assert [event.replay_key for event in await store.events.recent("job")] == ["k"]
+        assert (await chat.commit(holdfast.Commit())).revision == number + 2
+
+    try:
+        loop.drive(body())
+    finally:
+        loop.drive(watcher.close())
+        loop.drive(backend.close())

@@ -1,0 +1,444 @@
+"""Whatever a store remembers of a world that others have changed since, it answers and stores what a fresh store does.
+
+One store has seen and done something. Another one changes it. What the first one does then is compared with a twin
+schema of the same past, in which a store acts that remembers nothing and asks the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.backends.postgres.twins import FAST, PLAIN, Plain, Twins
+from tests.state_machine.sides import counting_mint
+
+import holdfast
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.translation import DriverFailure
+from holdfast.store import Context, Store
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import EventLoop
+
+Call = Callable[[Store], Awaitable[Any]]
+
+TTL_MS = 1_000
+ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
+TYPES = (
+    holdfast.EventType("progress"),
+    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+)
+
+
+def others_mint() -> Callable[[], str]:
+    """Names in a fixed order, as both schemas need them, and none that the store itself mints."""
+    mint = counting_mint()
+    return lambda: f"other{mint()}"
+
+
+class World:
+    """The twins, and in each schema a second store by which others act."""
+
+    def __init__(self, url: str, loop: EventLoop, twins: Twins) -> None:
+        self.loop, self.twins, self.clock = loop, twins, twins.clock
+        self._backends = [
+            loop.drive(PostgresBackend.open(url, PostgresOptions(schema=schema, max_connections=2), twins.clock))
+            for schema in (FAST, PLAIN)
+        ]
+        self.others = [Store(Context(one, holdfast.Limits(), None, others_mint())) for one in self._backends]
+
+    def close(self) -> None:
+        for backend in self._backends:
+            self.loop.drive(backend.close())
+
+    def see(self, *calls: Call) -> list[Any]:
+        """The store itself does something, and remembers it."""
+        return [self.twins.do(call) for call in calls]
+
+    def change(self, *calls: Call) -> list[Any]:
+        """Somebody else does something."""
+        found = []
+        for call in calls:
+            given = [self.loop.drive(call(store)) for store in self.others]
+            # As text, because a handle equals nothing but itself.
+            assert repr(given[0]) == repr(given[1])
+            found.append(given[0])
+        return found
+
+    def act(self, call: Call) -> Any:
+        """What the store says that remembers, which is what one says that does not."""
+        self.twins.align()
+        outcome, self.acted = self.twins.both(call, "stale")
+        self.twins.compare_rows(lambda: "stale")
+        return outcome.value if outcome.error is None else outcome.error
+
+
+@pytest.fixture
+def world(postgres_url: str, loop: EventLoop, twins: Twins) -> Iterator[World]:
+    made = World(postgres_url, loop, twins)
+    made.see(lambda store: store.sessions.handle("chat").commit(FIRST))
+    yield made
+    made.close()
+
+
+FIRST = holdfast.Commit(
+    turn_id="t1",
+    graph=holdfast.Append([holdfast.Node("n1"), holdfast.Node("n2", parent="n1")], leaf="n2"),
+    checkpoint=holdfast.Checkpoint(turn_state={"n": 1}, tool_state={"kept": True}),
+    config={"v": 1},
+)
+
+
+def commit(given: holdfast.Commit, session_id: str = "chat") -> Call:
+    return lambda store: store.sessions.handle(session_id).commit(given)
+
+
+def turn(node_id: str, parent: str | None, **others: Any) -> holdfast.Commit:
+    return holdfast.Commit(graph=holdfast.Append([holdfast.Node(node_id, parent=parent)], leaf=node_id), **others)
+
+
+def enqueue(*payloads: Any, **others: Any) -> Call:
+    draft = holdfast.WorkDraft(session_id="chat", payloads=payloads or [1], **others)
+    return lambda store: store.queue.enqueue(draft)
+
+
+def delete(session_id: str) -> Call:
+    return lambda store: store.sessions.delete(session_id)
+
+
+def create(session_id: str) -> Call:
+    return lambda store: store.sessions.create(session_id)
+
+
+def register(**others: Any) -> Call:
+    wanted = holdfast.ProcessRegistration("job", holdfast.External(), event_types=TYPES, **others)
+    return lambda store: store.processes.register(wanted)
+
+
+def append(type: str = "progress", payload: Any = 1, **others: Any) -> Call:
+    return lambda store: store.events.append("job", type, payload, **others)
+
+
+def complete(given: Any = holdfast.Completed(1), **others: Any) -> Call:
+    return lambda store: store.processes.complete("job", given, **others)
+
+
+# A turn on a session that others have changed.
+
+
+def test_a_commit_on_a_head_that_moved_goes_on_top_of_it(world: World) -> None:
+    world.change(commit(holdfast.Commit(config={"v": 2})))
+    assert world.act(commit(turn("n3", "n2"))).revision == 3
+
+
+def test_a_commit_that_expects_a_head_that_moved_is_refused(world: World) -> None:
+    world.change(commit(holdfast.Commit()))
+    refused = world.act(commit(holdfast.Commit(expected_revision=1)))
+    assert isinstance(refused, holdfast.HeadConflict)
+    assert (refused.expected, refused.actual) == (1, 2)
+
+
+def test_a_commit_that_expects_the_head_it_has_not_seen_is_accepted(world: World) -> None:
+    world.change(commit(holdfast.Commit()))
+    assert world.act(commit(holdfast.Commit(expected_revision=2))).revision == 3
+
+
+def test_a_turn_that_another_store_committed_is_a_replay(world: World) -> None:
+    world.change(commit(turn("n3", "n2", turn_id="t2")))
+    receipt = world.act(commit(turn("n3", "n2", turn_id="t2")))
+    assert (receipt.revision, receipt.replayed) == (2, True)
+
+
+def test_a_commit_to_a_session_that_was_deleted_is_refused(world: World) -> None:
+    world.change(delete("chat"))
+    assert isinstance(world.act(commit(holdfast.Commit())), holdfast.SessionDeleted)
+
+
+def test_a_commit_to_a_session_that_was_deleted_and_made_anew_is_its_first(world: World) -> None:
+    world.change(delete("chat"), create("chat"))
+    assert world.act(commit(holdfast.Commit(expected_revision=0))).revision == 1
+
+
+def test_a_commit_under_a_leaf_of_a_session_that_was_made_anew_is_refused(world: World) -> None:
+    world.change(delete("chat"), create("chat"), commit(holdfast.Commit()))
+    assert isinstance(world.act(commit(turn("n3", "n2"))), holdfast.InvalidRequest)
+
+
+def test_a_handle_of_a_deleted_session_stays_dead_when_it_was_made_anew(world: World) -> None:
+    handles = {store: store.sessions.handle("chat") for store in world.twins.stores}
+    for handle in handles.values():
+        world.loop.drive(handle.load())
+    world.change(delete("chat"), create("chat"))
+    assert isinstance(world.act(lambda store: handles[store].commit(holdfast.Commit())), holdfast.SessionDeleted)
+
+
+def test_a_commit_under_a_leaf_whose_graph_was_replaced_is_refused(world: World) -> None:
+    graph = holdfast.Graph([holdfast.Node("m1")], leaf="m1")
+    world.change(commit(holdfast.Commit(graph=holdfast.ReplaceGraph(graph))))
+    assert isinstance(world.act(commit(turn("n3", "n2"))), holdfast.InvalidRequest)
+
+
+def test_a_commit_under_a_leaf_that_was_hidden_is_what_a_fresh_store_says(world: World) -> None:
+    world.change(lambda store: store.sessions.handle("chat").tombstone(["n2"]))
+    assert world.act(commit(turn("n3", "n2"))).revision == 2
+
+
+def test_a_commit_that_keeps_a_leaf_that_was_vacuumed_is_what_a_fresh_store_says(world: World) -> None:
+    world.change(
+        lambda store: store.sessions.handle("chat").tombstone(["n2"]), lambda store: store.maintenance.vacuum("chat")
+    )
+    assert world.act(commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n3", parent="n2")])))).revision == 2
+
+
+def test_a_node_id_that_others_used_beside_the_path_is_a_conflict(world: World) -> None:
+    world.change(lambda store: store.sessions.handle("chat").add_nodes([holdfast.Node("n3", payload="other")]))
+    assert isinstance(world.act(commit(turn("n3", "n2"))), holdfast.NodeConflict)
+
+
+def test_contents_that_were_collected_are_unknown_and_those_of_the_head_are_kept(world: World) -> None:
+    [receipt] = world.see(commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"n": 2}))))
+    old = world.see(commit(FIRST))[0].manifest
+    policy = holdfast.RetentionPolicy(keep_revisions=1)
+    world.change(lambda store: store.maintenance.prune(policy), lambda store: store.maintenance.collect_garbage())
+    refused = world.act(commit(holdfast.Commit(checkpoint=holdfast.Checkpoint.keeping(old))))
+    assert isinstance(refused, holdfast.UnknownRef)
+    kept = holdfast.Checkpoint.keeping(receipt.manifest)
+    assert world.act(commit(holdfast.Commit(checkpoint=kept))).revision == 3
+
+
+def test_a_turn_whose_revision_was_pruned_is_committed_again(world: World) -> None:
+    world.see(commit(holdfast.Commit()))
+    policy = holdfast.RetentionPolicy(keep_revisions=1)
+    world.change(lambda store: store.maintenance.prune(policy))
+    again = world.act(commit(holdfast.Commit(turn_id="t1")))
+    assert (again.revision, again.replayed) == (3, False)
+
+
+def test_a_commit_on_a_head_with_the_same_number_but_other_contents_builds_on_those(world: World) -> None:
+    """As after a failover: the turn that was remembered was lost, and another one got its number."""
+    world.change(commit(holdfast.Commit(config={"v": 2}, turn_id="other"), "elsewhere"))
+    world.twins.run(
+        """
+        UPDATE {schema}.revisions AS lost
+        SET body = found.body, refs = found.refs, turn_id = found.turn_id
+        FROM {schema}.revisions AS found
+        WHERE found.turn_id = 'other' AND lost.turn_id = 't1';
+        INSERT INTO {schema}.blobs (family, hash, encoding, base_hash, size, body)
+        SELECT (SELECT family FROM {schema}.sessions WHERE session_id = 'chat'), hash, encoding, base_hash, size, body
+        FROM {schema}.blobs
+        WHERE family = (SELECT family FROM {schema}.sessions WHERE session_id = 'elsewhere')
+        ON CONFLICT DO NOTHING
+        """
+    )
+    assert world.act(commit(holdfast.Commit(turn_id="t2"))).revision == 2
+    assert world.acted is False
+    view = world.loop.drive(world.others[0].sessions.handle("chat").load())
+    assert view is not None
+    assert (view.config, view.checkpoint) == ({"v": 2}, None)
+
+
+def test_a_commit_on_a_head_with_the_same_number_but_another_leaf_builds_on_that(world: World) -> None:
+    world.twins.run(
+        """
+        UPDATE {schema}.revisions SET leaf_key = leaf_key - 1, leaf_id = 'n1' WHERE turn_id = 't1'
+        """
+    )
+    assert world.act(commit(holdfast.Commit())).revision == 2
+    assert world.acted is False
+    view = world.loop.drive(world.others[0].sessions.handle("chat").load())
+    assert view is not None
+    assert [node.id for node in view.graph.nodes] == ["n1"]
+
+
+# Work and leases that others took.
+
+
+def claim(owner_id: str = "w1", **others: Any) -> Call:
+    return lambda store: store.queue.claim("chat", owner_id=owner_id, ttl_ms=TTL_MS, **others)
+
+
+def test_a_commit_that_completes_a_claim_that_was_taken_over_is_refused(world: World) -> None:
+    [_, held] = world.see(enqueue(), claim())
+    world.clock.advance(TTL_MS)
+    world.change(claim("w2"))
+    assert isinstance(world.act(commit(holdfast.Commit(completes=[held]))), holdfast.ClaimLost)
+
+
+def test_a_commit_that_completes_a_claim_that_was_given_back_and_claimed_again_is_refused(world: World) -> None:
+    [_, held] = world.see(enqueue(), claim())
+    world.change(lambda store: store.queue.abandon(held), claim("w1"))
+    assert isinstance(world.act(commit(holdfast.Commit(completes=[held]))), holdfast.ClaimLost)
+
+
+def test_a_commit_that_completes_a_claim_that_another_store_renewed_is_accepted(world: World) -> None:
+    [_, held] = world.see(enqueue(source_key="k"), claim())
+    world.change(lambda store: store.queue.renew(held, ttl_ms=5 * TTL_MS))
+    world.clock.advance(2 * TTL_MS)
+    assert world.act(commit(holdfast.Commit(completes=[held]))).revision == 2
+
+
+def test_a_claim_that_another_store_completed_cannot_be_renewed_or_completed(world: World) -> None:
+    [_, held] = world.see(enqueue(source_key="k"), claim())
+    world.change(commit(holdfast.Commit(completes=[held])))
+    assert isinstance(world.act(lambda store: store.queue.renew(held)), holdfast.ClaimLost)
+    assert isinstance(world.act(commit(holdfast.Commit(completes=[held]))), holdfast.ClaimLost)
+
+
+def test_a_commit_with_a_lease_that_was_taken_over_is_refused(world: World) -> None:
+    [lease] = world.see(lambda store: store.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=TTL_MS))
+    world.clock.advance(TTL_MS)
+    world.change(lambda store: store.leases.claim(ON_CHAT, owner_id="w2", ttl_ms=TTL_MS))
+    assert isinstance(world.act(commit(holdfast.Commit(lease=lease))), holdfast.LeaseLost)
+    assert isinstance(world.act(lambda store: store.leases.renew(lease)), holdfast.LeaseLost)
+
+
+def test_a_commit_with_a_lease_that_another_store_renewed_is_accepted(world: World) -> None:
+    [lease] = world.see(lambda store: store.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=TTL_MS))
+    world.change(lambda store: store.leases.renew(lease, ttl_ms=5 * TTL_MS))
+    world.clock.advance(2 * TTL_MS)
+    assert world.act(commit(holdfast.Commit(lease=lease))).revision == 2
+
+
+def test_work_for_a_session_that_was_deleted_or_made_anew_is_what_a_fresh_store_says(world: World) -> None:
+    world.see(enqueue())
+    world.change(delete("chat"))
+    assert isinstance(world.act(enqueue()), holdfast.SessionDeleted)
+    assert isinstance(world.act(claim()), holdfast.SessionDeleted)
+    world.change(create("chat"))
+    assert world.act(claim()) is None
+    assert world.act(enqueue()).state == "pending"
+
+
+# Processes that others moved.
+
+
+def test_an_event_after_the_end_that_another_store_brought_is_refused(world: World) -> None:
+    world.see(register(), append())
+    world.change(complete())
+    assert isinstance(world.act(append()), holdfast.AlreadyTerminal)
+
+
+def test_an_event_after_those_of_another_store_has_the_next_place(world: World) -> None:
+    world.see(register(), append())
+    world.change(append(), append())
+    assert world.act(append()).event.sequence == 4
+
+
+def test_a_wake_after_events_of_another_store_names_the_place_that_it_got(world: World) -> None:
+    world.see(register(wake_target=holdfast.Scope("chat")), append("news"))
+    world.change(append(), append())
+    receipt = world.act(append("news"))
+    assert (receipt.event.sequence, receipt.wake.sequence) == (4, 4)
+
+
+def test_a_wake_for_a_session_that_was_deleted_carries_no_work(world: World) -> None:
+    world.see(register(wake_target=holdfast.Scope("chat")), append("news"))
+    world.change(delete("chat"))
+    assert world.act(append("news")).batch_id is None
+
+
+def test_a_process_that_was_pruned_is_unknown(world: World) -> None:
+    world.see(register(), append(), complete())
+    world.clock.advance(10)
+    policy = holdfast.RetentionPolicy(terminal_processes_older_than_ms=1)
+    world.change(lambda store: store.maintenance.prune(policy))
+    assert isinstance(world.act(append()), holdfast.UnknownProcess)
+
+
+def test_a_process_that_was_pruned_and_registered_otherwise_is_the_new_one(world: World) -> None:
+    world.see(register(), append("news"), complete())
+    world.clock.advance(10)
+    policy = holdfast.RetentionPolicy(terminal_processes_older_than_ms=1)
+    wanted = holdfast.ProcessRegistration("job", holdfast.External({"other": True}), event_types=TYPES[:1])
+    world.change(lambda store: store.maintenance.prune(policy), lambda store: store.processes.register(wanted))
+    assert isinstance(world.act(append("news")), holdfast.InvalidRequest)
+    assert world.act(append("progress")).event.sequence == 1
+    assert world.act(complete()).status == "completed"
+
+
+def test_a_completion_with_a_lease_that_was_taken_over_is_refused(world: World) -> None:
+    [_, lease] = world.see(register(), lambda store: store.leases.claim(ON_JOB, owner_id="w1", ttl_ms=TTL_MS))
+    world.clock.advance(TTL_MS)
+    world.change(lambda store: store.leases.claim(ON_JOB, owner_id="w2", ttl_ms=TTL_MS))
+    assert isinstance(world.act(complete(lease=lease)), holdfast.LeaseLost)
+
+
+def test_a_completion_that_another_store_made_is_its_replay_or_its_conflict(world: World) -> None:
+    world.see(register(), append())
+    world.change(complete())
+    assert world.act(complete()).outcome == holdfast.Completed(1)
+    assert isinstance(world.act(complete(holdfast.Completed(2))), holdfast.ReplayConflict)
+    assert isinstance(world.act(complete(holdfast.Failed("no"))), holdfast.AlreadyTerminal)
+
+
+def test_a_lease_on_a_process_that_another_store_ended_is_refused(world: World) -> None:
+    world.see(register(), lambda store: store.leases.claim(ON_JOB, owner_id="w1"))
+    world.change(complete())
+    refused = world.act(lambda store: store.leases.claim(ON_JOB, owner_id="w1"))
+    assert isinstance(refused, holdfast.AlreadyTerminal)
+
+
+# Hints of steps that were taken back.
+
+
+def take_back(world: World, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """Let the server refuse the commit of a step."""
+
+    async def refuse(link: Link) -> None:
+        await link.control("rollback")
+        raise DriverFailure(asyncpg.InsufficientPrivilegeError("no"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "commit", refuse)
+        for store in world.twins.stores:
+            with pytest.raises(holdfast.Unavailable) as refused:
+                world.loop.drive(call(store))
+            assert refused.value.outcome == "not_applied"
+
+
+@pytest.mark.parametrize("what", ["turn", "event", "lease", "claim"])
+def test_nothing_is_remembered_of_a_step_that_was_taken_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    world.see(register(), append(), enqueue(), lambda store: store.sessions.handle("chat").load())
+    calls: dict[str, Call] = {
+        "turn": commit(turn("lost", "n2", config="lost")),
+        "event": append("progress", "lost"),
+        "lease": lambda store: store.leases.claim(ON_CHAT, owner_id="lost"),
+        "claim": claim("lost"),
+    }
+    take_back(world, monkeypatch, calls[what])
+    # The same steps as those of a store that never tried.
+    world.change(commit(turn("n3", "n2", config="found")))
+    world.twins.do(commit(turn("n4", "n3")))
+    world.act(append())
+    lease = world.act(lambda store: store.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=TTL_MS))
+    assert lease.fence == 1
+    assert world.act(commit(turn("n5", "n4", lease=lease))).revision == 4
+    view = world.loop.drive(world.others[0].sessions.handle("chat").load())
+    assert view is not None
+    assert (view.config, [node.id for node in view.graph.nodes]) == ("found", ["n1", "n2", "n3", "n4", "n5"])
+
+
+def test_a_step_that_was_taken_back_does_not_fit_the_head_that_got_its_number(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worst case: the lost turn and the stored one have the same number, node count and leaf id."""
+    take_back(world, monkeypatch, commit(turn("n3", "n2", config="lost")))
+    world.change(commit(turn("n3", "n2", config="found")))
+    assert world.act(commit(turn("n4", "n3"))).revision == 3
+    view = world.loop.drive(world.others[0].sessions.handle("chat").load())
+    assert view is not None
+    assert view.config == "found"
+
+
+def test_the_twin_that_asks_the_rule_takes_no_shortcut(clean_postgres_url: str, loop: EventLoop) -> None:
+    backend: Any = loop.drive(Plain.open(clean_postgres_url, PostgresOptions(), ManualClock()))
+    store = Store(Context(backend, holdfast.Limits()))
+    before = backend.statements_run
+    loop.drive(store.sessions.handle("chat").commit(holdfast.Commit()))
+    loop.drive(store.sessions.handle("chat").commit(holdfast.Commit()))
+    assert backend.statements_run - before > 4
+    loop.drive(backend.close())

@@ -1,0 +1,178 @@
+"""What a single statement decides about an event, or the end of a process, is what the rule decides.
+
+`HOLDFAST_SEED` replays a run, `HOLDFAST_SITUATIONS` makes it longer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from tests.backends.postgres.twins import OTHER_TOKEN, SITUATIONS, Twins
+
+import holdfast
+from holdfast.store import Store
+
+TTL_MS = 10_000
+PASTS = ("running",) * 7 + ("ended", "ended", "never")
+TYPES = (
+    holdfast.EventType("progress"),
+    holdfast.EventType("afterword", after_terminal=True),
+    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+    holdfast.EventType("once", wake=holdfast.WakeRule(holdfast.Payload(), dedupe=holdfast.Const("once"))),
+    holdfast.EventType("never mind", wake=holdfast.WakeRule(holdfast.Payload(), when=holdfast.Const(False))),
+    holdfast.EventType("done", terminal=holdfast.TerminalRule("completed")),
+    holdfast.EventType("broken", terminal=holdfast.TerminalRule("failed", holdfast.Const("why"))),
+)
+UNCHANGED = ("none", "lives", "never made", "deleted")
+"""Targets of which the process says now what it said when it was last seen."""
+CHANGED = ("deleted later", "made anew", "forgotten later")
+TARGETS = (*UNCHANGED, "none", "lives", "lives", *CHANGED)
+
+
+class DrawnProcess:
+    """A process with a past."""
+
+    def __init__(self, twins: Twins, rng: random.Random, number: int) -> None:
+        self.twins, self.rng, self.name = twins, rng, f"p{number}"
+        self.target, self.past = rng.choice(TARGETS), rng.choice(PASTS)
+        self.session_id = f"s{number}"
+        self.told = [self.past, f"target {self.target}"]
+        twins.align()
+        if self.past != "never":
+            self._begin()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it runs and is as it was last seen."""
+        return self.past == "running" and self.target in UNCHANGED
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {'; '.join(map(str, self.told))}"
+
+    def _begin(self) -> None:
+        do, rng = self.twins.do, self.rng
+        if self.target not in ("none", "never made"):
+            self.twins.loop.drive(_create(self.twins.stores, self.session_id))
+        if self.target == "deleted":
+            do(lambda store: store.sessions.delete(self.session_id))
+        scope = None if self.target == "none" else holdfast.Scope(self.session_id, rng.choice((None, "frame")))
+        wanted = holdfast.ProcessRegistration(self.name, holdfast.External(), event_types=TYPES, wake_target=scope)
+        do(lambda store: store.processes.register(wanted))
+        for index in range(rng.randint(0, 2)):
+            type = rng.choice(("progress", "once"))
+            do(lambda store, type=type, index=index: store.events.append(self.name, type, 1, replay_key=f"k{index}"))
+        if rng.random() < 0.3:
+            self.told.append("waiting")
+            do(lambda store: store.processes.set_wait(self.name, holdfast.SignalWait("go", 1)))
+        if self.past == "ended":
+            do(lambda store: store.processes.complete(self.name, holdfast.Completed(1)))
+        if self.target in ("deleted later", "made anew"):
+            do(lambda store: store.sessions.delete(self.session_id))
+        if self.target == "made anew":
+            self.twins.loop.drive(_create(self.twins.stores, self.session_id))
+        if self.target == "forgotten later":
+            do(lambda store: store.processes.forget_session(self.session_id))
+        if rng.random() < 0.1:
+            self.told.append("memory lost")
+            self.twins.fast.forget()
+
+
+async def _create(stores: list[Store], session_id: str) -> None:
+    for store in stores:
+        await store.sessions.create(session_id)
+
+
+@pytest.mark.timeout(120 + SITUATIONS // 2)
+def test_append_at_once_says_and_stores_what_the_rule_does(twins: Twins) -> None:
+    rng = twins.generator("events")
+    answers: Counter[str] = Counter()
+    for number in range(SITUATIONS):
+        process = DrawnProcess(twins, rng, number)
+        type = rng.choice(TYPES).name if rng.random() < 0.95 else "undeclared"
+        key = rng.choice((None, None, "new", "new", "k0", "k1"))
+        given: dict[str, Any] = {"payload": rng.choice((1, 1, 2)), "replay_key": key}
+        if rng.random() < 0.2:
+            given["wake_target"] = holdfast.Scope(rng.choice((f"s{number}", "elsewhere")))
+        process.told += [type, given]
+        outcome, acted = twins.both(
+            lambda store, process=process, type=type, given=given: store.events.append(process.name, type, **given),
+            process,
+        )
+        answers["acted" if acted else type_of(outcome.error)] += 1
+        if process.is_plain and type in ("progress", "never mind", "done", "broken") and key == "new":
+            assert acted, f"the statement left a plain event to the transaction: {process}"
+        if process.is_plain and type == "news" and key == "new" and "wake_target" not in given:
+            woken = process.target in ("none", "lives")
+            assert acted or not woken, f"the statement left a plain wake to the transaction: {process}"
+        if number % 25 == 24:
+            twins.compare_rows(lambda process=process: f"up to {process}")
+    if SITUATIONS >= 300:
+        refusals = {"AlreadyTerminal", "ReplayConflict", "UnknownProcess", "InvalidRequest"}
+        assert refusals - answers.keys() == set(), answers
+        assert answers["acted"] > SITUATIONS // 4, answers
+    for store in twins.stores:
+        assert twins.loop.drive(store.maintenance.verify()).findings == ()
+
+
+@pytest.mark.timeout(120 + SITUATIONS // 2)
+def test_a_completion_at_once_says_and_stores_what_the_rule_does(twins: Twins) -> None:
+    rng = twins.generator("completions")
+    answers: Counter[str] = Counter()
+    for number in range(SITUATIONS):
+        process = DrawnProcess(twins, rng, number)
+        held = rng.choice(("none", "none", "none", "held", "held", "renewed", *ODD_LEASES))
+        held = held if process.past == "running" else "none"
+        lease = None if held == "none" else lease_of(twins, process.name, held)
+        outcome_given = rng.choice((holdfast.Completed(1), holdfast.Completed(2), holdfast.Failed("no")))
+        process.told += [held, outcome_given]
+        forgot = "memory lost" in process.told and held != "none"
+        outcome, acted = twins.both(
+            lambda store, process=process, given=outcome_given, lease=lease: store.processes.complete(
+                process.name, given, lease=lease
+            ),
+            process,
+        )
+        answers["acted" if acted else type_of(outcome.error)] += 1
+        if process.past == "running" and held in ("none", "held", "renewed"):
+            assert outcome.error is None, process
+            left = f"the statement left a plain end to the transaction: {process}"
+            assert acted or not process.is_plain or forgot, left
+        if number % 25 == 24:
+            twins.compare_rows(lambda process=process: f"up to {process}")
+    if SITUATIONS >= 300:
+        refusals = {"LeaseLost", "UnknownProcess", "ReplayConflict", "AlreadyTerminal"}
+        assert refusals - answers.keys() == set(), answers
+        assert answers["acted"] > SITUATIONS // 4, answers
+
+
+ODD_LEASES = ("token", "fence", "released", "expired", "taken over")
+
+
+def lease_of(twins: Twins, process_id: str, held: str) -> holdfast.Lease:
+    on = holdfast.OnProcess(process_id)
+    lease = twins.do(lambda store: store.leases.claim(on, owner_id="w1", ttl_ms=TTL_MS))
+    match held:
+        case "token":
+            return msgspec.structs.replace(lease, token=holdfast.Token(OTHER_TOKEN))
+        case "fence":
+            return msgspec.structs.replace(lease, fence=lease.fence + 1)
+        case "released":
+            twins.do(lambda store: store.leases.release(lease))
+        case "renewed":
+            return twins.do(lambda store: store.leases.renew(lease, ttl_ms=2 * TTL_MS))
+        case "expired":
+            twins.clock.advance(TTL_MS)
+        case "taken over":
+            twins.clock.advance(TTL_MS)
+            twins.do(lambda store: store.leases.claim(on, owner_id="w2"))
+        case _:
+            pass
+    return lease
+
+
+def type_of(error: BaseException | None) -> str:
+    return "left it" if error is None else type(error).__name__

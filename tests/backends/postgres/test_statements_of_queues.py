@@ -1,0 +1,239 @@
+"""What a single statement decides about work is what the rule decides, in every situation that can be drawn.
+
+`HOLDFAST_SEED` replays a run, `HOLDFAST_SITUATIONS` makes it longer.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from tests.backends.postgres.twins import (
+    LAST_MS,
+    LEASE_STATES,
+    NOW_MS,
+    OTHER_TOKEN,
+    SESSION_STATES,
+    SITUATIONS,
+    TOKEN,
+    Twins,
+    lease_proof,
+    lease_row,
+    rows_by_table,
+    sessions_of,
+)
+
+import holdfast
+from holdfast import rows as r
+from holdfast.rules import leases, work
+
+CLOCKS = pytest.mark.parametrize("now_ms", [NOW_MS, LAST_MS - 500], ids=["some time", "the end of time"])
+DELIVERIES = ("earliest_safe_boundary", "earliest_safe_boundary", "after_current_turn_commit")
+MERGE_KEYS = ("never", "payload_default", "payload_default", holdfast.Group("a"), holdfast.Group("b"))
+CLAIMS = (
+    "free",
+    "free",
+    "free",
+    "free",
+    "given back",
+    "own",
+    "other",
+    "other exclusive",
+    "expired",
+    "expired exclusive",
+    "settled",
+    "settled and unavailable",
+)
+
+
+CALM = ("free", "free", "free", "given back", "expired")
+"""Batches that do not keep anybody from claiming: were all drawn from above, hardly any claim would be given."""
+
+
+def draft(rng: random.Random, session_id: str, *, now_ms: int, payload: Any = 1) -> holdfast.WorkDraft:
+    return holdfast.WorkDraft(
+        session_id=session_id,
+        payloads=[payload],
+        delivery=rng.choice(DELIVERIES),
+        slot=rng.choice(("join", "join", "exclusive")),
+        merge_key=rng.choice(MERGE_KEYS),
+        available_at_ms=rng.choice((0, 0, 0, now_ms, now_ms + 1, LAST_MS)),
+    )
+
+
+def batch(seq: int, session: r.SessionRow, wanted: holdfast.WorkDraft, source_key: str | None = None) -> r.BatchRow:
+    """The row of a draft."""
+    intent = work.check_draft("draft", msgspec.structs.replace(wanted, source_key=source_key), holdfast.Limits())
+    made = work.new_batch(
+        intent, batch_id=f"b{seq}", session_key=session.session_key, family=session.family, now_ms=7
+    )
+    return msgspec.structs.replace(made, enqueue_seq=seq)
+
+
+def claimed(found: r.BatchRow, state: str, now_ms: int, claim_id: str | None = None) -> r.BatchRow:
+    """A batch in some state: an own claim is w1's and proven by `TOKEN` and fence 5."""
+    if state == "free":
+        return found
+    if state == "given back":
+        return msgspec.structs.replace(found, claim_fence=2)
+    if state.startswith("settled"):
+        kept = msgspec.structs.replace(found, source_key=f"k{found.enqueue_seq}", claim_fence=1)
+        return msgspec.structs.replace(kept, settled_state="completed", settled_at_ms=8)
+    owner, token = ("w1", TOKEN) if state.startswith("own") else ("w2", OTHER_TOKEN)
+    return msgspec.structs.replace(
+        found,
+        claim_id=claim_id or f"claim:{found.enqueue_seq}:5",
+        claim_owner=owner,
+        claim_token_hash=leases.hash_token(token),
+        claim_fence=5,
+        claimed_at_ms=9,
+        claim_expires_at_ms=now_ms if "expired" in state else now_ms + 1,
+        claim_exclusive=int(state.endswith("exclusive")),
+    )
+
+
+@CLOCKS
+def test_enqueue_at_once_says_and_stores_what_the_rule_does(twins: Twins, now_ms: int) -> None:
+    twins.clock.advance(now_ms - twins.clock.now_ms())
+    rng = twins.generator("enqueue")
+    tables: list[tuple[str, Any]] = []
+    situations = []
+    for number in range(SITUATIONS):
+        state, used = rng.choice(SESSION_STATES), rng.choice(("new", "new", "same", "other", "settled", "none"))
+        wanted = draft(rng, f"s{number}", now_ms=now_ms)
+        found = sessions_of(number, f"s{number}", state)
+        tables.append(("sessions", found))
+        if used in ("same", "other", "settled") and found:
+            kept = batch(number + 1, found[-1], draft(rng, f"s{number}", now_ms=now_ms) if used == "other" else wanted, "k")
+            if used == "settled":
+                kept = msgspec.structs.replace(kept, settled_state="completed", settled_at_ms=8)
+            tables.append(("work", [kept]))
+        if used != "none":
+            wanted = msgspec.structs.replace(wanted, source_key="k")
+        situations.append((state, used, wanted))
+    twins.fill(rows_by_table(tables))
+    refused = 0
+    for state, used, wanted in situations:
+        outcome, acted = twins.both(lambda store, wanted=wanted: store.queue.enqueue(wanted), (state, used, wanted))
+        refused += outcome.error is not None
+        assert acted is (state.startswith("lives") and used in ("new", "none")), (state, used, wanted)
+    assert 0 < refused < len(situations)
+    twins.compare_rows(lambda: "enqueue")
+
+
+def claim_request(
+    rng: random.Random, session_id: str, seqs: list[int], *, calm: bool
+) -> tuple[str, dict[str, Any]]:
+    """How w1 asks for work: the next, or exactly some."""
+    asked: dict[str, Any] = {
+        "owner_id": "w1",
+        "boundary": rng.choice(("idle", "idle", "active_turn_checkpoint")),
+        "ttl_ms": rng.choice((0, 1, 400, 5_000)),
+        "exclusive": rng.random() < 0.3,
+    }
+    proof = "none" if calm else rng.choice(("none", "right", "right", "token", "fence"))
+    asked["lease"] = None if proof == "none" else lease_proof(holdfast.OnSession(session_id), proof)
+    if rng.random() < 0.35 and seqs:
+        first = 0 if rng.random() < 0.7 else rng.randrange(len(seqs))
+        wanted = seqs[first : first + rng.randint(1, 3)]
+        rng.shuffle(wanted) if rng.random() < 0.1 else None
+        return "claim_exactly", {"batch_ids": [f"b{seq}" for seq in wanted], **asked}
+    return "claim", {"max_batches": rng.randint(1, 4), **asked}
+
+
+@CLOCKS
+def test_claim_at_once_takes_the_prefix_that_the_rule_takes(twins: Twins, now_ms: int) -> None:
+    twins.clock.advance(now_ms - twins.clock.now_ms())
+    rng = twins.generator("claim")
+    tables: list[tuple[str, Any]] = []
+    situations = []
+    for number in range(SITUATIONS):
+        calm, session_id = rng.random() < 0.6, f"s{number}"
+        state = "lives" if calm else rng.choice(SESSION_STATES)
+        found = sessions_of(number, session_id, state)
+        tables.append(("sessions", found))
+        seqs = list(range(10 * number + 1, 10 * number + 1 + rng.randint(0, 5)))
+        lease_state = rng.choice(("absent", "released", "own", "other expired") if calm else LEASE_STATES)
+        # Batches that are alike are rare among those that are drawn at random, and they are what goes together.
+        pattern = draft(rng, session_id, now_ms=now_ms)
+        batches = []
+        if found:
+            tables.append(("leases", lease_row("session", str(found[-1].session_key), lease_state, now_ms)))
+            alike = rng.random()
+            for seq in seqs:
+                wanted = pattern if rng.random() < alike else draft(rng, session_id, now_ms=now_ms)
+                batches.append(claimed(batch(seq, found[-1], wanted), rng.choice(CALM if calm else CLAIMS), now_ms))
+            tables.append(("work", batches))
+        method, asked = claim_request(rng, session_id, seqs, calm=calm)
+        situations.append((state, lease_state, batches, session_id, method, asked))
+    twins.fill(rows_by_table(tables))
+    taken: list[int] = []
+    for situation in situations:
+        *_, session_id, method, asked = situation
+        outcome, acted = twins.both(
+            lambda store, session_id=session_id, method=method, asked=asked: getattr(store.queue, method)(
+                session_id, **asked
+            ),
+            situation,
+        )
+        if outcome.value is not None:
+            taken.append(len(outcome.value.batches))
+            assert acted, f"the statement left to the transaction what it may do: {situation}"
+    assert len(taken) > SITUATIONS // 4
+    assert max(taken) >= min(3, SITUATIONS // 100)
+    twins.compare_rows(lambda: "claim")
+
+
+@CLOCKS
+def test_extend_claim_at_once_moves_the_end_that_the_rule_moves(twins: Twins, now_ms: int) -> None:
+    twins.clock.advance(now_ms - twins.clock.now_ms())
+    rng = twins.generator("renew a claim")
+    tables: list[tuple[str, Any]] = []
+    situations = []
+    for number in range(SITUATIONS):
+        state, session_id = rng.choice(SESSION_STATES), f"s{number}"
+        found = sessions_of(number, session_id, state)
+        tables.append(("sessions", found))
+        seqs = list(range(10 * number + 1, 10 * number + 1 + rng.randint(1, 3)))
+        claim_id = f"claim:{seqs[0]}:5"
+        held = rng.choice(("own", "own", "own", "own exclusive", "own expired", "other", "free"))
+        lost = rng.choice(("none", "none", "none", "none", "settled", "taken over"))
+        if found:
+            pattern = draft(rng, session_id, now_ms=now_ms)
+            batches = [claimed(batch(seq, found[-1], pattern), held, now_ms, claim_id) for seq in seqs]
+            if lost != "none":
+                batches[-1] = claimed(
+                    batch(seqs[-1], found[-1], pattern), "settled" if lost == "settled" else "other", now_ms
+                )
+            tables.append(("work", batches))
+        tampering = rng.choice(("right", "right", "right", "token", "fence", "fewer", "more", "twice", "turned round"))
+        named = [f"b{seq}" for seq in seqs]
+        if tampering in ("fewer", "more", "twice", "turned round"):
+            named = {"fewer": named[1:], "more": [*named, "b0"], "twice": [*named, named[0]]}.get(tampering, named[::-1])
+        claim = holdfast.WorkClaim(
+            session_id,
+            claim_id,
+            "w1",
+            holdfast.Token(OTHER_TOKEN if tampering == "token" else TOKEN),
+            6 if tampering == "fence" else 5,
+            9,
+            10,
+            tuple(
+                holdfast.WorkBatch(name, session_id, 1, None, "earliest_safe_boundary", "join", "never", 0, 7, ())
+                for name in named
+            ),
+        )
+        situations.append((state, held, lost, tampering, claim, rng.choice((1, 400, 5_000))))
+    twins.fill(rows_by_table(tables))
+    extended = 0
+    for situation in situations:
+        *_, claim, ttl_ms = situation
+        outcome, acted = twins.both(
+            lambda store, claim=claim, ttl_ms=ttl_ms: store.queue.renew(claim, ttl_ms=ttl_ms), situation
+        )
+        extended += outcome.error is None
+        assert acted is (outcome.error is None), situation
+    assert extended > SITUATIONS // 12
+    twins.compare_rows(lambda: "renew a claim")

@@ -1,0 +1,364 @@
+"""What a store asks of its server on the hot paths is one trip, counted on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.backends.postgres.wire import Wire
+
+import holdfast
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.backends.postgres.link import statements_of
+from holdfast.store import Context, Store
+from holdfast.testing.contract.bench import EventLoop
+
+Call = Callable[[Store], Awaitable[Any]]
+
+TYPES = (
+    holdfast.EventType("progress"),
+    holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
+)
+COMMIT, ENQUEUE, CLAIM, APPEND = ["commit_at_once"], ["enqueue_at_once"], ["claim_at_once"], ["append_at_once"]
+ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
+
+
+class Measured:
+    """A store whose every trip is counted, on one connection that has run each statement before."""
+
+    def __init__(self, url: str, loop: EventLoop) -> None:
+        self.loop = loop
+        self.wire = Wire(url, statements_of("holdfast"), loop)
+        options = PostgresOptions(max_connections=1)
+        self.backend = loop.drive(PostgresBackend.open(self.wire.url, options, None))
+        self.store = Store(Context(self.backend, holdfast.Limits()))
+        self.other_backend = loop.drive(PostgresBackend.open(url, PostgresOptions(max_connections=2), None))
+        self.other = Store(Context(self.other_backend, holdfast.Limits()))
+
+    def close(self) -> None:
+        self.loop.drive(self.backend.close())
+        self.loop.drive(self.other_backend.close())
+        self.wire.close()
+
+    def do(self, call: Call) -> Any:
+        return self.loop.drive(call(self.store))
+
+    def elsewhere(self, call: Call) -> Any:
+        """Another process does it."""
+        return self.loop.drive(call(self.other))
+
+    def warm(self, *calls: Call) -> None:
+        """Let the connection get to know the statements."""
+        for call in calls:
+            try:
+                self.do(call)
+            except holdfast.HoldfastError:
+                continue
+
+    def trips(self, call: Call) -> list[str]:
+        """The statements of a call that is accepted."""
+        self.wire.take()
+        self.do(call)
+        return self.wire.take()
+
+    def refusal(self, call: Call, error: type[holdfast.HoldfastError]) -> list[str]:
+        """The statements of a call that is refused."""
+        self.wire.take()
+        with pytest.raises(error):
+            self.do(call)
+        return self.wire.take()
+
+    def forget(self) -> None:
+        """Be like a process that has just started, on a warm connection."""
+        self.backend._remembered.forget()
+
+
+@pytest.fixture
+def measured(clean_postgres_url: str, loop: EventLoop) -> Iterator[Measured]:
+    made = Measured(clean_postgres_url, loop)
+    yield made
+    made.close()
+
+
+def commit(session_id: str = "chat", **given: Any) -> Call:
+    return lambda store: store.sessions.handle(session_id).commit(holdfast.Commit(**given))
+
+
+def enqueue(session_id: str = "chat", **given: Any) -> Call:
+    draft = holdfast.WorkDraft(session_id=session_id, **{"payloads": [1], **given})
+    return lambda store: store.queue.enqueue(draft)
+
+
+def claim(session_id: str = "chat", **given: Any) -> Call:
+    return lambda store: store.queue.claim(session_id, **{"owner_id": "w1", **given})
+
+
+def take(resource: Any, owner_id: str = "w1") -> Call:
+    return lambda store: store.leases.claim(resource, owner_id=owner_id)
+
+
+def register(process_id: str = "job", **given: Any) -> Call:
+    wanted = holdfast.ProcessRegistration(process_id, holdfast.External(), event_types=TYPES, **given)
+    return lambda store: store.processes.register(wanted)
+
+
+def append(process_id: str = "job", type: str = "progress", **given: Any) -> Call:
+    return lambda store: store.events.append(process_id, type, 1, **given)
+
+
+def complete(process_id: str, **given: Any) -> Call:
+    return lambda store: store.processes.complete(process_id, holdfast.Completed(1), **given)
+
+
+def create(session_id: str) -> Call:
+    return lambda store: store.sessions.create(session_id)
+
+
+def load(session_id: str = "chat", last: int | None = None) -> Call:
+    return lambda store: store.sessions.handle(session_id).load(holdfast.ActivePath(last=last))
+
+
+def nodes(*names: str, parent: str | None = None) -> holdfast.Append:
+    made, before = [], parent
+    for name in names:
+        made.append(holdfast.Node(name, parent=before, payload={"text": name}))
+        before = name
+    return holdfast.Append(made, leaf=before)
+
+
+# Turns.
+
+
+def test_a_whole_turn_is_one_trip(measured: Measured) -> None:
+    measured.warm(commit("warm"), commit("warm"), commit(graph=nodes("n1")), enqueue(), claim("warm"))
+    held = measured.do(claim())
+    picture = measured.do(lambda store: store.sessions.handle("chat").attachments.put(b"picture"))
+    turn = {
+        "turn_id": "t1",
+        "expected_revision": 1,
+        "graph": nodes("a", "b", "c", parent="n1"),
+        "checkpoint": holdfast.Checkpoint(turn_state={"n": 1}, execution_state=b"stack"),
+        "usage": [holdfast.Usage("turn", "m", input_tokens=3)],
+        "completes": [held],
+        "enqueues": [holdfast.WorkDraft(payloads=[2], source_key="next")],
+        "attachments": [picture.id],
+    }
+    assert measured.trips(commit(**turn)) == COMMIT
+    assert measured.trips(commit(graph=nodes("d", parent="c"))) == COMMIT
+
+
+def test_a_turn_of_500_nodes_is_one_trip(measured: Measured) -> None:
+    measured.warm(commit(), commit())
+    assert measured.trips(commit(graph=nodes(*(f"n{number}" for number in range(500))))) == COMMIT
+    assert measured.trips(commit(graph=nodes(*(f"m{number}" for number in range(500)), parent="n499"))) == COMMIT
+
+
+def test_a_turn_right_after_a_load_is_one_trip(measured: Measured) -> None:
+    measured.warm(commit("warm"), commit("warm"), load("warm"))
+    measured.elsewhere(commit(graph=nodes("n1")))
+    assert measured.trips(load()) == ["gather_view"]
+    assert measured.trips(commit(graph=nodes("n2", parent="n1"))) == COMMIT
+
+
+def test_a_turn_on_a_session_that_this_process_never_saw_is_two_trips(measured: Measured) -> None:
+    measured.warm(commit("warm"), commit("warm"))
+    measured.forget()
+    measured.warm(commit("warm"))
+    measured.elsewhere(commit(graph=nodes("n1")))
+    assert measured.trips(commit(graph=nodes("n2", parent="n1"))) == ["glance_session", *COMMIT]
+    assert measured.trips(commit(graph=nodes("n3", parent="n2"))) == COMMIT
+
+
+def test_a_turn_under_a_lease_is_one_trip(measured: Measured) -> None:
+    measured.warm(commit("warm"), commit("warm"), commit())
+    lease = measured.do(take(ON_CHAT))
+    assert measured.trips(commit(lease=lease)) == COMMIT
+
+
+def test_a_turn_that_lost_the_race_is_refused_by_one_transaction(measured: Measured) -> None:
+    measured.warm(commit(), commit("warm"), commit("warm"), commit("warm", expected_revision=9))
+    measured.elsewhere(commit())
+    # The guarded statement, and the transaction that names the answer.
+    assert measured.refusal(commit(expected_revision=1), holdfast.HeadConflict) == [
+        "commit_at_once",
+        "begin_write",
+        "now_ms",
+        "lock_session",
+        "load_commit_facts",
+        "rollback",
+    ]
+
+
+def test_a_turn_that_the_rule_refuses_on_what_is_remembered_is_named_by_one_transaction(measured: Measured) -> None:
+    measured.warm(commit(), commit("warm"), commit("warm"), commit("warm", expected_revision=9))
+    # No statement was wasted: the rule refused before it was sent.
+    assert measured.refusal(commit(expected_revision=7), holdfast.HeadConflict) == [
+        "begin_write",
+        "now_ms",
+        "lock_session",
+        "load_commit_facts",
+        "rollback",
+    ]
+
+
+def test_a_replayed_turn_is_the_statement_and_one_transaction(measured: Measured) -> None:
+    measured.warm(commit("warm", turn_id="t1"), commit("warm", turn_id="t1"), commit(turn_id="t1"))
+    assert measured.trips(commit(turn_id="t1")) == [
+        "commit_at_once",
+        "begin_write",
+        "now_ms",
+        "lock_session",
+        "load_commit_facts",
+        "commit",
+    ]
+
+
+# Work.
+
+
+def test_work_is_enqueued_in_one_trip(measured: Measured) -> None:
+    measured.warm(create("chat"), enqueue("warm"), enqueue("warm"))
+    assert measured.trips(enqueue()) == ENQUEUE
+    assert measured.trips(enqueue(source_key="k")) == ENQUEUE
+
+
+def test_work_for_a_session_that_this_process_never_saw_is_enqueued_in_one_trip(measured: Measured) -> None:
+    measured.warm(enqueue("warm"), enqueue("warm"))
+    measured.elsewhere(create("chat"))
+    assert measured.trips(enqueue(source_key="k")) == ENQUEUE
+
+
+def test_work_that_was_enqueued_before_is_found_by_one_transaction(measured: Measured) -> None:
+    measured.warm(enqueue("warm", source_key="k"), enqueue("warm", source_key="k"), enqueue(source_key="k"))
+    assert measured.trips(enqueue(source_key="k")) == [
+        "enqueue_at_once",
+        "begin_write",
+        "now_ms",
+        "lock_session",
+        "find_sources",
+        "commit",
+    ]
+
+
+def test_work_is_claimed_in_one_trip_and_so_is_none(measured: Measured) -> None:
+    measured.warm(enqueue("warm"), claim("warm"), enqueue(), enqueue())
+    assert measured.trips(claim()) == CLAIM
+    assert measured.trips(claim()) == CLAIM
+    assert measured.trips(claim()) == CLAIM
+    assert measured.do(claim()) is None
+
+
+def test_work_that_another_process_enqueued_is_claimed_in_one_trip(measured: Measured) -> None:
+    measured.warm(enqueue("warm"), claim("warm"))
+    measured.elsewhere(enqueue())
+    assert measured.trips(claim()) == CLAIM
+
+
+def test_a_claim_is_renewed_in_one_trip(measured: Measured) -> None:
+    measured.warm(enqueue())
+    held = measured.do(claim())
+    measured.warm(lambda store: store.queue.renew(held))
+    assert measured.trips(lambda store: store.queue.renew(held)) == ["extend_claim_at_once"]
+
+
+def test_a_claim_that_was_given_back_is_refused_by_one_transaction(measured: Measured) -> None:
+    measured.warm(enqueue())
+    held = measured.do(claim())
+    measured.do(lambda store: store.queue.abandon(held))
+    measured.warm(lambda store: store.queue.renew(held))
+    assert measured.refusal(lambda store: store.queue.renew(held), holdfast.ClaimLost) == [
+        "extend_claim_at_once",
+        "begin_write",
+        "now_ms",
+        "lock_session",
+        "lock_claimed_batches",
+        "rollback",
+    ]
+
+
+# Leases.
+
+
+@pytest.mark.parametrize("resource", [ON_CHAT, ON_JOB], ids=["session", "process"])
+def test_a_lease_is_taken_and_renewed_in_one_trip_each(measured: Measured, resource: Any) -> None:
+    kind = "session" if resource == ON_CHAT else "process"
+    measured.warm(create("chat"), register(), take(resource))
+    lease = measured.do(take(resource))
+    measured.warm(lambda store: store.leases.renew(lease))
+    assert measured.trips(take(resource)) == [f"take_{kind}_lease_at_once"]
+    lease = measured.do(take(resource))
+    assert measured.trips(lambda store: store.leases.renew(lease)) == ["extend_lease_at_once"]
+
+
+def test_a_lease_that_another_holds_is_refused_by_one_transaction(measured: Measured) -> None:
+    measured.warm(take(ON_CHAT), take(ON_CHAT, "w2"))
+    assert measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld) == [
+        "take_session_lease_at_once",
+        "begin_write",
+        "now_ms",
+        "lock_session",
+        "lock_lease",
+        "rollback",
+    ]
+
+
+# Events.
+
+
+def test_an_event_is_one_trip_and_two_of_a_process_never_seen(measured: Measured) -> None:
+    measured.warm(register("warm"), append("warm"))
+    measured.forget()
+    measured.warm(append("warm"))
+    measured.elsewhere(register())
+    assert measured.trips(append()) == ["find_process", *APPEND]
+    assert measured.trips(append(replay_key="k")) == APPEND
+
+
+def test_an_event_that_wakes_a_session_reads_the_clock_first(measured: Measured) -> None:
+    # The wake says when it was made, so that the time must be known before the statement.
+    measured.warm(create("chat"), register(wake_target=holdfast.Scope("chat")), append(type="news"), commit())
+    assert measured.trips(append(type="news")) == ["now_ms", *APPEND]
+    receipt = measured.do(append(type="news"))
+    [*_, batch] = measured.do(lambda store: store.queue.list("chat")).items
+    [item] = batch.items
+    told = item.payload["wake"]["created_at_ms"]
+    assert (told, receipt.wake.created_at_ms) == (receipt.event.occurred_at_ms, receipt.event.occurred_at_ms)
+
+
+def test_a_completion_is_one_trip_with_and_without_a_lease(measured: Measured) -> None:
+    measured.warm(register("warm"), complete("warm"), register("one"), register("job"))
+    assert measured.trips(complete("one")) == APPEND
+    lease = measured.do(take(ON_JOB))
+    assert measured.trips(complete("job", lease=lease)) == APPEND
+
+
+def test_a_completion_after_the_end_is_refused_by_one_transaction(measured: Measured) -> None:
+    end: Call = lambda store: store.processes.complete("job", holdfast.Failed("no"))  # noqa: E731
+    measured.warm(register(), complete("job"), end)
+    # The rule refuses on what is remembered; the transaction names it.
+    assert measured.refusal(end, holdfast.AlreadyTerminal) == [
+        "begin_write",
+        "now_ms",
+        "lock_process",
+        "find_replay",
+        "rollback",
+    ]
+
+
+# Views.
+
+
+@pytest.mark.parametrize("last", [None, 1])
+def test_a_view_is_one_trip_whoever_made_it(measured: Measured, last: int | None) -> None:
+    measured.warm(commit("warm"), load("warm", last))
+    measured.elsewhere(commit(graph=nodes("n1", "n2"), config=1, usage=[holdfast.Usage("turn", "m", 1)]))
+    assert measured.trips(load(last=last)) == ["gather_view"]
+    assert measured.trips(load("nobody", last)) == ["gather_view"]
+
+
+def test_the_wire_counts_what_the_backend_counts(measured: Measured) -> None:
+    measured.warm(commit(), commit())
+    before = measured.backend.statements_run
+    trips = measured.trips(commit())
+    assert measured.backend.statements_run - before in (len(trips), len(trips) + 1), "a notification may come with it"

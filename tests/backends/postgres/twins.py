@@ -1,0 +1,216 @@
+"""Two schemas live the same life: one may decide in single statements, the other asks the rule in a transaction.
+
+Both are given the same rows, clock and fresh names, so that an answer or a row that differs is a statement that says
+something else than its rule. For each call it is noted whether the statement acted or left it to the transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+import msgspec
+from tests.state_machine.sides import Outcome, counting_mint, first_difference
+
+import holdfast
+from holdfast import rows as r
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.rules import leases
+from holdfast.store import Context, Store
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import EventLoop
+
+T = TypeVar("T")
+
+SEED = os.environ.get("HOLDFAST_SEED") or f"{random.SystemRandom().getrandbits(48):x}"
+SITUATIONS = int(os.environ.get("HOLDFAST_SITUATIONS", "300"))
+FAST, PLAIN = "other_fast", "other_plain"
+NOW_MS = 1_000_000
+LAST_MS = 2**63 - 1
+FIRST_FREE = 100_000
+"""Where the sequences of both schemas go on, above every key that a situation is made with."""
+
+
+class Watched(PostgresBackend):
+    """Notes of each step and each view whether one statement was enough."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.acted: list[bool] = []
+
+    async def _one_step(self, operation: Any, attempt: Any) -> Any:
+        answer = await super()._one_step(operation, attempt)
+        self.acted.append(answer is not None)
+        return answer
+
+    async def _gathered(self, operation: Any, view: Any) -> Any:
+        try:
+            answer = await super()._gathered(operation, view)
+        except holdfast.HoldfastError:
+            self.acted.append(True)
+            raise
+        self.acted.append(answer is not None)
+        return answer
+
+    def took_one_statement(self) -> bool:
+        """Whether the last call was decided at once. One that was refused for what it says itself never came here."""
+        assert len(self.acted) <= 1, "asked once a call"
+        return self.acted == [True]
+
+    def forget(self) -> None:
+        """Be like a process that has just started."""
+        self._remembered.forget()
+
+
+class Plain(PostgresBackend):
+    """Always loads the facts in a transaction and asks the rule."""
+
+    async def write(self, operation: Any, *, one_step: bool = False, repeatable: bool = False) -> Any:
+        return await super().write(operation, repeatable=repeatable)
+
+    async def read(self, operation: Any, *, view: Any = None) -> Any:
+        return await super().read(operation)
+
+
+class Twins:
+    """The two stores, and what a test asks of both."""
+
+    def __init__(self, url: str, loop: EventLoop, clock: ManualClock) -> None:
+        self.loop, self.clock = loop, clock
+        self.fast: Watched = loop.drive(_open(Watched, url, FAST, clock))
+        self.plain: Plain = loop.drive(_open(Plain, url, PLAIN, clock))
+        self.stores = [Store(Context(one, holdfast.Limits(), None, counting_mint())) for one in (self.fast, self.plain)]
+        self._connection: Any = loop.drive(asyncpg.connect(url))
+
+    def close(self) -> None:
+        for backend in (self.fast, self.plain):
+            self.loop.drive(backend.close())
+        self.loop.drive(self._connection.close())
+
+    def generator(self, name: str) -> random.Random:
+        """What draws the situations of a test; the seed replays them."""
+        sys.stdout.write(f"HOLDFAST_SEED={SEED} HOLDFAST_SITUATIONS={SITUATIONS}\n")
+        return random.Random(f"{SEED} {name}")
+
+    # Rows.
+
+    def fill(self, tables: dict[str, list[dict[str, Any]]]) -> None:
+        """Put the same rows into both schemas, with all that they are and nothing that anybody remembers."""
+        self.loop.drive(self._fill(tables))
+
+    async def _fill(self, tables: dict[str, list[dict[str, Any]]]) -> None:
+        for schema in (FAST, PLAIN):
+            for table, found in tables.items():
+                columns = list(found[0]) if found else []
+                if found:
+                    records = [tuple(row[column] for column in columns) for row in found]
+                    await self._connection.copy_records_to_table(
+                        table, schema_name=schema, columns=columns, records=records
+                    )
+            for sequence in ("session_keys", "enqueue_seqs"):
+                await self._connection.execute(f"SELECT setval('{schema}.{sequence}', {FIRST_FREE}, false)")
+
+    def run(self, statement: str) -> None:
+        """Run a statement in both schemas."""
+        for schema in (FAST, PLAIN):
+            self.loop.drive(self._connection.execute(statement.format(schema=schema)))
+
+    def align(self) -> None:
+        """Let both schemas count on from the same number: a statement that fails has used some up, which is no harm."""
+        for sequence in ("session_keys", "enqueue_seqs"):
+            used = [
+                self.loop.drive(self._connection.fetchval(f"SELECT last_value FROM {schema}.{sequence}"))
+                for schema in (FAST, PLAIN)
+            ]
+            if used[0] != used[1]:
+                self.run(f"SELECT setval('{{schema}}.{sequence}', {max(used)})")
+
+    def compare_rows(self, told: Callable[[], str]) -> None:
+        """Both schemas hold the same."""
+        difference = first_difference(self.fast.dump(), self.plain.dump())
+        assert difference is None, f"fast first, plain second: {difference}\n{told()}"
+
+    # Calls.
+
+    def both(self, call: Callable[[Store], Awaitable[T]], told: object) -> tuple[Outcome, bool]:
+        """What the call came to on both sides, which must be the same, and whether one statement was enough."""
+        self.fast.acted.clear()
+        fast, plain = (self.outcome(store, call) for store in self.stores)
+        assert fast.equals(plain), f"{told}\n  fast:  {fast.shown}\n  plain: {plain.shown}"
+        return plain, self.fast.took_one_statement()
+
+    def outcome(self, store: Store, call: Callable[[Store], Awaitable[T]]) -> Outcome:
+        async def run() -> Outcome:
+            try:
+                return Outcome(await call(store), None)
+            except holdfast.HoldfastError as error:
+                return Outcome(None, error)
+
+        return self.loop.drive(run())
+
+    def do(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        """Something that happens on both sides before the call that is looked at. Answers what it gave."""
+        given = [self.loop.drive(call(store)) for store in self.stores]
+        assert given[0] == given[1]
+        return given[0]
+
+
+async def _open(kind: type[Any], url: str, schema: str, clock: ManualClock) -> Any:
+    return await kind.open(url, PostgresOptions(schema=schema, max_connections=2), clock)
+
+
+# Rows of situations.
+
+
+def row(one: r.Row) -> dict[str, Any]:
+    """A row by its columns."""
+    return msgspec.structs.asdict(one)
+
+
+def sessions_of(key: int, session_id: str, state: str) -> list[r.SessionRow]:
+    """A session that was never made, lives, is deleted, or lives again; the newest has an odd key, the older a even."""
+    made = r.SessionRow(2 * key + 1, session_id, 1, 2 * key + 1, 0, 0, 0, b"[]", 5)
+    gone = msgspec.structs.replace(made, deleted_at_ms=6)
+    match state:
+        case "never":
+            return []
+        case "lives":
+            return [made]
+        case "deleted":
+            return [gone]
+        case _:
+            older = msgspec.structs.replace(gone, session_key=2 * key, family=2 * key)
+            return [older, msgspec.structs.replace(made, incarnation=2)]
+
+
+SESSION_STATES = ("lives", "lives", "lives", "lives again", "never", "deleted")
+LEASE_STATES = ("absent", "released", "own", "own expired", "other", "other expired")
+TOKEN, OTHER_TOKEN = "a" * 32, "b" * 32
+
+
+def lease_row(kind: str, resource: str, state: str, now_ms: int) -> list[r.LeaseRow]:
+    """A lease in some state: an own one is w1's and proven by `TOKEN` and fence 3."""
+    if state == "absent":
+        return []
+    if state == "released":
+        return [r.LeaseRow(kind, resource, None, None, 3, 1, now_ms + 50)]
+    owner, token = ("w1", TOKEN) if state.startswith("own") else ("w2", OTHER_TOKEN)
+    end = now_ms if state.endswith("expired") else now_ms + 1
+    return [r.LeaseRow(kind, resource, owner, leases.hash_token(token), 3, 1, end)]
+
+
+def lease_proof(resource: holdfast.OnSession | holdfast.OnProcess, tampering: str) -> holdfast.Lease:
+    """w1's lease as `lease_row` stores it, or something like it."""
+    token = OTHER_TOKEN if tampering == "token" else TOKEN
+    return holdfast.Lease(resource, "w1", holdfast.Token(token), 4 if tampering == "fence" else 3, 1, 2)
+
+
+def rows_by_table(found: Iterable[tuple[str, Sequence[r.Row]]]) -> dict[str, list[dict[str, Any]]]:
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for table, some in found:
+        tables.setdefault(table, []).extend(row(one) for one in some)
+    return tables

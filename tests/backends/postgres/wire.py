@@ -1,0 +1,164 @@
+"""A wire between a store and its server counts every trip by the statement that made it, and can be cut at any of them.
+
+It understands just enough of PostgreSQL's protocol to know which statement a message runs, and when its answer is
+complete. A trip is what the client waits for: everything up to a Sync or a simple query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+from holdfast.testing.contract.bench import EventLoop
+
+Cut = Literal["before", "after"]
+SOCKET = ".s.PGSQL.5432"
+NOTIFY = ("notify", "prepare notify")
+
+
+class Wire:
+    """Listens on a socket of its own and passes everything on."""
+
+    def __init__(self, url: str, texts: Mapping[str, str], loop: EventLoop) -> None:
+        parts = urlsplit(url)
+        self._server = str(Path(parse_qs(parts.query)["host"][0]) / SOCKET)
+        self._names = {text: name for name, text in texts.items()}
+        self._loop = loop
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-wire-"))
+        self.url = urlunsplit(parts._replace(query=f"host={self.folder}"))
+        self.trips: list[str] = []
+        self._cuts: dict[str, Cut] = {}
+        self._lasting: set[str] = set()
+        self.cut_done: list[str] = []
+        self._pipes: set[asyncio.Task[None]] = set()
+        self._listening: asyncio.Server = loop.drive(self._listen())
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_unix_server(self._serve, str(self.folder / SOCKET))
+
+    def close(self) -> None:
+        self._loop.drive(self._close())
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def _close(self) -> None:
+        self._listening.close()
+        pipes = list(self._pipes)
+        for pipe in pipes:
+            pipe.cancel()
+        await asyncio.gather(*pipes, return_exceptions=True)
+        # Once more around the loop: a transport that was cut off lets its socket go there.
+        await asyncio.sleep(0)
+
+    def take(self) -> list[str]:
+        """The trips since the last time, without those that only tell other stores of what has happened already."""
+        found, self.trips = [name for name in self.trips if name not in NOTIFY], []
+        return found
+
+    def cut(self, statement: str, when: Cut, *, for_ever: bool = False) -> None:
+        """Cut the next connection that runs the statement, or each: before it reaches the server, or after it is done."""
+        self._cuts[statement] = when
+        if for_ever:
+            self._lasting.add(statement)
+
+    def cut_at(self, statement: str) -> Cut | None:
+        """Whether the connection that runs this statement is cut, and when."""
+        when = self._cuts.get(statement)
+        if when is not None:
+            self.cut_done.append(statement)
+            if statement not in self._lasting:
+                del self._cuts[statement]
+        return when
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._pipes.add(task)
+        task.add_done_callback(self._pipes.discard)
+        try:
+            await Passage(self, reader, writer, *await asyncio.open_unix_connection(self._server)).run()
+        except (OSError, asyncio.CancelledError):
+            writer.transport.abort()
+
+    def name_of(self, text: str) -> str:
+        """What we call a statement; of others the first words."""
+        return self._names.get(text) or " ".join(text.split()[:2])
+
+
+class Passage:
+    """One connection through the wire."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        from_client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        from_server: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+    ) -> None:
+        self._wire = wire
+        self._from_client, self._to_client = from_client, to_client
+        self._from_server, self._to_server = from_server, to_server
+        self._prepared: dict[bytes, str] = {}
+        self._parsing: list[str] = []
+        self._answer_is_cut = False
+
+    async def run(self) -> None:
+        """Pass on what both say, until one of them goes away."""
+        ways = [asyncio.ensure_future(way) for way in (self._ask(), self._answer())]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            for writer in (self._to_server, self._to_client):
+                writer.transport.abort()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _ask(self) -> None:
+        # The first message has no letter; what follows begins with one and its length.
+        size = await self._from_client.readexactly(4)
+        self._to_server.write(size + await self._from_client.readexactly(int.from_bytes(size) - 4))
+        pending, name = b"", ""
+        while True:
+            head = await self._from_client.readexactly(5)
+            body = await self._from_client.readexactly(int.from_bytes(head[1:]) - 4)
+            pending += head + body
+            match head[:1]:
+                case b"P":
+                    statement, text = body.split(b"\0", 2)[:2]
+                    self._prepared[statement] = self._wire.name_of(text.decode())
+                    name = f"prepare {self._prepared[statement]}"
+                case b"B":
+                    name = self._prepared.get(body.split(b"\0", 2)[1], "?")
+                case b"Q":
+                    name = self._wire.name_of(body[:-1].decode())
+                case _:
+                    pass
+            if head[:1] in b"SQXH":
+                if name:
+                    self._wire.trips.append(name)
+                    cut = self._wire.cut_at(name)
+                    if cut == "before":
+                        return
+                    self._answer_is_cut = cut == "after"
+                self._to_server.write(pending)
+                await self._to_server.drain()
+                pending, name = b"", ""
+
+    async def _answer(self) -> None:
+        while True:
+            head = await self._from_server.readexactly(5)
+            body = await self._from_server.readexactly(int.from_bytes(head[1:]) - 4)
+            if self._answer_is_cut:
+                # The server has done it, and says that it waits for more: nobody will hear that.
+                if head[:1] == b"Z":
+                    return
+                continue
+            self._to_client.write(head + body)
+            if head[:1] == b"Z":
+                await self._to_client.drain()
