@@ -75,7 +75,7 @@ def test_the_roles_of_the_page_have_exactly_the_rights_that_they_need(administra
 
 def test_rights_on_a_schema_that_is_there_already_are_granted_by_hand(administrator: Any, postgres_url: str) -> None:
     holdfast.open_blocking(postgres_url).close()
-    administrator.run("CREATE ROLE holdfast_app LOGIN; GRANT USAGE ON SCHEMA holdfast TO holdfast_app")
+    administrator.run("CREATE ROLE holdfast_app LOGIN")
     administrator.run(STATEMENTS["grants on what is there"])
     with holdfast.open_blocking(
         as_role(postgres_url, "holdfast_app"), options=PostgresOptions(migrate=False)
