@@ -422,6 +422,25 @@ def test_nothing_is_remembered_of_a_step_that_was_taken_back(
     assert (view.config, [node.id for node in view.graph.nodes]) == ("found", ["n1", "n2", "n3", "n4", "n5"])
 
 
+@pytest.mark.parametrize("what", ["turn", "event", "lease"])
+def test_what_was_remembered_before_a_step_that_was_taken_back_still_holds(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def take(store: Store) -> Awaitable[Any]:
+        return store.leases.claim(ON_CHAT, owner_id="w1")
+
+    [_, _, lease, _] = world.see(register(), append("news"), take, commit(turn("n3", "n2")))
+    steps: dict[str, tuple[Call, Call]] = {
+        "turn": (commit(turn("lost", "n3", config="lost")), commit(turn("n4", "n3"))),
+        "event": (append("news", "lost"), append("news", "next")),
+        "lease": (take, commit(holdfast.Commit(lease=lease))),
+    }
+    lost, following = steps[what]
+    take_back(world, monkeypatch, lost)
+    world.act(following)
+    assert world.acted, "something was remembered that never was: the statement could not prove it"
+
+
 def test_a_step_that_was_taken_back_does_not_fit_the_head_that_got_its_number(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
