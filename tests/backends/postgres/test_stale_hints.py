@@ -121,8 +121,9 @@ def append(type: str = "progress", payload: Any = 1, **others: Any) -> Call:
     return lambda store: store.events.append("job", type, payload, **others)
 
 
-def complete(given: Any = holdfast.Completed(1), **others: Any) -> Call:
-    return lambda store: store.processes.complete("job", given, **others)
+def complete(given: Any = None, **others: Any) -> Call:
+    outcome = holdfast.Completed(1) if given is None else given
+    return lambda store: store.processes.complete("job", outcome, **others)
 
 
 # A turn on a session that others have changed.
