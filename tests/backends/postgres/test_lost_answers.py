@@ -35,7 +35,8 @@ class Cuttable:
         self.loop = loop
         self.wire = Wire(url, statements_of("holdfast"), loop)
         self._backends = [
-            loop.drive(PostgresBackend.open(one, PostgresOptions(max_connections=2), None)) for one in (self.wire.url, url)
+            loop.drive(PostgresBackend.open(one, PostgresOptions(max_connections=2), None))
+            for one in (self.wire.url, url)
         ]
         self.store, self.witness = (Store(Context(backend, holdfast.Limits())) for backend in self._backends)
 
@@ -138,7 +139,9 @@ def test_a_turn_without_an_id_is_in_doubt_and_committed_at_most_once(cuttable: C
 
 
 @CUTS
-def test_a_first_turn_that_is_cut_at_the_end_of_its_transaction_is_committed_once(cuttable: Cuttable, when: Cut) -> None:
+def test_a_first_turn_that_is_cut_at_the_end_of_its_transaction_is_committed_once(
+    cuttable: Cuttable, when: Cut
+) -> None:
     receipt = cuttable.cut("commit", when, commit("new", turn_id="t1", config=1))
     assert (receipt.revision, receipt.replayed) == (1, when == "after")
     assert cuttable.seen(load("new")).revision == 1

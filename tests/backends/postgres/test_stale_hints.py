@@ -121,8 +121,9 @@ def append(type: str = "progress", payload: Any = 1, **others: Any) -> Call:
     return lambda store: store.events.append("job", type, payload, **others)
 
 
-def complete(given: Any = holdfast.Completed(1), **others: Any) -> Call:
-    return lambda store: store.processes.complete("job", given, **others)
+def complete(given: Any = None, **others: Any) -> Call:
+    outcome = holdfast.Completed(1) if given is None else given
+    return lambda store: store.processes.complete("job", outcome, **others)
 
 
 # A turn on a session that others have changed.
@@ -420,6 +421,25 @@ def test_nothing_is_remembered_of_a_step_that_was_taken_back(
     view = world.loop.drive(world.others[0].sessions.handle("chat").load())
     assert view is not None
     assert (view.config, [node.id for node in view.graph.nodes]) == ("found", ["n1", "n2", "n3", "n4", "n5"])
+
+
+@pytest.mark.parametrize("what", ["turn", "event", "lease"])
+def test_what_was_remembered_before_a_step_that_was_taken_back_still_holds(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def take(store: Store) -> Awaitable[Any]:
+        return store.leases.claim(ON_CHAT, owner_id="w1")
+
+    [_, _, lease, _] = world.see(register(), append("news"), take, commit(turn("n3", "n2")))
+    steps: dict[str, tuple[Call, Call]] = {
+        "turn": (commit(turn("lost", "n3", config="lost")), commit(turn("n4", "n3"))),
+        "event": (append("news", "lost"), append("news", "next")),
+        "lease": (take, commit(holdfast.Commit(lease=lease))),
+    }
+    lost, following = steps[what]
+    take_back(world, monkeypatch, lost)
+    world.act(following)
+    assert world.acted, "something was remembered that never was: the statement could not prove it"
 
 
 def test_a_step_that_was_taken_back_does_not_fit_the_head_that_got_its_number(

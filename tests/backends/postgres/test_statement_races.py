@@ -148,9 +148,7 @@ def test_of_eight_commits_on_one_revision_one_wins(field: Field) -> None:
     for number in range(ROUNDS):
         field.all_see(load())
         nodes = [holdfast.Append([holdfast.Node(f"n{number}-{racer}")]) for racer in range(RACERS)]
-        answers = field.race(
-            number, [commit(expected_revision=number + 1, graph=one) for one in nodes], HOLD_SESSIONS
-        )
+        answers = field.race(number, [commit(expected_revision=number + 1, graph=one) for one in nodes], HOLD_SESSIONS)
         assert kinds(answers) == {"CommitReceipt": 1, "HeadConflict": RACERS - 1}, answers
         refused = [answer for answer in answers if isinstance(answer, holdfast.HeadConflict)]
         assert {(one.expected, one.actual) for one in refused} == {(number + 1, number + 2)}
@@ -227,9 +225,7 @@ def test_eight_enqueues_of_one_source_key_are_one_batch(field: Field) -> None:
 
 @pytest.mark.parametrize("hold", [HOLD_SESSIONS, HOLD_WORK], ids=["session held", "work held"])
 @pytest.mark.parametrize("merge_key", ["never", "payload_default"])
-def test_a_batch_that_eight_claim_goes_to_one_of_them_and_none_is_left(
-    field: Field, hold: str, merge_key: Any
-) -> None:
+def test_a_batch_that_eight_claim_goes_to_one_of_them_and_none_is_left(field: Field, hold: str, merge_key: Any) -> None:
     for number in range(ROUNDS):
         session_id = f"s{number}"
         batches = [field.do(enqueue(session_id, n, merge_key=merge_key)).batch_id for n in range(6)]

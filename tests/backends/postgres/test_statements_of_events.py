@@ -63,8 +63,8 @@ class DrawnProcess:
         wanted = holdfast.ProcessRegistration(self.name, holdfast.External(), event_types=TYPES, wake_target=scope)
         do(lambda store: store.processes.register(wanted))
         for index in range(rng.randint(0, 2)):
-            type = rng.choice(("progress", "once"))
-            do(lambda store, type=type, index=index: store.events.append(self.name, type, 1, replay_key=f"k{index}"))
+            kind = rng.choice(("progress", "once"))
+            do(lambda store, kind=kind, index=index: store.events.append(self.name, kind, 1, replay_key=f"k{index}"))
         if rng.random() < 0.3:
             self.told.append("waiting")
             do(lambda store: store.processes.set_wait(self.name, holdfast.SignalWait("go", 1)))
@@ -92,20 +92,20 @@ def test_append_at_once_says_and_stores_what_the_rule_does(twins: Twins) -> None
     answers: Counter[str] = Counter()
     for number in range(SITUATIONS):
         process = DrawnProcess(twins, rng, number)
-        type = rng.choice(TYPES).name if rng.random() < 0.95 else "undeclared"
+        kind = rng.choice(TYPES).name if rng.random() < 0.95 else "undeclared"
         key = rng.choice((None, None, "new", "new", "k0", "k1"))
         given: dict[str, Any] = {"payload": rng.choice((1, 1, 2)), "replay_key": key}
         if rng.random() < 0.2:
             given["wake_target"] = holdfast.Scope(rng.choice((f"s{number}", "elsewhere")))
-        process.told += [type, given]
+        process.told += [kind, given]
         outcome, acted = twins.both(
-            lambda store, process=process, type=type, given=given: store.events.append(process.name, type, **given),
+            lambda store, process=process, kind=kind, given=given: store.events.append(process.name, kind, **given),
             process,
         )
         answers["acted" if acted else type_of(outcome.error)] += 1
-        if process.is_plain and type in ("progress", "never mind", "done", "broken") and key == "new":
+        if process.is_plain and kind in ("progress", "never mind", "done", "broken") and key == "new":
             assert acted, f"the statement left a plain event to the transaction: {process}"
-        if process.is_plain and type == "news" and key == "new" and "wake_target" not in given:
+        if process.is_plain and kind == "news" and key == "new" and "wake_target" not in given:
             woken = process.target in ("none", "lives")
             assert acted or not woken, f"the statement left a plain wake to the transaction: {process}"
         if number % 25 == 24:

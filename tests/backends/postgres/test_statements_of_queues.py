@@ -66,9 +66,7 @@ def draft(rng: random.Random, session_id: str, *, now_ms: int, payload: Any = 1)
 def batch(seq: int, session: r.SessionRow, wanted: holdfast.WorkDraft, source_key: str | None = None) -> r.BatchRow:
     """The row of a draft."""
     intent = work.check_draft("draft", msgspec.structs.replace(wanted, source_key=source_key), holdfast.Limits())
-    made = work.new_batch(
-        intent, batch_id=f"b{seq}", session_key=session.session_key, family=session.family, now_ms=7
-    )
+    made = work.new_batch(intent, batch_id=f"b{seq}", session_key=session.session_key, family=session.family, now_ms=7)
     return msgspec.structs.replace(made, enqueue_seq=seq)
 
 
@@ -106,7 +104,9 @@ def test_enqueue_at_once_says_and_stores_what_the_rule_does(twins: Twins, now_ms
         found = sessions_of(number, f"s{number}", state)
         tables.append(("sessions", found))
         if used in ("same", "other", "settled") and found:
-            kept = batch(number + 1, found[-1], draft(rng, f"s{number}", now_ms=now_ms) if used == "other" else wanted, "k")
+            kept = batch(
+                number + 1, found[-1], draft(rng, f"s{number}", now_ms=now_ms) if used == "other" else wanted, "k"
+            )
             if used == "settled":
                 kept = msgspec.structs.replace(kept, settled_state="completed", settled_at_ms=8)
             tables.append(("work", [kept]))
@@ -123,9 +123,7 @@ def test_enqueue_at_once_says_and_stores_what_the_rule_does(twins: Twins, now_ms
     twins.compare_rows(lambda: "enqueue")
 
 
-def claim_request(
-    rng: random.Random, session_id: str, seqs: list[int], *, calm: bool
-) -> tuple[str, dict[str, Any]]:
+def claim_request(rng: random.Random, session_id: str, seqs: list[int], *, calm: bool) -> tuple[str, dict[str, Any]]:
     """How w1 asks for work: the next, or exactly some."""
     asked: dict[str, Any] = {
         "owner_id": "w1",
@@ -211,7 +209,9 @@ def test_extend_claim_at_once_moves_the_end_that_the_rule_moves(twins: Twins, no
         tampering = rng.choice(("right", "right", "right", "token", "fence", "fewer", "more", "twice", "turned round"))
         named = [f"b{seq}" for seq in seqs]
         if tampering in ("fewer", "more", "twice", "turned round"):
-            named = {"fewer": named[1:], "more": [*named, "b0"], "twice": [*named, named[0]]}.get(tampering, named[::-1])
+            named = {"fewer": named[1:], "more": [*named, "b0"], "twice": [*named, named[0]]}.get(
+                tampering, named[::-1]
+            )
         claim = holdfast.WorkClaim(
             session_id,
             claim_id,

@@ -47,9 +47,8 @@ def test_a_view_gathered_at_once_is_the_view_of_a_snapshot(twins: Twins) -> None
     seen = 0
     for number in range(SITUATIONS // 6):
         turn = DrawnTurn(twins, rng, number)
-        commit = turn.commit()
         for store in twins.stores:
-            twins.outcome(store, lambda store, commit=commit: store.sessions.handle(turn.session_id).commit(commit))
+            twins.outcome(store, lambda store, turn=turn: store.sessions.handle(turn.session_id).commit(turn.commit()))
         if rng.random() < 0.15:
             twins.do(lambda store, turn=turn: store.sessions.delete(turn.session_id))
         for session_id in (turn.session_id, f"nobody{number}"):

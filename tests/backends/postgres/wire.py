@@ -60,7 +60,7 @@ class Wire:
         return found
 
     def cut(self, statement: str, when: Cut, *, for_ever: bool = False) -> None:
-        """Cut the next connection that runs the statement, or each: before it reaches the server, or after it is done."""
+        """Cut the next connection that runs the statement, or each: before the server gets it, or after it is done."""
         self._cuts[statement] = when
         if for_ever:
             self._lasting.add(statement)
