@@ -137,7 +137,7 @@ def test_a_dropped_connection_makes_room_for_the_next_waiter() -> None:
         await asyncio.sleep(0)
         await pool.discard(held)
         assert await waiting is maker.made[1]
-        assert maker.made[0].terminated
+        assert maker.made[0].closed
 
     asyncio.run(body())
 

@@ -71,7 +71,7 @@ class Measured:
 
     def forget(self) -> None:
         """Be like a process that has just started, on a warm connection."""
-        self.backend._remembered.forget()
+        self.backend._runs.remembered.forget()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.state_machine.sides import Outcome, counting_mint, first_difference
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.backends.postgres.attempts import Runs
 from holdfast.rules import leases
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -35,26 +36,34 @@ FIRST_FREE = 100_000
 """Where the sequences of both schemas go on, above every key that a situation is made with."""
 
 
-class Watched(PostgresBackend):
+class WatchedRuns(Runs):
     """Notes of each step and each view whether one statement was enough."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.acted: list[bool] = []
+    acted: list[bool]
 
-    async def _one_step(self, operation: Any, attempt: Any) -> Any:
-        answer = await super()._one_step(operation, attempt)
+    async def one_step(self, operation: Any, attempt: Any) -> Any:
+        answer = await super().one_step(operation, attempt)
         self.acted.append(answer is not None)
         return answer
 
-    async def _gathered(self, operation: Any, view: Any) -> Any:
+    async def gathered(self, operation: Any, view: Any) -> Any:
         try:
-            answer = await super()._gathered(operation, view)
+            answer = await super().gathered(operation, view)
         except holdfast.HoldfastError:
             self.acted.append(True)
             raise
         self.acted.append(answer is not None)
         return answer
+
+
+class Watched(PostgresBackend):
+    """Tells whether one statement was enough for the last call."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.acted: list[bool] = []
+        self._runs.__class__ = WatchedRuns
+        self._runs.acted = self.acted
 
     def took_one_statement(self) -> bool:
         """Whether the last call was decided at once. One that was refused for what it says itself never came here."""
@@ -63,7 +72,7 @@ class Watched(PostgresBackend):
 
     def forget(self) -> None:
         """Be like a process that has just started."""
-        self._remembered.forget()
+        self._runs.remembered.forget()
 
 
 class Plain(PostgresBackend):

@@ -1,4 +1,4 @@
-"""A PostgreSQL schema is a backend: one transaction an operation, tried again whenever it provably left no trace."""
+"""A PostgreSQL schema is a backend: an operation is tried again whenever it left no trace, or finds its own."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
+from holdfast.backends.postgres.attempts import Attempt, Runs
 from holdfast.backends.postgres.borrowed import BorrowedPostgres, Terms
 from holdfast.backends.postgres.connecting import Address
-from holdfast.backends.postgres.foresight import ClockNeeded, Foresight, Unforeseen
-from holdfast.backends.postgres.gathering import gather
-from holdfast.backends.postgres.link import Connection, Counter, Link, Values, statements_of
+from holdfast.backends.postgres.link import Connection, Values, statements_of
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.looping import LoopThread
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
-from holdfast.backends.postgres.remembered import Remembered
-from holdfast.backends.postgres.transaction import Families, PostgresTransaction
+from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
-from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, Unavailable
+from holdfast.errors import HoldfastError, InvalidRequest, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
 from holdfast.rows import ViewQuery
@@ -35,23 +33,6 @@ TRIES = {Trouble.CONTENTION: 12, Trouble.RACE: 12, Trouble.LOST: 12, Trouble.LOC
 already."""
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.002, 0.25
-
-GRACE_S = 5.0
-"""How much longer than the server's own limit we wait for its answer before we give the connection up."""
-
-
-class Attempt:
-    """How far the runs of one operation came.
-
-    `committing` says that the last run may have been applied, `again` that an earlier one may have been.
-    """
-
-    __slots__ = ("again", "committing", "repeatable")
-
-    def __init__(self, *, repeatable: bool) -> None:
-        self.repeatable = repeatable
-        self.committing = False
-        self.again = False
 
 
 class PostgresBackend:
@@ -76,14 +57,9 @@ class PostgresBackend:
         self._loop = asyncio.get_running_loop()
         self._process_id = os.getpid()
         self._texts = statements_of(options.schema)
-        self._families = Families()
-        self._remembered = Remembered(clock)
-        self._counter = Counter()
+        self._runs = Runs(connections, self._texts, options, clock, lent=address.lent is not None)
         self._waiting = AsyncWaiting()
         self._signals = Signals()
-        self._pooled = options.pooler == "transaction"
-        self._limits_each_time = self._pooled or address.lent is not None
-        self._timeout_s = options.statement_timeout_ms / 1000 + (0 if self._limits_each_time else GRACE_S)
         self._notifier = Notifier(self._send)
         self._listener = Listener(
             self._signals,
@@ -140,7 +116,7 @@ class PostgresBackend:
     @property
     def statements_run(self) -> int:
         """How many statements operations have run, beside those that begin and end transactions."""
-        return self._counter.statements
+        return self._runs.counter.statements
 
     def ddl(self) -> str:
         """The statements that make the schema."""
@@ -156,8 +132,8 @@ class PostgresBackend:
         attempt = Attempt(repeatable=repeatable)
 
         async def run() -> tuple[T, list[str]]:
-            answer = await self._one_step(operation, attempt) if one_step and not attempt.again else None
-            return await self._attempt(operation, attempt, writes=True) if answer is None else answer
+            answer = await self._runs.one_step(operation, attempt) if one_step and not attempt.again else None
+            return await self._runs.in_transaction(operation, attempt, writes=True) if answer is None else answer
 
         return await self._run(run, attempt)
 
@@ -166,8 +142,8 @@ class PostgresBackend:
         attempt = Attempt(repeatable=False)
 
         async def run() -> tuple[T, list[str]]:
-            answer = None if view is None or self._pooled else await self._gathered(operation, view)
-            return await self._attempt(operation, attempt, writes=False) if answer is None else answer
+            answer = None if view is None else await self._runs.gathered(operation, view)
+            return await self._runs.in_transaction(operation, attempt, writes=False) if answer is None else answer
 
         return await self._run(run, attempt)
 
@@ -209,151 +185,16 @@ class PostgresBackend:
                 if trouble is Trouble.LOST:
                     # The server may have gone, and every connection with it.
                     await self._connections.distrust()
-                    self._remembered.forget()
-                    self._families.forget()
+                    self._runs.forget()
                 if tried >= TRIES[trouble]:
                     raise translated(failure.cause, self._address.label) from failure.cause
             # Jitter keeps those who got into each other's way from doing it again.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # noqa: S311
             wait_s = min(wait_s * 2, RETRY_LONGEST_S)
 
-    async def _one_step(self, operation: Operation[T], attempt: Attempt) -> tuple[T, list[str]] | None:
-        """Run an operation once without a transaction; None if it needs one, and then there is no trace of it."""
-        attempt.committing = False
-        connection = await self._connections.acquire()
-        link = self._link(connection)
-        foresight = self._foresight(link, None)
-        # Behind a pooler, the two messages of one statement reach the same server only in a transaction. And a clock
-        # of a test cannot be read inside the statement: if it was moved meanwhile, the step is taken back.
-        begun = self._pooled or self._clock is not None
-        try:
-            if begun:
-                await link.control("begin_write")
-            try:
-                result = await operation(foresight)
-            except ClockNeeded:
-                [(server_ms,)] = await link.all("now_ms")
-                foresight = self._foresight(link, server_ms)
-                result = await operation(foresight)
-            if self._clock is not None and self._clock.now_ms() != foresight.given_ms:
-                foresight.done = False
-                raise Unforeseen("the clock was moved")
-            if begun:
-                await link.commit()
-        except (Unforeseen, HoldfastError) as error:
-            await self._end_step(link, begun)
-            if foresight.done or isinstance(error, DurabilityUncertain):
-                raise
-            return None
-        except DriverFailure as failure:
-            attempt.committing = foresight.proving
-            if is_in_doubt(failure.cause):
-                await self._connections.discard(connection)
-            else:
-                await self._end_step(link, begun)
-            raise
-        except BaseException:
-            await self._connections.discard(connection)
-            raise
-        await self._connections.release(connection)
-        foresight.learn()
-        return result, foresight.topics
-
-    async def _end_step(self, link: Link, begun: bool) -> None:
-        """Give the connection of a step back that wrote nothing."""
-        if begun:
-            await self._recover(link, in_doubt=False)
-        else:
-            await self._connections.release(link.connection)
-
-    def _foresight(self, link: Link, server_ms: int | None) -> Any:
-        test_ms = None if self._clock is None else self._clock.now_ms()
-        return Foresight(link, self._remembered, test_ms=test_ms, server_ms=server_ms)
-
-    async def _gathered(self, operation: Operation[T], view: ViewQuery) -> tuple[T, list[str]] | None:
-        """Run an operation that reads a view on what one statement gave; None if it needs a transaction."""
-        connection = await self._connections.acquire()
-        link = self._link(connection)
-        try:
-            gathered: Any = await gather(link, view, self._remembered)
-        except Unforeseen:
-            await self._connections.release(connection)
-            return None
-        except BaseException:
-            await self._connections.discard(connection)
-            raise
-        await self._connections.release(connection)
-        try:
-            return await operation(gathered), []
-        except Unforeseen:
-            return None
-
-    async def _attempt(self, operation: Operation[T], attempt: Attempt, *, writes: bool) -> tuple[T, list[str]]:
-        """Run an operation once: afterwards it is durable, or there is no trace of it, or the commit is in doubt."""
-        attempt.committing = False
-        connection = await self._connections.acquire()
-        link = self._link(connection)
-        try:
-            transaction = await self._begin(link, writes, again=attempt.again)
-            result = await operation(transaction)
-            attempt.committing = writes
-            await link.commit()
-        except DriverFailure as failure:
-            await self._recover(link, in_doubt=is_in_doubt(failure.cause))
-            raise
-        except Exception:
-            attempt.committing = False
-            await self._recover(link, in_doubt=False)
-            raise
-        except BaseException:
-            # Whoever was cancelled does not wait for a rollback: without its connection the server does it.
-            await self._connections.discard(connection)
-            raise
-        await self._connections.release(connection)
-        self._remember(transaction)
-        return result, transaction.topics
-
-    def _remember(self, transaction: PostgresTransaction) -> None:
-        for session, revision in transaction.seen.heads:
-            self._remembered.learn_head(session, revision)
-        for process in transaction.seen.processes:
-            self._remembered.learn_process(process)
-        for lease in transaction.seen.leases:
-            self._remembered.learn_lease(lease)
-
-    async def _begin(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
-        await link.control("begin_write" if writes else "begin_read")
-        now_ms = 0
-        if self._limits_each_time:
-            lock_ms, statement_ms = str(self._options.lock_timeout_ms), str(self._options.statement_timeout_ms)
-            [(now_ms, *_)] = await link.all("now_ms_with_limits", lock_ms, statement_ms)
-        elif self._clock is None:
-            [(now_ms,)] = await link.all("now_ms")
-        if self._clock is not None:
-            now_ms = self._clock.now_ms()
-        self._remembered.learn_clock(now_ms)
-        return PostgresTransaction(
-            link, now_ms, self._families, self._options.schema, writes=writes, again=again, clock=self._clock
-        )
-
-    async def _recover(self, link: Link, *, in_doubt: bool) -> None:
-        """Take everything back and keep the connection, or drop it with all that it did."""
-        kept = False
-        try:
-            if not in_doubt:
-                await link.control("rollback")
-                kept = True
-        except DriverFailure:
-            pass  # it is dropped below, and with it the transaction
-        finally:
-            await (self._connections.release if kept else self._connections.discard)(link.connection)
-
-    def _link(self, connection: Connection) -> Link:
-        return Link(connection, self._texts, self._timeout_s, self._counter)
-
     async def _prepare(self) -> None:
         connection = await self._connections.acquire()
-        link = self._link(connection)
+        link = self._runs.link(connection)
         try:
             await prepare(link, self._options)
         except BaseException:
@@ -384,13 +225,13 @@ class PostgresBackend:
 
     async def _send(self, payload: str) -> None:
         connection = await self._connections.acquire()
-        link = self._link(connection)
+        link = self._runs.link(connection)
         try:
-            if self._pooled:
+            if self._runs.pooled:
                 # Behind a pooler, the two messages of one statement reach the same server only in a transaction.
                 await link.control("begin_write")
             await link.all("notify", channel_of(self._options.schema), payload)
-            if self._pooled:
+            if self._runs.pooled:
                 await link.control("commit")
         except BaseException:
             await self._connections.discard(connection)
@@ -422,8 +263,8 @@ class PostgresBackend:
             self._options.schema,
             self._address.label,
             self._options.statement_timeout_ms / 1000,
-            self._counter,
-            self._families,
+            self._runs.counter,
+            self._runs.families,
             self._clock,
             self._waiting,
             self._loop,

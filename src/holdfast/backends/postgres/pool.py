@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -195,9 +195,13 @@ class Pool:
                 return
 
     async def discard(self, connection: Connection) -> None:
-        """Cut it off."""
+        """Cut it off without making anybody wait. Its place is free once it is gone, and with it what it was doing."""
+        self._see_to(self._cut_off(connection))
+
+    async def _cut_off(self, connection: Connection) -> None:
+        # Closing asks the server to stop first: a connection that only ends leaves a statement there that goes on.
+        await farewell(connection)
         self._used.pop(connection, None)
-        connection.terminate()
         self._offer_room()
 
     async def distrust(self) -> None:
@@ -209,9 +213,12 @@ class Pool:
 
     def _part_with(self, connection: Connection) -> None:
         """Say goodbye without making anybody wait."""
-        if connection.is_closed():
-            return
-        chore = asyncio.get_running_loop().create_task(farewell(connection))
+        if not connection.is_closed():
+            self._see_to(farewell(connection))
+
+    def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something while everybody goes on."""
+        chore = asyncio.get_running_loop().create_task(work)
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
 
@@ -237,9 +244,7 @@ class Pool:
                 kept.append(pooled)
         self._idle = kept
         if self.size < self._least:
-            chore = asyncio.get_running_loop().create_task(self._refill())
-            self._chores.add(chore)
-            chore.add_done_callback(self._chores.discard)
+            self._see_to(self._refill())
         if self._idle:
             self._tidy_later()
 
@@ -269,6 +274,7 @@ class LentPool:
     def __init__(self, pool: Any, options: PostgresOptions) -> None:
         self._pool = pool
         self._acquire_ms = options.acquire_timeout_ms
+        self._chores: set[asyncio.Task[None]] = set()
 
     async def acquire(self) -> Connection:
         """One of his connections."""
@@ -289,8 +295,13 @@ class LentPool:
             connection.terminate()
 
     async def discard(self, connection: Connection) -> None:
-        """Cut it off; his pool opens another one when it needs one."""
-        connection.terminate()
+        """Cut it off without making anybody wait; his pool opens another one when it needs one."""
+        chore = asyncio.get_running_loop().create_task(self._cut_off(connection))
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+
+    async def _cut_off(self, connection: Connection) -> None:
+        await farewell(connection)
         with suppress(*DRIVER_ERRORS):
             await self._pool.release(connection)
 
@@ -300,7 +311,9 @@ class LentPool:
             await self._pool.expire_connections()
 
     async def close(self) -> None:
-        """The pool is his."""
+        """The pool is his; what was lent of it is given back."""
+        if self._chores:
+            await asyncio.wait(self._chores)
 
 
 async def farewell(connection: Connection) -> None:

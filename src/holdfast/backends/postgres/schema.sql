@@ -15,6 +15,7 @@ CREATE SEQUENCE {schema}.session_keys;
 CREATE SEQUENCE {schema}.enqueue_seqs;
 CREATE SEQUENCE {schema}.subscription_sequences;
 
+-- claims counts how often work of the session was claimed, so that a claim can tell whether another one came first.
 CREATE TABLE {schema}.sessions (
     session_key bigint NOT NULL,
     session_id text COLLATE "C" NOT NULL,
@@ -33,6 +34,7 @@ CREATE TABLE {schema}.sessions (
     cwd text COLLATE "C",
     parent_session_id text COLLATE "C",
     caused_by bytea,
+    claims bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (family, session_key)
 );
 

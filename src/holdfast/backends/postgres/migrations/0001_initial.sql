@@ -28,6 +28,7 @@ CREATE TABLE {schema}.sessions (
     cwd text COLLATE "C",
     parent_session_id text COLLATE "C",
     caused_by bytea,
+    claims bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (family, session_key)
 );
 

@@ -282,16 +282,22 @@ RETURNING
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
 
--- The next batches that go together (rules.work: may_claim, claim_prefix, new_claim). Whoever else claims takes the
--- first ready batch, too: if it is another one than when the statement began, the facts must be read anew.
+-- The next batches that go together (rules.work: may_claim, claim_prefix, new_claim). Whether another owner holds a claim
+-- is read as of when the statement began: if anybody claimed in the session since then, the facts must be read anew.
 -- name: claim_at_once
 WITH place AS (
     SELECT
-        family, session_key
+        family, session_key, claims
     FROM {schema}.sessions
     WHERE session_id = $1::text
         AND deleted_at_ms IS NULL
-    FOR SHARE
+    FOR NO KEY UPDATE
+),
+before AS MATERIALIZED (
+    SELECT claims
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+        AND deleted_at_ms IS NULL
 ),
 clock AS MATERIALIZED (
     SELECT
@@ -299,6 +305,8 @@ clock AS MATERIALIZED (
         place.session_key,
         coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
     FROM place
+    JOIN before
+        ON before.claims = place.claims
 ),
 session_lease AS (
     SELECT
@@ -392,6 +400,14 @@ stamp AS MATERIALIZED (
     FROM open_queue
     WHERE $9::text[] IS NULL
         OR (SELECT array_agg(batch_id ORDER BY enqueue_seq) FROM taken) = $9::text[]
+),
+counted AS (
+    UPDATE {schema}.sessions AS session
+    SET claims = session.claims + 1
+    FROM stamp
+    WHERE session.family = stamp.family
+        AND session.session_key = stamp.session_key
+        AND stamp.first_seq IS NOT NULL
 ),
 claimed AS (
     UPDATE {schema}.work AS batch

@@ -159,7 +159,19 @@ SELECT
 FROM {schema}.work
 WHERE enqueue_seq = ANY($1::bigint[])
 
+-- Differs: the session counts its claims, so that a claim in one statement can tell whether another one came first.
 -- name: stamp_claim
+WITH counted AS (
+    UPDATE {schema}.sessions AS session
+    SET claims = session.claims + 1
+    FROM (
+        SELECT DISTINCT
+            family, session_key
+        FROM unnest($1::bigint[], $2::bigint[]) AS place (family, session_key)
+    ) AS place
+    WHERE session.family = place.family
+        AND session.session_key = place.session_key
+)
 UPDATE {schema}.work AS batch
 SET
     claim_id = $4::text,

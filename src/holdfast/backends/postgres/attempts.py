@@ -1,0 +1,211 @@
+"""An operation is run once, in one statement or in a transaction: then it is durable, left no trace, or is in doubt."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from holdfast.backends.postgres.foresight import ClockNeeded, Foresight, Unforeseen
+from holdfast.backends.postgres.gathering import gather
+from holdfast.backends.postgres.link import Connection, Counter, Link
+from holdfast.backends.postgres.pool import Connections
+from holdfast.backends.postgres.remembered import Remembered
+from holdfast.backends.postgres.transaction import Families, PostgresTransaction
+from holdfast.backends.postgres.translation import DriverFailure, is_in_doubt
+from holdfast.errors import DurabilityUncertain, HoldfastError
+from holdfast.ports import Clock, Operation
+from holdfast.records.options import PostgresOptions
+from holdfast.rows import ViewQuery
+from holdfast.statements import Statements
+
+T = TypeVar("T")
+
+GRACE_S: Final = 5.0
+"""How much longer than the server's own limit we wait for its answer before we give the connection up."""
+
+
+class Attempt:
+    """How far the runs of one operation came.
+
+    `committing` says that the last run may have been applied, `again` that an earlier one may have been.
+    """
+
+    __slots__ = ("again", "committing", "repeatable")
+
+    def __init__(self, *, repeatable: bool) -> None:
+        self.repeatable = repeatable
+        self.committing = False
+        self.again = False
+
+
+class Runs:
+    """Runs operations on connections of a pool, and remembers what they saw."""
+
+    def __init__(
+        self, connections: Connections, texts: Statements, options: PostgresOptions, clock: Clock | None, *, lent: bool
+    ) -> None:
+        self.connections = connections
+        self.families = Families()
+        self.remembered = Remembered(clock)
+        self.counter = Counter()
+        self.pooled = options.pooler == "transaction"
+        self._texts = texts
+        self._options = options
+        self._clock = clock
+        self._limits_each_time = self.pooled or lent
+        self._begin_step = texts["begin_write"] + (limits_text(options) if self._limits_each_time else "")
+        self.timeout_s = options.statement_timeout_ms / 1000 + (0 if self._limits_each_time else GRACE_S)
+
+    def forget(self) -> None:
+        """Forget everything that was seen: the server went away, and another one may have come that knows less."""
+        self.remembered.forget()
+        self.families.forget()
+
+    async def one_step(self, operation: Operation[T], attempt: Attempt) -> tuple[T, list[str]] | None:
+        """Run an operation once without a transaction; None if it needs one, and then there is no trace of it."""
+        attempt.committing = False
+        connection = await self.connections.acquire()
+        link = self.link(connection)
+        foresight = self._foresight(link, None)
+        # Behind a pooler, the two messages of one statement reach the same server only in a transaction; the limits of
+        # a connection that is not ours hold for one, too. And a clock of a test cannot be read inside the statement:
+        # if it was moved meanwhile, the step is taken back.
+        begun = self._limits_each_time or self._clock is not None
+        committing = not begun
+        try:
+            if begun:
+                await link.script(self._begin_step)
+            try:
+                result = await operation(foresight)
+            except ClockNeeded:
+                [(server_ms,)] = await link.all("now_ms")
+                foresight = self._foresight(link, server_ms)
+                result = await operation(foresight)
+            if self._clock is not None and self._clock.now_ms() != foresight.given_ms:
+                foresight.done = False
+                raise Unforeseen("the clock was moved")
+            if begun:
+                committing = True
+                await link.commit()
+        except (Unforeseen, HoldfastError) as error:
+            await self._end_step(link, begun)
+            if foresight.done or isinstance(error, DurabilityUncertain):
+                raise
+            return None
+        except DriverFailure as failure:
+            attempt.committing = foresight.proving and committing
+            if is_in_doubt(failure.cause):
+                await self.connections.discard(connection)
+            else:
+                await self._end_step(link, begun)
+            raise
+        except BaseException:
+            await self.connections.discard(connection)
+            raise
+        await self.connections.release(connection)
+        foresight.learn()
+        return result, foresight.topics
+
+    async def _end_step(self, link: Link, begun: bool) -> None:
+        """Give the connection of a step back that wrote nothing."""
+        if begun:
+            await self._recover(link, in_doubt=False)
+        else:
+            await self.connections.release(link.connection)
+
+    def _foresight(self, link: Link, server_ms: int | None) -> Any:
+        test_ms = None if self._clock is None else self._clock.now_ms()
+        return Foresight(link, self.remembered, test_ms=test_ms, server_ms=server_ms)
+
+    async def gathered(self, operation: Operation[T], view: ViewQuery) -> tuple[T, list[str]] | None:
+        """Run an operation that reads a view on what one statement gave; None if it needs a transaction."""
+        connection = await self.connections.acquire()
+        link = self.link(connection)
+        try:
+            if self.pooled:
+                await link.control("begin_read")
+            gathered: Any = await gather(link, view, self.remembered)
+            if self.pooled:
+                await link.control("commit")
+        except Unforeseen:
+            await self._end_step(link, self.pooled)
+            return None
+        except BaseException:
+            await self.connections.discard(connection)
+            raise
+        await self.connections.release(connection)
+        try:
+            return await operation(gathered), []
+        except Unforeseen:
+            return None
+
+    async def in_transaction(self, operation: Operation[T], attempt: Attempt, *, writes: bool) -> tuple[T, list[str]]:
+        """Run an operation once: afterwards it is durable, or there is no trace of it, or the commit is in doubt."""
+        attempt.committing = False
+        connection = await self.connections.acquire()
+        link = self.link(connection)
+        try:
+            transaction = await self._begin(link, writes, again=attempt.again)
+            result = await operation(transaction)
+            attempt.committing = writes
+            await link.commit()
+        except DriverFailure as failure:
+            await self._recover(link, in_doubt=is_in_doubt(failure.cause))
+            raise
+        except Exception:
+            attempt.committing = False
+            await self._recover(link, in_doubt=False)
+            raise
+        except BaseException:
+            # Whoever was cancelled does not wait for a rollback: without its connection the server does it.
+            await self.connections.discard(connection)
+            raise
+        await self.connections.release(connection)
+        self._remember(transaction)
+        return result, transaction.topics
+
+    def _remember(self, transaction: PostgresTransaction) -> None:
+        for session, revision in transaction.seen.heads:
+            self.remembered.learn_head(session, revision)
+        for process in transaction.seen.processes:
+            self.remembered.learn_process(process)
+        for lease in transaction.seen.leases:
+            self.remembered.learn_lease(lease)
+
+    async def _begin(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
+        await link.control("begin_write" if writes else "begin_read")
+        now_ms = 0
+        if self._limits_each_time:
+            lock_ms, statement_ms = str(self._options.lock_timeout_ms), str(self._options.statement_timeout_ms)
+            [(now_ms, *_)] = await link.all("now_ms_with_limits", lock_ms, statement_ms)
+        elif self._clock is None:
+            [(now_ms,)] = await link.all("now_ms")
+        if self._clock is not None:
+            now_ms = self._clock.now_ms()
+        self.remembered.learn_clock(now_ms)
+        return PostgresTransaction(
+            link, now_ms, self.families, self._options.schema, writes=writes, again=again, clock=self._clock
+        )
+
+    async def _recover(self, link: Link, *, in_doubt: bool) -> None:
+        """Take everything back and keep the connection, or drop it with all that it did."""
+        kept = False
+        try:
+            if not in_doubt:
+                await link.control("rollback")
+                kept = True
+        except DriverFailure:
+            pass  # it is dropped below, and with it the transaction
+        finally:
+            await (self.connections.release if kept else self.connections.discard)(link.connection)
+
+    def link(self, connection: Connection) -> Link:
+        """The connection with its statements and limits."""
+        return Link(connection, self._texts, self.timeout_s, self.counter)
+
+
+def limits_text(options: PostgresOptions) -> str:
+    """Gives the transaction that was just begun its limits: SET takes no parameters, but these are whole numbers."""
+    return (
+        f"; SET LOCAL lock_timeout = {int(options.lock_timeout_ms)}"
+        f"; SET LOCAL statement_timeout = {int(options.statement_timeout_ms)}"
+    )
