@@ -361,6 +361,57 @@ def test_a_cancelled_operation_leaves_no_trace_and_no_lock(open_store: Any) -> N
     store.call("save_lease", LEASE)
 
 
+ACTIVE = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND datname = $1 AND pid <> pg_backend_pid()"
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_a_statement_whose_caller_was_cancelled_ends_at_the_server_and_writes_nothing(
+    clean_postgres_url: str, lent: bool
+) -> None:
+    async def body() -> None:
+        gate = await asyncpg.connect(clean_postgres_url)
+        pool = await asyncpg.create_pool(clean_postgres_url, min_size=0, max_size=2) if lent else None
+        async with holdfast.open(clean_postgres_url if pool is None else pool) as store:
+            handle = await store.sessions.create("chat")
+            database = await gate.fetchval("SELECT current_database()")
+            async with gate.transaction():
+                await gate.execute("SELECT 1 FROM holdfast.sessions FOR UPDATE")
+                task = asyncio.ensure_future(handle.commit(holdfast.Commit(turn_id="t")))
+                while await gate.fetchval(ACTIVE, database) == 0:
+                    assert not task.done()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                async with asyncio.timeout(10):
+                    while await gate.fetchval(ACTIVE, database) > 0:
+                        await asyncio.sleep(0.01)
+            assert [entry.revision for entry in await handle.history()] == []
+            assert (await handle.commit(holdfast.Commit(turn_id="t"))).revision == 1
+        if pool is not None:
+            await pool.close()
+        await gate.close()
+
+    asyncio.run(body())
+
+
+def test_a_lent_pool_waits_for_a_lock_as_long_as_the_options_say(clean_postgres_url: str) -> None:
+    async def body() -> None:
+        gate = await asyncpg.connect(clean_postgres_url)
+        pool = await asyncpg.create_pool(clean_postgres_url, min_size=0, max_size=2)
+        options = holdfast.PostgresOptions(lock_timeout_ms=50, statement_timeout_ms=60_000)
+        async with holdfast.open(pool, options=options) as store:
+            handle = await store.sessions.create("chat")
+            async with gate.transaction():
+                await gate.execute("SELECT 1 FROM holdfast.sessions FOR UPDATE")
+                with pytest.raises(Unavailable, match="lock_timeout_ms") as refused:
+                    await handle.commit(holdfast.Commit(turn_id="t"))
+                assert refused.value.outcome == "not_applied"
+        await pool.close()
+        await gate.close()
+
+    asyncio.run(body())
+
+
 def test_closing_waits_for_what_was_accepted_and_refuses_what_comes(open_store: Any) -> None:
     store = open_store()
 

@@ -434,3 +434,44 @@ def test_a_completion_under_a_lease_and_the_lease_taken_again_never_both_succeed
         else:
             assert answers[0].status == "completed"
             assert kinds(answers[1:]) == {"AlreadyTerminal": 7}, answers
+
+
+CLAIM_THE_SECOND_EXCLUSIVELY = """
+    UPDATE holdfast.sessions SET claims = claims + 1;
+    UPDATE holdfast.work
+    SET claim_id = 'claim:2:1', claim_owner = 'other', claim_token_hash = 'hash', claim_fence = 1, claimed_at_ms = 1,
+        claim_expires_at_ms = 9000000000000000, claim_exclusive = 1
+    WHERE payloads = '[2]'
+"""
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_a_claim_that_waited_for_an_exclusive_one_of_another_batch_sees_it(field: Field, exclusive: bool) -> None:
+    for number in (1, 2):
+        draft = holdfast.WorkDraft(session_id="chat", payloads=[number], slot="exclusive")
+        field.do(lambda store, draft=draft: store.queue.enqueue(draft))
+
+    def claim(store: Store) -> Any:
+        return store.queue.claim("chat", owner_id="late", exclusive=exclusive)
+
+    assert field.race(1, [claim], CLAIM_THE_SECOND_EXCLUSIVELY) == [None]
+
+
+def test_of_eight_exclusive_claimers_one_claims_while_work_becomes_available(field: Field) -> None:
+    for number in range(ROUNDS):
+        session_id = f"chat-{number}"
+        soon_ms = int(time.time() * 1000) + 20
+        for place in range(8):
+            # What stands later in the queue is available earlier, so that claimers see another first batch each.
+            draft = holdfast.WorkDraft(session_id=session_id, payloads=[place], available_at_ms=soon_ms - place)
+            field.do(lambda store, draft=draft: store.queue.enqueue(draft))
+
+        async def claim(store: Store, session_id: str = session_id, until_ms: int = soon_ms + 20) -> Any:
+            owner = str(id(store))
+            while time.time() * 1000 < until_ms:
+                claimed = await store.queue.claim(session_id, owner_id=owner, exclusive=True, max_batches=1)
+                if claimed is not None:
+                    return claimed
+            return None
+
+        assert kinds(field.race(0, [claim] * RACERS))["WorkClaim"] == 1
