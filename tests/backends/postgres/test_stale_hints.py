@@ -253,6 +253,39 @@ def test_a_commit_on_a_head_with_the_same_number_but_another_leaf_builds_on_that
     assert [node.id for node in view.graph.nodes] == ["n1"]
 
 
+def test_a_commit_to_a_session_whose_key_another_one_got_goes_to_the_session_that_it_names(world: World) -> None:
+    """As after a failover that lost the session: its key was given away again."""
+    world.twins.run("UPDATE {schema}.sessions SET session_id = 'stranger' WHERE session_id = 'chat'")
+    assert world.act(commit(holdfast.Commit(config="mine"))).revision == 1
+    stranger = world.loop.drive(world.others[0].sessions.handle("stranger").load())
+    assert stranger is not None
+    assert (stranger.revision, stranger.config) == (1, {"v": 1})
+
+
+def test_a_handle_of_one_incarnation_never_commits_to_another_with_its_key(world: World) -> None:
+    handles = {store: store.sessions.handle("chat") for store in world.twins.stores}
+    for handle in handles.values():
+        world.loop.drive(handle.load())
+    world.twins.run("UPDATE {schema}.sessions SET incarnation = 2 WHERE session_id = 'chat'")
+    assert isinstance(world.act(lambda store: handles[store].commit(holdfast.Commit())), holdfast.SessionDeleted)
+
+
+def test_a_node_of_a_lineage_that_was_not_seen_is_a_conflict(world: World) -> None:
+    for store in world.twins.stores:
+        world.loop.drive(store.sessions.fork("chat", into="fork"))
+    world.twins.run("UPDATE {schema}.sessions SET lineage = '[]' WHERE session_id = 'fork'")
+    world.see(commit(holdfast.Commit(), "fork"))
+    world.twins.run(
+        """
+        UPDATE {schema}.sessions
+        SET lineage = convert_to('[[' || family || ',0,2]]', 'UTF8')
+        WHERE session_id = 'fork'
+        """
+    )
+    graph = holdfast.Append([holdfast.Node("n1", payload="other")])
+    assert isinstance(world.act(commit(holdfast.Commit(graph=graph), "fork")), holdfast.NodeConflict)
+
+
 # Work and leases that others took.
 
 
