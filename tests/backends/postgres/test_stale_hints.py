@@ -157,6 +157,14 @@ def test_a_commit_to_a_session_that_was_deleted_is_refused(world: World) -> None
     assert isinstance(world.act(commit(holdfast.Commit())), holdfast.SessionDeleted)
 
 
+def test_a_first_turn_of_a_session_that_was_deleted_before_it_is_refused(world: World) -> None:
+    """Without a turn there is no revision that its deletion could have taken away."""
+    for store in world.twins.stores:
+        world.loop.drive(store.sessions.create("empty"))
+    world.change(delete("empty"))
+    assert isinstance(world.act(commit(holdfast.Commit(), "empty")), holdfast.SessionDeleted)
+
+
 def test_a_commit_to_a_session_that_was_deleted_and_made_anew_is_its_first(world: World) -> None:
     world.change(delete("chat"), create("chat"))
     assert world.act(commit(holdfast.Commit(expected_revision=0))).revision == 1
@@ -274,6 +282,7 @@ def test_a_node_of_a_lineage_that_was_not_seen_is_a_conflict(world: World) -> No
     for store in world.twins.stores:
         world.loop.drive(store.sessions.fork("chat", into="fork"))
     world.twins.run("UPDATE {schema}.sessions SET lineage = '[]' WHERE session_id = 'fork'")
+    world.twins.fast.forget()
     world.see(commit(holdfast.Commit(), "fork"))
     world.twins.run(
         """
