@@ -401,6 +401,29 @@ def test_a_process_that_was_pruned_and_registered_otherwise_is_the_new_one(world
     assert world.act(complete()).status == "completed"
 
 
+def test_an_afterword_to_a_process_that_was_pruned_and_lived_again_is_judged_by_its_new_registration(
+    world: World,
+) -> None:
+    first, second = (
+        holdfast.ProcessRegistration("job", holdfast.External(), event_types=types)
+        for types in ([holdfast.EventType("afterword", after_terminal=True)], [])
+    )
+    world.see(lambda store: store.processes.register(first), complete(), append("afterword"))
+    world.clock.advance(10)
+    policy = holdfast.RetentionPolicy(terminal_processes_older_than_ms=1)
+    world.change(
+        lambda store: store.maintenance.prune(policy), lambda store: store.processes.register(second), complete()
+    )
+    assert isinstance(world.act(append("afterword")), holdfast.InvalidRequest)
+
+
+def test_an_event_of_a_process_that_was_told_to_forget_its_session_wakes_nobody(world: World) -> None:
+    world.see(register(wake_target=holdfast.Scope("chat")), append("news"))
+    world.change(lambda store: store.processes.forget_session("chat"))
+    receipt = world.act(append("news"))
+    assert (receipt.wake, receipt.batch_id) == (None, None)
+
+
 def test_a_completion_with_a_lease_that_was_taken_over_is_refused(world: World) -> None:
     [_, lease] = world.see(register(), lambda store: store.leases.claim(ON_JOB, owner_id="w1", ttl_ms=TTL_MS))
     world.clock.advance(TTL_MS)
