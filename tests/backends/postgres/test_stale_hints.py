@@ -382,6 +382,13 @@ def test_a_wake_for_a_session_that_was_deleted_carries_no_work(world: World) -> 
     assert world.act(append("news")).batch_id is None
 
 
+def test_a_wake_for_a_session_that_the_caller_names_and_that_was_deleted_carries_no_work(world: World) -> None:
+    chat = holdfast.Scope("chat")
+    world.see(register(), append("news", wake_target=chat))
+    world.change(delete("chat"))
+    assert world.act(append("news", wake_target=chat)).batch_id is None
+
+
 def test_a_process_that_was_pruned_is_unknown(world: World) -> None:
     world.see(register(), append(), complete())
     world.clock.advance(10)
