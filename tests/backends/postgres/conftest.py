@@ -84,6 +84,16 @@ def twins(postgres_url: str, clock: ManualClock, loop: EventLoop) -> Iterator[Tw
     made.close()
 
 
+@pytest.fixture(params=["the test's clock", "the server's clock"])
+def timed_twins(
+    request: pytest.FixtureRequest, postgres_url: str, clock: ManualClock, loop: EventLoop
+) -> Iterator[Twins]:
+    """The same with either clock: the server's is read inside of the statement."""
+    made = Twins(postgres_url, loop, clock if request.param == "the test's clock" else None)
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A server that may be stopped."""

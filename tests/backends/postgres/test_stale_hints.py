@@ -157,6 +157,14 @@ def test_a_commit_to_a_session_that_was_deleted_is_refused(world: World) -> None
     assert isinstance(world.act(commit(holdfast.Commit())), holdfast.SessionDeleted)
 
 
+def test_a_first_turn_of_a_session_that_was_deleted_before_it_is_refused(world: World) -> None:
+    """Without a turn there is no revision that its deletion could have taken away."""
+    for store in world.twins.stores:
+        world.loop.drive(store.sessions.create("empty"))
+    world.change(delete("empty"))
+    assert isinstance(world.act(commit(holdfast.Commit(), "empty")), holdfast.SessionDeleted)
+
+
 def test_a_commit_to_a_session_that_was_deleted_and_made_anew_is_its_first(world: World) -> None:
     world.change(delete("chat"), create("chat"))
     assert world.act(commit(holdfast.Commit(expected_revision=0))).revision == 1
@@ -253,6 +261,40 @@ def test_a_commit_on_a_head_with_the_same_number_but_another_leaf_builds_on_that
     assert [node.id for node in view.graph.nodes] == ["n1"]
 
 
+def test_a_commit_to_a_session_whose_key_another_one_got_goes_to_the_session_that_it_names(world: World) -> None:
+    """As after a failover that lost the session: its key was given away again."""
+    world.twins.run("UPDATE {schema}.sessions SET session_id = 'stranger' WHERE session_id = 'chat'")
+    assert world.act(commit(holdfast.Commit(config="mine"))).revision == 1
+    stranger = world.loop.drive(world.others[0].sessions.handle("stranger").load())
+    assert stranger is not None
+    assert (stranger.revision, stranger.config) == (1, {"v": 1})
+
+
+def test_a_handle_of_one_incarnation_never_commits_to_another_with_its_key(world: World) -> None:
+    handles = {store: store.sessions.handle("chat") for store in world.twins.stores}
+    for handle in handles.values():
+        world.loop.drive(handle.load())
+    world.twins.run("UPDATE {schema}.sessions SET incarnation = 2 WHERE session_id = 'chat'")
+    assert isinstance(world.act(lambda store: handles[store].commit(holdfast.Commit())), holdfast.SessionDeleted)
+
+
+def test_a_node_of_a_lineage_that_was_not_seen_is_a_conflict(world: World) -> None:
+    for store in world.twins.stores:
+        world.loop.drive(store.sessions.fork("chat", into="fork"))
+    world.twins.run("UPDATE {schema}.sessions SET lineage = '[]' WHERE session_id = 'fork'")
+    world.twins.fast.forget()
+    world.see(commit(holdfast.Commit(), "fork"))
+    world.twins.run(
+        """
+        UPDATE {schema}.sessions
+        SET lineage = convert_to('[[' || family || ',0,2]]', 'UTF8')
+        WHERE session_id = 'fork'
+        """
+    )
+    graph = holdfast.Append([holdfast.Node("n1", payload="other")])
+    assert isinstance(world.act(commit(holdfast.Commit(graph=graph), "fork")), holdfast.NodeConflict)
+
+
 # Work and leases that others took.
 
 
@@ -340,6 +382,13 @@ def test_a_wake_for_a_session_that_was_deleted_carries_no_work(world: World) -> 
     assert world.act(append("news")).batch_id is None
 
 
+def test_a_wake_for_a_session_that_the_caller_names_and_that_was_deleted_carries_no_work(world: World) -> None:
+    chat = holdfast.Scope("chat")
+    world.see(register(), append("news", wake_target=chat))
+    world.change(delete("chat"))
+    assert world.act(append("news", wake_target=chat)).batch_id is None
+
+
 def test_a_process_that_was_pruned_is_unknown(world: World) -> None:
     world.see(register(), append(), complete())
     world.clock.advance(10)
@@ -357,6 +406,29 @@ def test_a_process_that_was_pruned_and_registered_otherwise_is_the_new_one(world
     assert isinstance(world.act(append("news")), holdfast.InvalidRequest)
     assert world.act(append("progress")).event.sequence == 1
     assert world.act(complete()).status == "completed"
+
+
+def test_an_afterword_to_a_process_that_was_pruned_and_lived_again_is_judged_by_its_new_registration(
+    world: World,
+) -> None:
+    first, second = (
+        holdfast.ProcessRegistration("job", holdfast.External(), event_types=types)
+        for types in ([holdfast.EventType("afterword", after_terminal=True)], [])
+    )
+    world.see(lambda store: store.processes.register(first), complete(), append("afterword"))
+    world.clock.advance(10)
+    policy = holdfast.RetentionPolicy(terminal_processes_older_than_ms=1)
+    world.change(
+        lambda store: store.maintenance.prune(policy), lambda store: store.processes.register(second), complete()
+    )
+    assert isinstance(world.act(append("afterword")), holdfast.InvalidRequest)
+
+
+def test_an_event_of_a_process_that_was_told_to_forget_its_session_wakes_nobody(world: World) -> None:
+    world.see(register(wake_target=holdfast.Scope("chat")), append("news"))
+    world.change(lambda store: store.processes.forget_session("chat"))
+    receipt = world.act(append("news"))
+    assert (receipt.wake, receipt.batch_id) == (None, None)
 
 
 def test_a_completion_with_a_lease_that_was_taken_over_is_refused(world: World) -> None:

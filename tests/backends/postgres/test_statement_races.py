@@ -68,22 +68,29 @@ class Field:
     def rows(self, statement: str) -> list[Any]:
         return [tuple(row) for row in self.loop.drive(self._onlooker.fetch(statement))]
 
-    def race(self, number: int, calls: list[Call], hold: str | None = None) -> list[Any]:
-        """What each of the calls came to; in every second round they start behind a gate."""
-        return self.loop.drive(self._race(calls, hold if number % 2 else None))
+    def race(self, number: int, calls: list[Call], hold: str | None = None, *, ahead: int = 0) -> list[Any]:
+        """What each of the calls came to; in every second round they start behind a gate, some of them ahead."""
+        return self.loop.drive(self._race(calls, hold if number % 2 else None, ahead))
 
-    async def _race(self, calls: list[Call], hold: str | None) -> list[Any]:
+    async def _race(self, calls: list[Call], hold: str | None, ahead: int) -> list[Any]:
         gate = self._gate.transaction()
         if hold is not None:
             await gate.start()
             await self._gate.execute(hold)
-        racers = [asyncio.ensure_future(self._told(index, call)) for index, call in enumerate(calls)]
+        racers = [asyncio.ensure_future(self._told(index, call)) for index, call in enumerate(calls[:ahead])]
         if hold is not None:
-            deadline = time.monotonic() + PATIENCE_S
-            while await self._onlooker.fetchval(WAITING) + sum(racer.done() for racer in racers) < len(racers):
-                assert time.monotonic() < deadline, "somebody does not come to the gate"
+            await self._at_the_gate(racers)
+        racers += [asyncio.ensure_future(self._told(ahead + index, call)) for index, call in enumerate(calls[ahead:])]
+        if hold is not None:
+            await self._at_the_gate(racers)
             await gate.commit()
         return await asyncio.gather(*racers)
+
+    async def _at_the_gate(self, racers: list[asyncio.Future[Any]]) -> None:
+        """Return when everybody waits for somebody, or is done."""
+        deadline = time.monotonic() + PATIENCE_S
+        while await self._onlooker.fetchval(WAITING) + sum(racer.done() for racer in racers) < len(racers):
+            assert time.monotonic() < deadline, "somebody does not come to the gate"
 
     async def _told(self, index: int, call: Call) -> Any:
         try:
@@ -306,19 +313,24 @@ def test_a_commit_that_completes_a_claim_and_its_takeover_never_both_succeed(fie
         assert len(field.do(lambda store, session_id=session_id: store.queue.list(session_id))) == left
 
 
-def test_work_that_is_enqueued_while_its_session_is_deleted_is_refused_or_deleted_with_it(field: Field) -> None:
+@pytest.mark.parametrize("hold", [HOLD_SESSIONS, HOLD_LEASES], ids=["at its begin", "half way"])
+def test_work_that_is_enqueued_while_its_session_is_deleted_is_refused_or_deleted_with_it(
+    field: Field, hold: str
+) -> None:
     for number in range(ROUNDS):
         session_id = f"s{number}"
         field.do(commit(session_id))
+        field.do(take(holdfast.OnSession(session_id), "w1"))
         calls: list[Call] = [
-            *[enqueue(session_id, racer) for racer in range(6)],
             lambda store, session_id=session_id: store.sessions.delete(session_id),
+            *[enqueue(session_id, racer) for racer in range(6)],
             commit(session_id, enqueues=[holdfast.WorkDraft(payloads=[1])]),
         ]
-        answers = field.race(number, calls, HOLD_SESSIONS)
-        assert set(kinds(answers[:6])) <= {"WorkBatch", "SessionDeleted"}, answers
+        # Who deletes a session has deleted its work when it comes to the lease.
+        answers = field.race(number, calls, hold, ahead=1 if hold == HOLD_LEASES else 0)
+        assert set(kinds(answers[1:7])) <= {"WorkBatch", "SessionDeleted"}, answers
         assert set(kinds(answers[7:])) <= {"CommitReceipt", "SessionDeleted"}, answers
-        assert answers[6].deleted
+        assert answers[0].deleted
     assert field.rows("SELECT count(*) FROM holdfast.work") == [(0,)]
     assert field.rows("SELECT count(*) FROM holdfast.sessions WHERE deleted_at_ms IS NULL") == [(0,)]
 

@@ -70,7 +70,7 @@ def batch(seq: int, session: r.SessionRow, wanted: holdfast.WorkDraft, source_ke
     return msgspec.structs.replace(made, enqueue_seq=seq)
 
 
-def claimed(found: r.BatchRow, state: str, now_ms: int, claim_id: str | None = None) -> r.BatchRow:
+def claimed(found: r.BatchRow, state: str, now_ms: int, claim_id: str | None = None, left_ms: int = 1) -> r.BatchRow:
     """A batch in some state: an own claim is w1's and proven by `TOKEN` and fence 5."""
     if state == "free":
         return found
@@ -87,7 +87,7 @@ def claimed(found: r.BatchRow, state: str, now_ms: int, claim_id: str | None = N
         claim_token_hash=leases.hash_token(token),
         claim_fence=5,
         claimed_at_ms=9,
-        claim_expires_at_ms=now_ms if "expired" in state else now_ms + 1,
+        claim_expires_at_ms=now_ms if "expired" in state else min(now_ms + left_ms, LAST_MS),
         claim_exclusive=int(state.endswith("exclusive")),
     )
 
@@ -159,10 +159,11 @@ def test_claim_at_once_takes_the_prefix_that_the_rule_takes(twins: Twins, now_ms
         batches = []
         if found:
             tables.append(("leases", lease_row("session", str(found[-1].session_key), lease_state, now_ms)))
+            pool = (*CALM, rng.choice(("free", "own", "other", "other exclusive"))) if calm else CLAIMS
             alike = rng.random()
             for seq in seqs:
                 wanted = pattern if rng.random() < alike else draft(rng, session_id, now_ms=now_ms)
-                batches.append(claimed(batch(seq, found[-1], wanted), rng.choice(CALM if calm else CLAIMS), now_ms))
+                batches.append(claimed(batch(seq, found[-1], wanted), rng.choice(pool), now_ms))
             tables.append(("work", batches))
         method, asked = claim_request(rng, session_id, seqs, calm=calm)
         situations.append((state, lease_state, batches, session_id, method, asked))
@@ -179,8 +180,8 @@ def test_claim_at_once_takes_the_prefix_that_the_rule_takes(twins: Twins, now_ms
         if outcome.value is not None:
             taken.append(len(outcome.value.batches))
             assert acted, f"the statement left to the transaction what it may do: {situation}"
-    assert len(taken) > SITUATIONS // 4
-    assert max(taken) >= min(3, SITUATIONS // 100)
+    assert len(taken) > SITUATIONS // 10
+    assert max(taken) >= min(2, SITUATIONS // 100)
     twins.compare_rows(lambda: "claim")
 
 
@@ -200,7 +201,8 @@ def test_extend_claim_at_once_moves_the_end_that_the_rule_moves(twins: Twins, no
         lost = rng.choice(("none", "none", "none", "none", "settled", "taken over"))
         if found:
             pattern = draft(rng, session_id, now_ms=now_ms)
-            batches = [claimed(batch(seq, found[-1], pattern), held, now_ms, claim_id) for seq in seqs]
+            left_ms = rng.choice((1, 3_000))
+            batches = [claimed(batch(seq, found[-1], pattern), held, now_ms, claim_id, left_ms) for seq in seqs]
             if lost != "none":
                 batches[-1] = claimed(
                     batch(seqs[-1], found[-1], pattern), "settled" if lost == "settled" else "other", now_ms
@@ -235,5 +237,5 @@ def test_extend_claim_at_once_moves_the_end_that_the_rule_moves(twins: Twins, no
         )
         extended += outcome.error is None
         assert acted is (outcome.error is None), situation
-    assert extended > SITUATIONS // 12
+    assert extended > SITUATIONS // 30
     twins.compare_rows(lambda: "renew a claim")

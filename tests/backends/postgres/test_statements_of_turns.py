@@ -19,10 +19,11 @@ REFUSALS = {"HeadConflict", "ClaimLost", "LeaseLost", "InvalidRequest", "Unknown
 
 
 @pytest.mark.timeout(120 + SITUATIONS // 2)
-def test_commit_at_once_says_and_stores_what_the_rule_does(twins: Twins) -> None:
+def test_commit_at_once_says_and_stores_what_the_rule_does(timed_twins: Twins) -> None:
+    twins = timed_twins
     rng = twins.generator("turns")
     answers: Counter[str] = Counter()
-    for number in range(SITUATIONS):
+    for number in range(twins.situations):
         turn = DrawnTurn(twins, rng, number)
         outcome, acted = twins.both(
             lambda store, turn=turn: store.sessions.handle(turn.session_id).commit(turn.commit()), turn
@@ -34,7 +35,7 @@ def test_commit_at_once_says_and_stores_what_the_rule_does(twins: Twins) -> None
             assert acted, f"the statement left a plain turn to the transaction: {turn}"
         if number % 25 == 24:
             twins.compare_rows(lambda turn=turn: f"up to {turn}")
-    if SITUATIONS >= 300:
+    if twins.situations >= 300:
         assert REFUSALS - answers.keys() == set(), answers
         assert answers["acted"] > SITUATIONS // 3, answers
     for store in twins.stores:
