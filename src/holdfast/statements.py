@@ -81,4 +81,5 @@ def with_schema(text: str, schema: str | None, *, origin: str) -> str:
         return text
     if schema is None:
         raise ValueError(f"{origin}: the statement names a schema, but none was given")
-    return text.replace(_SCHEMA, schema)
+    # Quoted, because a word of SQL's own is a plain identifier, too.
+    return text.replace(_SCHEMA, f'"{schema}"')

@@ -46,7 +46,7 @@ def test_waiters_of_the_same_store_are_pushed_at_the_commit(
     clean_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Far longer than the test: whoever wakes was told.
-    monkeypatch.setattr(listening, "POLL_S", 60.0)
+    monkeypatch.setattr(listening, "SAFETY_POLL_S", 60.0)
 
     async def case(store: Any, connection: Any) -> None:
         waiter = asyncio.ensure_future(store.queue.wait("chat", timeout_ms=50_000))

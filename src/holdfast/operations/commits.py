@@ -24,7 +24,7 @@ async def commit(
     segments = graph.segments_of(session)
     targets = {intent.session_id: session}
     for draft in intent.enqueues:
-        target = targets.get(draft.session_id) or await tx.find_session(draft.session_id)
+        target = targets.get(draft.session_id) or await tx.find_session(draft.session_id, presence=True)
         if target is not None:
             targets[draft.session_id] = target
     facts = await tx.load_commit_facts(
@@ -49,7 +49,7 @@ async def commit(
         return session, replay
     for draft in intent.enqueues:
         if draft.session_id not in targets:
-            targets[draft.session_id] = await sessions.newest(tx, draft.session_id)
+            targets[draft.session_id] = await sessions.newest(tx, draft.session_id, presence=True)
     plan = rules.judge(
         intent,
         session,

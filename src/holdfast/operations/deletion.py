@@ -50,12 +50,13 @@ async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionRepor
     if row is None or row.deleted_at_ms is not None:
         # Grants, subscriptions and wake targets need no session to exist, and must not outlive its deletion.
         return edges, None
+    # Before its content goes: from here on nobody gives it any more.
+    hit(await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms)), "sessions", row.session_key)
     references = await _attachments(tx, row.session_key)
     usage, work, manifest = await tx.drop_session_content(row.session_key)
     for reference in references:
         await attachments.drop_if_unreferenced(tx, reference)
     await tx.drop_lease("session", str(row.session_key))
-    hit(await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms)), "sessions", row.session_key)
     tx.notify(queue_topic(session_id))
     report = msgspec.structs.replace(
         edges,

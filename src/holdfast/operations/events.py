@@ -53,7 +53,7 @@ async def append_new(
 
 async def _delivery(tx: Transaction, wake: Wake, batch_id: str) -> tuple[str | None, BatchRow | None]:
     """The batch that carries a wake, and its row if it is new; a deleted session gets nothing."""
-    session = await sessions.newest(tx, wake.target.session_id)
+    session = await sessions.newest(tx, wake.target.session_id, presence=True)
     if session.deleted_at_ms is not None:
         return None, None
     known = await tx.find_sources([(session.session_key, wake.wake_id)])

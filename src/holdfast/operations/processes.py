@@ -33,7 +33,7 @@ async def register(tx: Transaction, registered: rules.Registered) -> Process:
         return rules.process_of(rules.same_registration(registered, existing))
     row = rules.new_process(registered, now_ms=tx.now_ms)
     if registered.wake_target is not None:
-        target = await tx.find_session(registered.wake_target.session_id)
+        target = await tx.find_session(registered.wake_target.session_id, presence=True)
         row = rules.without_dead_target(row, target)
     await tx.insert_process(row)
     await triggers.note_started(tx, registered.id)

@@ -47,9 +47,9 @@ async def ensure(tx: Transaction, address: Address) -> SessionRow:
     return row
 
 
-async def newest(tx: Transaction, session_id: str) -> SessionRow:
+async def newest(tx: Transaction, session_id: str, *, presence: bool = False) -> SessionRow:
     """The newest incarnation of an id, deleted or not, made now if there never was one."""
-    row = await tx.find_session(session_id)
+    row = await tx.find_session(session_id, presence=presence)
     if row is None:
         return await tx.insert_session(rules.new_session(session_id, after=None, now_ms=tx.now_ms))
     return row

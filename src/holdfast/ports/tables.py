@@ -16,8 +16,8 @@ from holdfast.ports.verification import VerificationTables
 class SessionTables(Protocol):
     """Sessions and their revisions, usage and deletion."""
 
-    async def find_session(self, session_id: str) -> r.SessionRow | None:
-        """The newest incarnation of this id, deleted or not."""
+    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
+        """The newest incarnation of this id, deleted or not. With `presence`, all that matters is that it is there."""
         ...
 
     async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:

@@ -36,7 +36,8 @@ def wait_for(condition: Any, within_s: float = 10) -> None:
 def test_nobody_listens_until_somebody_waits_and_nobody_afterwards(
     open_store: Any, administrator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "POLL_S", 0.05)
+    for pause in ("QUIET_S", "LOOK_EVERY_S"):
+        monkeypatch.setattr(listening, pause, 0.05)
     store = open_store()
     store.write(tell)
     assert administrator.rows(LISTENERS) == []
@@ -102,6 +103,8 @@ def test_a_listener_that_was_terminated_comes_back_and_catches_up(open_store: An
 def test_a_notify_that_never_came_is_made_good_by_the_poll(open_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def silence(notifier: Notifier, payload: str) -> None: ...
 
+    for pause in ("SAFETY_POLL_S", "LOOK_EVERY_S"):
+        monkeypatch.setattr(listening, pause, 0.05)
     one, other = open_store(), open_store()
     change = one.backend.watch("topic")
     time.sleep(0.3)
@@ -130,7 +133,8 @@ def test_behind_a_pooler_waiters_poll_or_listen_past_it(
 
 
 def test_a_listener_whose_server_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "POLL_S", 0.01)
+    for pause in ("LOOK_EVERY_S", "PING_EVERY_S"):
+        monkeypatch.setattr(listening, pause, 0.01)
     monkeypatch.setattr(listening, "RETRY_FIRST_S", 0.001)
 
     class Mute:

@@ -22,6 +22,7 @@ import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.backends.postgres.attempts import Runs
+from holdfast.backends.postgres.foresight import Foresight
 from holdfast.rules import leases
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -43,9 +44,10 @@ class WatchedRuns(Runs):
 
     acted: list[bool]
 
-    async def one_step(self, operation: Any, attempt: Any) -> Any:
-        answer = await super().one_step(operation, attempt)
-        self.acted.append(answer is not None)
+    async def _step(self, kind: Any, operation: Any, attempt: Any) -> Any:
+        answer = await super()._step(kind, operation, attempt)
+        if kind is Foresight:
+            self.acted.append(answer is not None)
         return answer
 
     async def gathered(self, operation: Any, view: Any) -> Any:

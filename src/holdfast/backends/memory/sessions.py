@@ -15,7 +15,7 @@ class MemorySessions:
 
     tables: Tables
 
-    async def find_session(self, session_id: str) -> r.SessionRow | None:
+    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
         found = list(self.tables.sessions.scan(lambda row: row.session_id == session_id))
         return max(found, key=lambda row: row.incarnation, default=None)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from holdfast.backends.postgres.foresight import ClockNeeded, Foresight, Unforeseen
+from holdfast.backends.postgres.fresh import Fresh
 from holdfast.backends.postgres.gathering import gather
 from holdfast.backends.postgres.link import Connection, Counter, Link
 from holdfast.backends.postgres.pool import Connections
@@ -12,7 +13,7 @@ from holdfast.backends.postgres.remembered import Remembered
 from holdfast.backends.postgres.transaction import Families, PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, is_in_doubt
 from holdfast.errors import DurabilityUncertain, HoldfastError
-from holdfast.ports import Clock, Operation
+from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
 from holdfast.rows import ViewQuery
 from holdfast.statements import Statements
@@ -29,12 +30,26 @@ class Attempt:
     `committing` says that the last run may have been applied, `again` that an earlier one may have been.
     """
 
-    __slots__ = ("again", "committing", "repeatable")
+    __slots__ = ("again", "committing", "repeatable", "topics")
 
     def __init__(self, *, repeatable: bool) -> None:
         self.repeatable = repeatable
         self.committing = False
         self.again = False
+        self.topics: list[str] = []
+
+
+class Step:
+    """How far one step came: what it foresaw, whether it began a transaction, and whether that is being committed."""
+
+    __slots__ = ("begun", "committing", "connection", "foresight")
+
+    foresight: Foresight
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.begun = False
+        self.committing = False
 
 
 class Runs:
@@ -53,7 +68,7 @@ class Runs:
         self._clock = clock
         self._limits_each_time = self.pooled or lent
         self._begin_step = texts["begin_write"] + (limits_text(options) if self._limits_each_time else "")
-        self.timeout_s = options.statement_timeout_ms / 1000 + (0 if self._limits_each_time else GRACE_S)
+        self.timeout_s = options.statement_timeout_ms / 1000 + GRACE_S
 
     def forget(self) -> None:
         """Forget everything that was seen: the server went away, and another one may have come that knows less."""
@@ -61,49 +76,71 @@ class Runs:
         self.families.forget()
 
     async def one_step(self, operation: Operation[T], attempt: Attempt) -> tuple[T, list[str]] | None:
-        """Run an operation once without a transaction; None if it needs one, and then there is no trace of it."""
+        """Run an operation without a transaction; None if it needs one, and then there is no trace of it.
+
+        First it is decided on what is remembered, and if that does not hold, on what is read now.
+        """
+        for kind in (Foresight, Fresh):
+            answer = await self._step(kind, operation, attempt)
+            if answer is not None:
+                return answer
+        return None
+
+    async def _step(
+        self, kind: type[Foresight], operation: Operation[T], attempt: Attempt
+    ) -> tuple[T, list[str]] | None:
         attempt.committing = False
-        connection = await self.connections.acquire()
-        link = self.link(connection)
-        foresight = self._foresight(link, None)
-        # Behind a pooler, the two messages of one statement reach the same server only in a transaction; the limits of
-        # a connection that is not ours hold for one, too. And a clock of a test cannot be read inside the statement:
-        # if it was moved meanwhile, the step is taken back.
-        begun = self._limits_each_time or self._clock is not None
-        committing = not begun
+        step = Step(await self.connections.acquire())
+        link = self.link(step.connection)
         try:
-            if begun:
-                await link.script(self._begin_step)
-            try:
-                result = await operation(foresight)
-            except ClockNeeded:
-                [(server_ms,)] = await link.all("now_ms")
-                foresight = self._foresight(link, server_ms)
-                result = await operation(foresight)
-            if self._clock is not None and self._clock.now_ms() != foresight.given_ms:
-                foresight.done = False
-                raise Unforeseen("the clock was moved")
-            if begun:
-                committing = True
-                await link.commit()
+            result, foresight = await self._proceed(link, kind, operation, step)
+        except DurabilityUncertain:
+            attempt.topics = step.foresight.topics
+            await self._end_step(link, step.begun)
+            raise
         except (Unforeseen, HoldfastError) as error:
-            await self._end_step(link, begun)
-            if foresight.done or isinstance(error, DurabilityUncertain):
+            await step.foresight.take_back()
+            await self._end_step(link, step.begun)
+            if step.foresight.done or (step.foresight.tells_the_truth and isinstance(error, HoldfastError)):
                 raise
             return None
         except DriverFailure as failure:
-            attempt.committing = foresight.proving and committing
+            attempt.committing = step.foresight.proving and (step.committing or not step.begun)
             if is_in_doubt(failure.cause):
-                await self.connections.discard(connection)
+                await self.connections.discard(step.connection)
             else:
-                await self._end_step(link, begun)
+                await self._end_step(link, step.begun)
             raise
         except BaseException:
-            await self.connections.discard(connection)
+            await self.connections.discard(step.connection)
             raise
-        await self.connections.release(connection)
+        await self.connections.release(step.connection)
         foresight.learn()
         return result, foresight.topics
+
+    async def _proceed(
+        self, link: Link, kind: type[Foresight], operation: Operation[T], step: Step
+    ) -> tuple[T, Foresight]:
+        step.foresight = self._foresight(kind, link, None)
+        # Behind a pooler, the two messages of one statement reach the same server only in a transaction; the limits of
+        # a connection that is not ours hold for one, too. And a clock of a test cannot be read inside the statement:
+        # if it was moved meanwhile, the step is taken back.
+        step.begun = self._limits_each_time or self._clock is not None
+        if step.begun:
+            await link.script(self._begin_step)
+        try:
+            result = await operation(cast("Transaction", step.foresight))
+        except ClockNeeded:
+            [(server_ms,)] = await link.all("now_ms")
+            step.foresight = self._foresight(kind, link, server_ms)
+            result = await operation(cast("Transaction", step.foresight))
+        if self._clock is not None and self._clock.now_ms() != step.foresight.given_ms:
+            step.foresight.done = False
+            raise Unforeseen("the clock was moved")
+        if step.begun:
+            step.committing = True
+            await link.commit()
+        return result, step.foresight
 
     async def _end_step(self, link: Link, begun: bool) -> None:
         """Give the connection of a step back that wrote nothing."""
@@ -112,9 +149,9 @@ class Runs:
         else:
             await self.connections.release(link.connection)
 
-    def _foresight(self, link: Link, server_ms: int | None) -> Any:
+    def _foresight(self, kind: type[Foresight], link: Link, server_ms: int | None) -> Foresight:
         test_ms = None if self._clock is None else self._clock.now_ms()
-        return Foresight(link, self.remembered, test_ms=test_ms, server_ms=server_ms)
+        return kind(link, self.remembered, self.families, test_ms=test_ms, server_ms=server_ms)
 
     async def gathered(self, operation: Operation[T], view: ViewQuery) -> tuple[T, list[str]] | None:
         """Run an operation that reads a view on what one statement gave; None if it needs a transaction."""
@@ -146,7 +183,7 @@ class Runs:
         try:
             transaction = await self._begin(link, writes, again=attempt.again)
             result = await operation(transaction)
-            attempt.committing = writes
+            attempt.committing, attempt.topics = writes, transaction.topics
             await link.commit()
         except DriverFailure as failure:
             await self._recover(link, in_doubt=is_in_doubt(failure.cause))

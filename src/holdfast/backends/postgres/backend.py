@@ -20,7 +20,7 @@ from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
-from holdfast.errors import HoldfastError, InvalidRequest, StoreClosed, Unavailable
+from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
 from holdfast.rows import ViewQuery
@@ -28,9 +28,16 @@ from holdfast.waiting import AsyncWaiting, Signals
 
 T = TypeVar("T")
 
-TRIES = {Trouble.CONTENTION: 12, Trouble.RACE: 12, Trouble.LOST: 12, Trouble.LOCKED: 3, Trouble.OTHER: 1}
-"""How often an operation that left no trace is run: long enough for a server to be restarted. A wait for a lock is long
-already."""
+TRIES = {
+    Trouble.CONTENTION: 12,
+    Trouble.RACE: 12,
+    Trouble.LOST: 12,
+    Trouble.LOCKED: 3,
+    Trouble.SILENT: 2,
+    Trouble.OTHER: 1,
+}
+"""How often an operation that left no trace is run, or one that finds its own: about a second in all, with growing
+pauses. A wait for a lock or for an answer is long already."""
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.002, 0.25
 
@@ -153,6 +160,9 @@ class PostgresBackend:
         self._idle.clear()
         try:
             result, topics = await self._retried(call, attempt)
+        except DurabilityUncertain:
+            self._tell(attempt.topics)
+            raise
         except Unavailable as error:
             if attempt.again and error.outcome == "not_applied":
                 # Looking whether the first run was applied has failed.
@@ -162,11 +172,15 @@ class PostgresBackend:
             self._active -= 1
             if self._active == 0:
                 self._idle.set()
+        self._tell(topics)
+        return result
+
+    def _tell(self, topics: list[str]) -> None:
+        """Wake those who wait for a change that is stored."""
         if topics:
             digests = {digest(topic) for topic in topics}
             self._signals.publish(digests)
             self._notifier.add(digests)
-        return result
 
     async def _retried(self, call: Callable[[], Awaitable[T]], attempt: Attempt | None = None) -> T:
         """What the call gives, tried again while nothing was applied, or a second run finds what was."""
@@ -182,7 +196,7 @@ class PostgresBackend:
                     if not attempt.repeatable:
                         raise translated(failure.cause, self._address.label, "unknown") from failure.cause
                     attempt.again = True
-                if trouble is Trouble.LOST:
+                if trouble in {Trouble.LOST, Trouble.SILENT}:
                     # The server may have gone, and every connection with it.
                     await self._connections.distrust()
                     self._runs.forget()

@@ -144,6 +144,9 @@ class SnapshotTransaction(PostgresTransaction):
 
     __slots__ = ()
 
+    # A shared key would not tell that the session was changed since the snapshot.
+    PRESENCE_LOCK = "lock_session"
+
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         """Everything that a commit is judged by, true now or a serialization failure."""
         if query.with_lease:
@@ -271,7 +274,7 @@ class BorrowedPostgres(BorrowedBackend):
         match trouble_of(cause):
             case Trouble.CONTENTION | Trouble.RACE | Trouble.LOCKED:
                 return Unavailable(f"{place}: another transaction was in the way: roll yours back and run it again")
-            case Trouble.LOST:
+            case Trouble.LOST | Trouble.SILENT:
                 return Unavailable(f"{place}: the connection was lost, and your transaction with it: run it again")
             case Trouble.OTHER:
                 return translated(cause, place)

@@ -49,6 +49,11 @@ class Address:
                 "idle_in_transaction_session_timeout": str(self._options.statement_timeout_ms),
                 # Every statement is short: compiling one takes longer than running it.
                 "jit": "off",
+                # A statement of its own has no BEGIN that says so.
+                "default_transaction_isolation": "read committed",
+                "default_transaction_read_only": "off",
+                # A commit whose replication is not confirmed is told by a warning.
+                "client_min_messages": "warning",
             }
         try:
             connection = await asyncpg.connect(

@@ -16,7 +16,7 @@ import msgspec
 from holdfast import rows as r
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Head, Remembered
-from holdfast.backends.postgres.transaction.base import columns_of, fetched
+from holdfast.backends.postgres.transaction.base import Families, columns_of, fetched
 from holdfast.backends.postgres.transaction.commits import BLOB_COLUMNS, USAGE_COLUMNS, hash_of
 from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS, places_of
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, trouble_of
@@ -44,9 +44,15 @@ class Foresight:
 
     again = False
 
-    def __init__(self, link: Link, remembered: Remembered, *, test_ms: int | None, server_ms: int | None) -> None:
+    tells_the_truth = False
+    """Whether what the rule refuses is refused, because nothing was only remembered or hoped for."""
+
+    def __init__(
+        self, link: Link, remembered: Remembered, families: Families, *, test_ms: int | None, server_ms: int | None
+    ) -> None:
         self._link = link
         self._remembered = remembered
+        self._families = families
         self.given_ms = server_ms if test_ms is None else test_ms
         self._now_ms = Now(remembered.estimate_ms()) if self.given_ms is None else self.given_ms
         self._heads: dict[int, Head] = {}
@@ -55,6 +61,7 @@ class Foresight:
         self._lease: r.LeaseRow | None = None
         self._query: r.CommitQuery | None = None
         self._learned: list[Callable[[], None]] = []
+        self._claimed: tuple[str, str] | None = None
         self.proving = False
         self.done = False
         self.topics: list[str] = []
@@ -87,6 +94,11 @@ class Foresight:
         self.done = True
         return found
 
+    async def take_back(self) -> None:
+        """Give back what was claimed, when the claim cannot be handed out: its batches are damaged."""
+        if self.done and self._claimed is not None:
+            await self._link.run("give_back_at_once", *self._claimed)
+
     def learn(self) -> None:
         """Remember what was written, now that it is durable: a hint that is wrong could fit by chance one day."""
         for learn in self._learned:
@@ -98,7 +110,7 @@ class Foresight:
 
     # What is remembered, or looked at once.
 
-    async def find_session(self, session_id: str) -> r.SessionRow | None:
+    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
         head = self._remembered.sessions.get(session_id) or await self._glance(session_id)
         self._heads[head.session.session_key] = head
         return head.session
@@ -107,7 +119,9 @@ class Foresight:
         found = await self._link.all("glance_session", session_id)
         if not found:
             raise Unforeseen("a new session")
-        [sessions, heads] = found[0]
+        sessions, heads, now_ms = found[0]
+        if self.given_ms is None:
+            self._now_ms = Now(now_ms)
         head = Head(fetched(r.SessionRow, sessions[0]), fetched(r.RevisionRow, heads[0]) if heads else None)
         self._remembered.learn_head(head.session, head.revision)
         return head
@@ -153,7 +167,7 @@ class Foresight:
         return r.CommitFacts(
             head=head.revision,
             nodes=nodes,
-            hashes=_refs_of(head),
+            hashes=refs_of(head),
             batches=self._held,
             attachment_ids=frozenset(query.attachment_ids),
             lease=lease,
@@ -323,6 +337,7 @@ class Foresight:
             None if ask.lease is None else ask.lease.token_hash,
             None if ask.lease is None else ask.lease.fence,
         )
+        self._claimed = (ask.session_id, ask.token_hash) if values else None
         rows = [fetched(r.BatchRow, one) for one in values]
         if rows:
             self._learn_clock(rows[0].claimed_at_ms or 0)
@@ -430,7 +445,7 @@ def _parent_of(head: Head) -> r.NodeRow | None:
     )
 
 
-def _refs_of(head: Head) -> frozenset[str]:
+def refs_of(head: Head) -> frozenset[str]:
     """The contents that are certainly stored, because the head needs them."""
     if head.revision is None:
         return frozenset()

@@ -31,7 +31,7 @@ class Gathered:
     def __getattr__(self, name: str) -> NoReturn:
         raise Unforeseen(name)
 
-    async def find_session(self, session_id: str) -> r.SessionRow | None:
+    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
         return self.session
 
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:

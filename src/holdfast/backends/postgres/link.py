@@ -6,13 +6,16 @@ from collections.abc import Awaitable
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
+from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure, Silence
 from holdfast.errors import DurabilityUncertain, Unavailable
 from holdfast.statements import Statements, load_statements
 
 T = TypeVar("T")
 
 Values: TypeAlias = tuple[Any, ...]
+
+REPLICATION_WAIT = "SyncRepWaitForLSN"
+"""Where in the server a commit waits for its standbys: its warnings come from there, in whatever language."""
 
 STATEMENT_CACHE = 512
 """More than there are statements, so that each is prepared once for a connection."""
@@ -64,7 +67,7 @@ class Link:
         try:
             return await self.connection.fetch(self.texts[name], *bindings, timeout=self._timeout_s)
         except DRIVER_ERRORS as error:
-            raise DriverFailure(error) from error
+            raise _failure(error) from error
 
     async def run(self, name: str, *bindings: Any) -> int:
         """Run a statement that changes rows, and say how many."""
@@ -72,7 +75,7 @@ class Link:
         try:
             status = await self.connection.execute(self.texts[name], *bindings, timeout=self._timeout_s)
         except DRIVER_ERRORS as error:
-            raise DriverFailure(error) from error
+            raise _failure(error) from error
         return int(status.rpartition(" ")[2])
 
     async def control(self, name: str) -> None:
@@ -84,7 +87,7 @@ class Link:
         try:
             return await self.connection.execute(text, timeout=timeout_s or self._timeout_s)
         except DRIVER_ERRORS as error:
-            raise DriverFailure(error) from error
+            raise _failure(error) from error
 
     async def commit(self) -> None:
         """Make the transaction durable, or say that it is not."""
@@ -96,11 +99,11 @@ class Link:
         return await self._heeding(self.all(name, *bindings))
 
     async def _heeding(self, committing: Awaitable[T]) -> T:
-        """What a commit answers, unless the server warns: it does when somebody ended its wait for a standby."""
+        """What a commit answers, unless the server warns that somebody ended its wait for a standby."""
         warnings: list[object] = []
 
         def heed(_: object, message: Any) -> None:
-            if getattr(message, "severity_en", None) == "WARNING":
+            if getattr(message, "server_source_function", None) == REPLICATION_WAIT:
                 warnings.append(message)
 
         self.connection.add_log_listener(heed)
@@ -111,3 +114,8 @@ class Link:
         if warnings:
             raise DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")
         return answer
+
+
+def _failure(error: BaseException) -> DriverFailure:
+    """The driver's error; a connection on which no answer comes, not even that of the server's own limit, is silent."""
+    return DriverFailure(Silence() if isinstance(error, TimeoutError) else error)

@@ -8,6 +8,7 @@ NOTIFY; and when the connection turns out to be dead.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -17,15 +18,19 @@ from holdfast.errors import HoldfastError
 from holdfast.waiting import Signals
 
 POLL_S = 1.0
-"""The safety net: how long a change can stay unheard at worst."""
+"""How long a change can stay unheard at worst where nothing can listen."""
 
-QUIET_POLLS = 2
-"""How many polls in a row without a waiter until the connection is closed."""
+SAFETY_POLL_S = 30.0
+"""The safety net under a listener: how long a change is unheard whose writer died before it could tell."""
 
-PING_EVERY_POLLS = 5
+QUIET_S = 2.0
+"""How long the connection is kept when nobody waits any more."""
+
+PING_EVERY_S = 5.0
 PING_TIMEOUT_S = 3.0
 """A connection that died without a word is found this way."""
 
+LOOK_EVERY_S = 1.0
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 1.0
 
 Connect = Callable[[], Awaitable[Connection]]
@@ -104,14 +109,19 @@ class Listener:
         self._retry_s = RETRY_FIRST_S
         # Whatever happened before we listened.
         self._signals.publish_all()
-        polls = quiet = 0
-        while quiet < QUIET_POLLS and not lost.is_set():
+        polled_s = pinged_s = watched_s = time.monotonic()
+        while not lost.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(lost.wait(), POLL_S)
-            polls += 1
-            quiet = 0 if self._signals.watched else quiet + 1
-            self._signals.publish_all()
-            if polls % PING_EVERY_POLLS == 0 and not lost.is_set():
+                await asyncio.wait_for(lost.wait(), LOOK_EVERY_S)
+            now_s = time.monotonic()
+            watched_s = now_s if self._signals.watched else watched_s
+            if now_s - watched_s >= QUIET_S:
+                return
+            if now_s - polled_s >= SAFETY_POLL_S:
+                polled_s = now_s
+                self._signals.publish_all()
+            if now_s - pinged_s >= PING_EVERY_S and not lost.is_set():
+                pinged_s = now_s
                 await connection.fetch(self._ping, timeout=PING_TIMEOUT_S)
 
     async def close(self) -> None:

@@ -16,6 +16,8 @@ CREATE SEQUENCE {schema}.enqueue_seqs;
 CREATE SEQUENCE {schema}.subscription_sequences;
 
 -- claims counts how often work of the session was claimed, so that a claim can tell whether another one came first.
+-- dead becomes 1 with the deletion and belongs to a unique index: so a deletion changes the row's key, and whoever shares
+-- that key (FOR KEY SHARE) waits for a deletion and sees it, but not for turns.
 CREATE TABLE {schema}.sessions (
     session_key bigint NOT NULL,
     session_id text COLLATE "C" NOT NULL,
@@ -35,10 +37,11 @@ CREATE TABLE {schema}.sessions (
     parent_session_id text COLLATE "C",
     caused_by bytea,
     claims bigint NOT NULL DEFAULT 0,
+    dead bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (family, session_key)
 );
 
-CREATE UNIQUE INDEX sessions_key ON {schema}.sessions (session_key);
+CREATE UNIQUE INDEX sessions_key ON {schema}.sessions (session_key, dead);
 CREATE UNIQUE INDEX sessions_id ON {schema}.sessions (session_id, incarnation);
 CREATE INDEX sessions_owner ON {schema}.sessions (owner, session_key)
 WHERE deleted_at_ms IS NULL AND owner IS NOT NULL;

@@ -30,6 +30,7 @@ class Trouble(enum.Enum):
     LOCKED = "a row stayed locked for longer than we are willing to wait"
     RACE = "somebody else inserted the same row first"
     LOST = "the connection is gone"
+    SILENT = "the connection says nothing any more"
     OTHER = "anything that would happen again"
 
 
@@ -88,6 +89,10 @@ DAMAGE: Final = (
 """What errors say about stored data."""
 
 
+class Silence(TimeoutError):
+    """No answer came to a statement, although the server has a limit of its own for it."""
+
+
 class DriverFailure(Exception):
     """A driver's error on its way to where it is translated; operations never see a reason to catch it."""
 
@@ -106,6 +111,8 @@ def trouble_of(error: BaseException) -> Trouble:
     state = state_of(error)
     if state:
         return _BY_STATE.get(state, Trouble.LOST if state.startswith("08") else Trouble.OTHER)
+    if isinstance(error, Silence):
+        return Trouble.SILENT
     if isinstance(error, TimeoutError):
         return Trouble.OTHER
     if isinstance(error, asyncpg.InterfaceError) and "closed" not in str(error) and "terminated" not in str(error):

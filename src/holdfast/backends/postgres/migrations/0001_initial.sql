@@ -29,10 +29,11 @@ CREATE TABLE {schema}.sessions (
     parent_session_id text COLLATE "C",
     caused_by bytea,
     claims bigint NOT NULL DEFAULT 0,
+    dead bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (family, session_key)
 );
 
-CREATE UNIQUE INDEX sessions_key ON {schema}.sessions (session_key);
+CREATE UNIQUE INDEX sessions_key ON {schema}.sessions (session_key, dead);
 CREATE UNIQUE INDEX sessions_id ON {schema}.sessions (session_id, incarnation);
 CREATE INDEX sessions_owner ON {schema}.sessions (owner, session_key)
 WHERE deleted_at_ms IS NULL AND owner IS NOT NULL;

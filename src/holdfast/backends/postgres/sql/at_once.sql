@@ -3,7 +3,8 @@
 --
 -- A statement sees what was committed before it began, but it may wait for a row afterwards. So whatever it counts on is
 -- a row that it locks: PostgreSQL then looks at the newest version of that row, and drops it if it fits no longer. The
--- clock is read once, behind the first lock. Everything that is written hangs on what was locked.
+-- clock is read once, behind the locks of whatever may expire. Everything that is written hangs on what was locked.
+-- Whoever only needs a session to be there shares its key, which a turn does not mind; a deletion takes the whole row.
 
 -- A turn, decided on what is remembered of its session: the head must still be what it was. Its number alone does not
 -- say so: after a failover, another turn may have the number of one that was lost.
@@ -22,13 +23,9 @@ WITH head AS (
         AND epoch = $6::bigint
     FOR NO KEY UPDATE
 ),
-clock AS MATERIALIZED (
-    SELECT coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
-    FROM head
-),
 held AS (
-    SELECT batch.enqueue_seq
-    FROM clock
+    SELECT batch.claim_expires_at_ms AS expires_at_ms
+    FROM head
     CROSS JOIN unnest($12::bigint[], $13::text[], $14::text[], $15::bigint[]) AS claim (
         enqueue_seq, claim_id, token_hash, fence
     )
@@ -39,24 +36,22 @@ held AS (
             AND batch.claim_id = claim.claim_id
             AND batch.claim_token_hash = claim.token_hash
             AND batch.claim_fence = claim.fence
-            AND batch.claim_expires_at_ms > clock.now_ms
             AND batch.settled_state IS NULL
     FOR UPDATE OF batch
 ),
 lease AS (
-    SELECT held_lease.fence
-    FROM clock
+    SELECT held_lease.expires_at_ms
+    FROM head
     JOIN {schema}.leases AS held_lease
         ON held_lease.kind = 'session'
             AND held_lease.resource = $16::text
             AND held_lease.token_hash = $17::text
             AND held_lease.fence = $18::bigint
-            AND held_lease.expires_at_ms > clock.now_ms
     FOR SHARE OF held_lease
 ),
 attached AS (
     SELECT attachment.attachment_id
-    FROM clock
+    FROM head
     JOIN {schema}.attachments AS attachment
         ON attachment.family = $1::bigint
             AND attachment.session_key = $2::bigint
@@ -65,13 +60,21 @@ attached AS (
 ),
 targets AS (
     SELECT target.session_key
-    FROM clock
+    FROM head
     CROSS JOIN unnest($20::bigint[], $21::bigint[]) AS wanted (family, session_key)
     JOIN {schema}.sessions AS target
         ON target.family = wanted.family
             AND target.session_key = wanted.session_key
             AND target.deleted_at_ms IS NULL
-    FOR SHARE OF target
+    FOR KEY SHARE OF target
+),
+clock AS MATERIALIZED (
+    SELECT coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM head
+    WHERE (SELECT count(*) FROM held) = cardinality($12::bigint[])
+        AND ($16::text IS NULL OR EXISTS (SELECT 1 FROM lease))
+        AND (SELECT count(*) FROM attached) = cardinality($19::text[])
+        AND (SELECT count(*) FROM targets) = cardinality($21::bigint[])
 ),
 guarded AS MATERIALIZED (
     SELECT clock.now_ms
@@ -89,10 +92,8 @@ guarded AS MATERIALIZED (
                     AND body = $72::bytea
             )
         )
-        AND (SELECT count(*) FROM held) = cardinality($12::bigint[])
-        AND ($16::text IS NULL OR EXISTS (SELECT 1 FROM lease))
-        AND (SELECT count(*) FROM attached) = cardinality($19::text[])
-        AND (SELECT count(*) FROM targets) = cardinality($21::bigint[])
+        AND NOT EXISTS (SELECT 1 FROM held WHERE expires_at_ms <= clock.now_ms)
+        AND NOT EXISTS (SELECT 1 FROM lease WHERE expires_at_ms <= clock.now_ms)
         AND NOT EXISTS (
             SELECT 1
             FROM {schema}.revisions
@@ -253,7 +254,7 @@ WITH place AS (
     FROM {schema}.sessions
     WHERE session_id = $1::text
         AND deleted_at_ms IS NULL
-    FOR SHARE
+    FOR KEY SHARE
 ),
 clock AS MATERIALIZED (
     SELECT
@@ -339,11 +340,13 @@ open_queue AS MATERIALIZED (
                 AND (batch.claim_exclusive > 0 OR $6::bigint > 0)
         )
 ),
-seen AS MATERIALIZED (
-    SELECT ready.enqueue_seq
+ready AS MATERIALIZED (
+    SELECT
+        waiting.enqueue_seq, waiting.slot, waiting.delivery, waiting.merge_key
     FROM clock
     CROSS JOIN LATERAL (
-        SELECT batch.enqueue_seq
+        SELECT
+            batch.enqueue_seq, batch.slot, batch.delivery, batch.merge_key
         FROM {schema}.work AS batch
         WHERE batch.family = clock.family
             AND batch.session_key = clock.session_key
@@ -352,45 +355,41 @@ seen AS MATERIALIZED (
             AND (batch.claim_expires_at_ms IS NULL OR batch.claim_expires_at_ms <= clock.now_ms)
         ORDER BY batch.enqueue_seq
         LIMIT $5::bigint
-    ) AS ready
-),
-locked AS MATERIALIZED (
-    SELECT
-        batch.enqueue_seq, batch.batch_id, batch.slot, batch.delivery, batch.merge_key, batch.claim_fence
-    FROM open_queue
-    JOIN seen
-        ON true
-    JOIN {schema}.work AS batch
-        ON batch.family = open_queue.family
-            AND batch.session_key = open_queue.session_key
-            AND batch.enqueue_seq = seen.enqueue_seq
-            AND batch.settled_state IS NULL
-            AND (batch.claim_expires_at_ms IS NULL OR batch.claim_expires_at_ms <= open_queue.now_ms)
-    ORDER BY batch.enqueue_seq
-    FOR UPDATE OF batch
+    ) AS waiting
 ),
 ranked AS (
     SELECT
-        enqueue_seq, batch_id, claim_fence,
+        enqueue_seq,
         row_number() OVER in_order AS rank,
         first_value(delivery) OVER in_order AS first_delivery,
         first_value(slot) OVER in_order = 'join'
         AND first_value(merge_key) OVER in_order <> 'never' AS joins,
-        count(*) FILTER (
-            WHERE slot IS DISTINCT FROM 'join'
-        ) OVER in_order AS broken_slots,
+        count(*) FILTER (WHERE slot <> 'join') OVER in_order AS others,
         min(delivery) OVER in_order = max(delivery) OVER in_order
         AND min(merge_key) OVER in_order = max(merge_key) OVER in_order AS alike
-    FROM locked
+    FROM ready
     WINDOW in_order AS (ORDER BY enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+),
+wanted AS MATERIALIZED (
+    SELECT ranked.enqueue_seq
+    FROM open_queue
+    CROSS JOIN ranked
+    WHERE ($4::text <> 'active_turn_checkpoint' OR ranked.first_delivery = 'earliest_safe_boundary')
+        AND (ranked.rank = 1 OR (ranked.joins AND ranked.others = 0 AND ranked.alike))
 ),
 taken AS MATERIALIZED (
     SELECT
-        enqueue_seq, batch_id, claim_fence
-    FROM ranked
-    WHERE (SELECT count(*) FROM locked) = (SELECT count(*) FROM seen)
-        AND ($4::text <> 'active_turn_checkpoint' OR first_delivery = 'earliest_safe_boundary')
-        AND (rank = 1 OR (joins AND broken_slots = 0 AND alike))
+        batch.enqueue_seq, batch.batch_id, batch.claim_fence
+    FROM clock
+    CROSS JOIN wanted
+    JOIN {schema}.work AS batch
+        ON batch.family = clock.family
+            AND batch.session_key = clock.session_key
+            AND batch.enqueue_seq = wanted.enqueue_seq
+            AND batch.settled_state IS NULL
+            AND (batch.claim_expires_at_ms IS NULL OR batch.claim_expires_at_ms <= clock.now_ms)
+    ORDER BY batch.enqueue_seq
+    FOR UPDATE OF batch
 ),
 stamp AS MATERIALIZED (
     SELECT
@@ -398,8 +397,8 @@ stamp AS MATERIALIZED (
         (SELECT max(claim_fence) + 1 FROM taken) AS fence,
         (SELECT min(enqueue_seq) FROM taken) AS first_seq
     FROM open_queue
-    WHERE $9::text[] IS NULL
-        OR (SELECT array_agg(batch_id ORDER BY enqueue_seq) FROM taken) = $9::text[]
+    WHERE (SELECT count(*) FROM taken) = (SELECT count(*) FROM wanted)
+        AND ($9::text[] IS NULL OR (SELECT array_agg(batch_id ORDER BY enqueue_seq) FROM taken) = $9::text[])
 ),
 counted AS (
     UPDATE {schema}.sessions AS session
@@ -434,7 +433,7 @@ claimed AS (
         batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive
 )
 SELECT
-    (SELECT count(*) FROM seen) AS ready,
+    (SELECT count(*) FROM ready) AS ready,
     ARRAY(
         SELECT ROW(
             enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
@@ -454,58 +453,74 @@ WITH place AS (
     FROM {schema}.sessions
     WHERE session_id = $1::text
         AND deleted_at_ms IS NULL
-    FOR SHARE
-),
-clock AS MATERIALIZED (
-    SELECT
-        place.family,
-        place.session_key,
-        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
-    FROM place
+    FOR KEY SHARE
 ),
 held AS MATERIALIZED (
     SELECT
-        batch.enqueue_seq, clock.family, clock.session_key, clock.now_ms
-    FROM clock
+        batch.family, batch.session_key, batch.enqueue_seq, batch.claim_expires_at_ms
+    FROM place
     JOIN {schema}.work AS batch
-        ON batch.family = clock.family
-            AND batch.session_key = clock.session_key
+        ON batch.family = place.family
+            AND batch.session_key = place.session_key
             AND batch.claim_id = $3::text
             AND batch.batch_id = ANY($6::text[])
             AND batch.claim_token_hash = $4::text
             AND batch.claim_fence = $5::bigint
-            AND batch.claim_expires_at_ms > clock.now_ms
             AND batch.settled_state IS NULL
     FOR UPDATE OF batch
+),
+bearers AS (
+    SELECT count(*) AS number
+    FROM place
+    JOIN {schema}.work AS batch
+        ON batch.family = place.family
+            AND batch.session_key = place.session_key
+            AND batch.claim_id = $3::text
+            AND batch.settled_state IS NULL
+),
+clock AS MATERIALIZED (
+    SELECT coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM place
+    WHERE (SELECT count(*) FROM held) = cardinality($6::text[])
+        AND (SELECT number FROM bearers) = cardinality($6::text[])
 ),
 extended AS (
     UPDATE {schema}.work AS batch
     SET claim_expires_at_ms = greatest(
         batch.claim_expires_at_ms,
         CASE
-            WHEN held.now_ms > 9223372036854775807 - $7::bigint THEN 9223372036854775807
-            ELSE held.now_ms + $7::bigint
+            WHEN clock.now_ms > 9223372036854775807 - $7::bigint THEN 9223372036854775807
+            ELSE clock.now_ms + $7::bigint
         END
     )
-    FROM held
+    FROM clock
+    CROSS JOIN held
     WHERE batch.family = held.family
         AND batch.session_key = held.session_key
         AND batch.enqueue_seq = held.enqueue_seq
-        AND (SELECT count(*) FROM held) = cardinality($6::text[])
-        AND (
-            SELECT count(*)
-            FROM clock
-            JOIN {schema}.work AS bearer
-                ON bearer.family = clock.family
-                    AND bearer.session_key = clock.session_key
-                    AND bearer.claim_id = $3::text
-                    AND bearer.settled_state IS NULL
-        ) = cardinality($6::text[])
+        AND NOT EXISTS (SELECT 1 FROM held AS ended WHERE ended.claim_expires_at_ms <= clock.now_ms)
     RETURNING batch.claim_expires_at_ms
 )
 SELECT max(claim_expires_at_ms)
 FROM extended
 HAVING count(*) > 0
+
+-- A claim that could not be handed out is given back; its fence stays used.
+-- name: give_back_at_once
+UPDATE {schema}.work AS batch
+SET
+    claim_id = NULL,
+    claim_owner = NULL,
+    claim_token_hash = NULL,
+    claimed_at_ms = NULL,
+    claim_expires_at_ms = NULL,
+    claim_exclusive = 0
+FROM {schema}.sessions AS session
+WHERE session.session_id = $1::text
+    AND batch.family = session.family
+    AND batch.session_key = session.session_key
+    AND batch.claim_id IS NOT NULL
+    AND batch.claim_token_hash = $2::text
 
 -- A lease that is free, expired or one's own (rules.leases.claim). A lease's row goes only with its session or process,
 -- so that the fence floor cannot rise unseen.
@@ -515,7 +530,7 @@ WITH place AS (
     FROM {schema}.sessions
     WHERE session_id = $1::text
         AND deleted_at_ms IS NULL
-    FOR SHARE
+    FOR NO KEY UPDATE
 ),
 clock AS MATERIALIZED (
     SELECT
@@ -601,11 +616,22 @@ WITH place AS (
         'process', $2::text
     WHERE $2::text IS NOT NULL
 ),
+held AS MATERIALIZED (
+    SELECT
+        held_lease.kind, held_lease.resource, held_lease.expires_at_ms
+    FROM place
+    JOIN {schema}.leases AS held_lease
+        ON held_lease.kind = place.kind
+            AND held_lease.resource = place.resource
+            AND held_lease.token_hash = $4::text
+            AND held_lease.fence = $5::bigint
+    FOR NO KEY UPDATE OF held_lease
+),
 clock AS MATERIALIZED (
     SELECT
-        place.kind, place.resource,
+        held.kind, held.resource, held.expires_at_ms,
         coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
-    FROM place
+    FROM held
 )
 UPDATE {schema}.leases AS held_lease
 SET expires_at_ms = CASE
@@ -615,9 +641,7 @@ END
 FROM clock
 WHERE held_lease.kind = clock.kind
     AND held_lease.resource = clock.resource
-    AND held_lease.token_hash = $4::text
-    AND held_lease.fence = $5::bigint
-    AND held_lease.expires_at_ms > clock.now_ms
+    AND clock.expires_at_ms > clock.now_ms
 RETURNING
     held_lease.kind, held_lease.resource, held_lease.owner_id, held_lease.token_hash, held_lease.fence,
     held_lease.claimed_at_ms, held_lease.expires_at_ms
@@ -636,38 +660,38 @@ WITH process AS (
         AND ($7::bigint IS NULL OR event_count = $7::bigint)
     FOR NO KEY UPDATE
 ),
-clock AS MATERIALIZED (
-    SELECT
-        process.event_count + 1 AS sequence,
-        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
-    FROM process
-),
 lease AS (
-    SELECT held_lease.fence
-    FROM clock
+    SELECT held_lease.expires_at_ms
+    FROM process
     JOIN {schema}.leases AS held_lease
         ON held_lease.kind = 'process'
             AND held_lease.resource = $1::text
             AND held_lease.token_hash = $8::text
             AND held_lease.fence = $9::bigint
-            AND held_lease.expires_at_ms > clock.now_ms
     FOR UPDATE OF held_lease
 ),
 target AS (
     SELECT target_session.session_key
-    FROM clock
+    FROM process
     JOIN {schema}.sessions AS target_session
         ON target_session.family = $17::bigint
             AND target_session.session_key = $18::bigint
             AND target_session.deleted_at_ms IS NULL
-    FOR SHARE OF target_session
+    FOR KEY SHARE OF target_session
+),
+clock AS MATERIALIZED (
+    SELECT
+        process.event_count + 1 AS sequence,
+        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+    FROM process
+    WHERE ($8::text IS NULL OR EXISTS (SELECT 1 FROM lease))
+        AND ($18::bigint IS NULL OR EXISTS (SELECT 1 FROM target))
 ),
 guarded AS MATERIALIZED (
     SELECT
         clock.sequence, clock.now_ms
     FROM clock
-    WHERE ($8::text IS NULL OR EXISTS (SELECT 1 FROM lease))
-        AND ($18::bigint IS NULL OR EXISTS (SELECT 1 FROM target))
+    WHERE NOT EXISTS (SELECT 1 FROM lease WHERE expires_at_ms <= clock.now_ms)
         AND NOT EXISTS (
             SELECT 1
             FROM {schema}.events
@@ -757,7 +781,8 @@ SELECT
         WHERE head.family = session.family
             AND head.session_key = session.session_key
             AND head.revision = session.revision
-    )
+    ),
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM {schema}.sessions AS session
 WHERE session.session_id = $1::text
 ORDER BY session.incarnation DESC

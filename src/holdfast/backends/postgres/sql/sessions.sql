@@ -20,7 +20,25 @@ WITH locked AS (
     WHERE session_id = $1::text
     ORDER BY incarnation DESC
     LIMIT 1
-    FOR UPDATE
+    FOR NO KEY UPDATE
+)
+SELECT
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
+FROM locked
+
+-- Differs: whoever only needs the session to be there shares its key with those who change it.
+-- name: share_session
+WITH locked AS (
+    SELECT
+        session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+        deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+    ORDER BY incarnation DESC
+    LIMIT 1
+    FOR KEY SHARE
 )
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
@@ -76,7 +94,8 @@ SET
     model = $14::text,
     cwd = $15::text,
     parent_session_id = $16::text,
-    caused_by = $17::bytea
+    caused_by = $17::bytea,
+    dead = CASE WHEN $10::bigint IS NULL THEN 0 ELSE 1 END
 WHERE family = $4::bigint
     AND session_key = $1::bigint
 
@@ -139,7 +158,7 @@ SELECT session_key
 FROM {schema}.sessions
 WHERE family = $1::bigint
 ORDER BY session_key
-FOR UPDATE
+FOR NO KEY UPDATE
 
 -- One step for each family, however many sessions it has.
 -- name: list_families

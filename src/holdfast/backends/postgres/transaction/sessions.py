@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -15,8 +16,11 @@ class Sessions(Base):
 
     __slots__ = ()
 
-    async def find_session(self, session_id: str) -> r.SessionRow | None:
-        row = await self._locked(r.SessionRow, "find_session", "lock_session", session_id)
+    PRESENCE_LOCK: ClassVar = "share_session"
+
+    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
+        lock = self.PRESENCE_LOCK if presence else "lock_session"
+        row = await self._locked(r.SessionRow, "find_session", lock, session_id)
         if row is not None:
             self._families.learn([(row.session_key, row.family)])
         return row

@@ -13,7 +13,7 @@ class Sessions(Base):
 
     __slots__ = ()
 
-    async def find_session(self, session_id: str) -> r.SessionRow | None:
+    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
         """The newest incarnation of this id, deleted or not."""
         return self._one(r.SessionRow, "find_session", (session_id,))
 

@@ -1,0 +1,57 @@
+"""A turn that was not as foreseen is judged by facts just read: a refusal is true, an acceptance is proven again."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from holdfast import rows as r
+from holdfast.backends.postgres.foresight import Foresight, Unforeseen, refs_of
+from holdfast.backends.postgres.transaction import PostgresTransaction
+
+
+class Fresh(Foresight):
+    """Foresight without memory, for turns alone. Every fact is read, each at one time, and none is locked."""
+
+    _rests_on_nodes = False
+
+    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
+        if presence:
+            raise Unforeseen("work for another session")
+        head = await self._glance(session_id)
+        self._heads[head.session.session_key] = head
+        self.tells_the_truth = True
+        return head.session
+
+    async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
+        head = self._heads[query.session.session_key]
+        facts = await self._reader().load_commit_facts(query)
+        if facts.head != head.revision or facts.hashes - refs_of(head):
+            # The head moved in between, or a content may go before the statement: only a lock keeps it.
+            raise Unforeseen("facts that do not stay")
+        self._query, self._held, self._lease = query, facts.batches, facts.lease
+        known = {row.node_id for row in facts.nodes}
+        self._hoped_nodes = [node_id for node_id in query.node_ids if node_id not in known]
+        leaf_id = None if head.revision is None else head.revision.leaf_id
+        self._rests_on_nodes = not known <= {leaf_id}
+        return facts
+
+    def _reader(self) -> PostgresTransaction:
+        return PostgresTransaction(self._link, self.now_ms, self._families, "", writes=False)
+
+    async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
+        leaf_id, query = plan.revision.leaf_id, self._query
+        names_stored_leaf = query is not None and leaf_id in query.node_ids and leaf_id not in _ids_of(plan)
+        if self._rests_on_nodes or names_stored_leaf:
+            # A stored node that becomes the leaf, or stands for one that was sent again, may be hidden meanwhile.
+            raise Unforeseen("stored nodes that may be hidden")
+        await super().apply_commit(plan, now_ms)
+
+    async def _transaction_needed(self, *_: Any, **__: Any) -> NoReturn:
+        raise Unforeseen("only turns are judged by facts alone")
+
+    find_process = find_lease = find_replay = find_sources = _transaction_needed
+    enqueue_new = claim_ready = extend_claim = take_lease = extend_lease = _transaction_needed
+
+
+def _ids_of(plan: r.CommitPlan) -> set[str]:
+    return {row.node_id for row in plan.nodes}
