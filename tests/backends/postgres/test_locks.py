@@ -1,0 +1,153 @@
+"""What waits for whom: turns of two sessions never, and whatever expires while it waits is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+import holdfast
+
+WAITING = """
+    SELECT count(*)
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()
+"""
+Case = Callable[[holdfast.Store, Any, Any], Awaitable[None]]
+
+
+def run(url: str, case: Case) -> None:
+    """A store, a connection that can hold rows, and another one that looks on."""
+
+    async def body() -> None:
+        gate, onlooker = await asyncpg.connect(url), await asyncpg.connect(url)
+        try:
+            async with holdfast.open(url) as store:
+                await case(store, gate, onlooker)
+        finally:
+            await gate.close()
+            await onlooker.close()
+
+    asyncio.run(body())
+
+
+async def somebody_waits(onlooker: Any) -> None:
+    async with asyncio.timeout(10):
+        while await onlooker.fetchval(WAITING) == 0:
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("seen_before", [True, False])
+def test_a_turn_gives_work_to_a_session_whose_own_turn_is_under_way(clean_postgres_url: str, seen_before: bool) -> None:
+    async def case(store: holdfast.Store, gate: Any, _: Any) -> None:
+        await store.sessions.create("a")
+        turn = holdfast.Commit(enqueues=[holdfast.WorkDraft(session_id="a", payloads=[1])])
+        if seen_before:
+            await store.sessions.handle("b").commit(turn)
+        async with gate.transaction(), asyncio.timeout(5):
+            # As a turn of the other session holds it.
+            await gate.execute("SELECT 1 FROM holdfast.sessions WHERE session_id = 'a' FOR NO KEY UPDATE")
+            await store.sessions.handle("b").commit(turn)
+            await store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[2]))
+
+    run(clean_postgres_url, case)
+
+
+def test_work_never_slips_into_a_session_that_is_being_deleted(clean_postgres_url: str) -> None:
+    async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
+        await store.sessions.create("a")
+        async with gate.transaction():
+            await gate.execute("UPDATE holdfast.sessions SET deleted_at_ms = 1, dead = 1 WHERE session_id = 'a'")
+            task = asyncio.ensure_future(store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[1])))
+            await somebody_waits(onlooker)
+        with pytest.raises(holdfast.SessionDeleted):
+            await task
+        assert await onlooker.fetchval("SELECT count(*) FROM holdfast.work") == 0
+
+    run(clean_postgres_url, case)
+
+
+def test_a_lease_that_ends_while_its_renewal_waits_is_lost(clean_postgres_url: str) -> None:
+    async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
+        lease = await store.leases.claim(holdfast.OnSession("a"), owner_id="w", ttl_ms=400)
+        async with gate.transaction():
+            await gate.execute("SELECT 1 FROM holdfast.leases FOR UPDATE")
+            renewal = asyncio.ensure_future(store.leases.renew(lease, ttl_ms=60_000))
+            turn = asyncio.ensure_future(store.sessions.handle("a").commit(holdfast.Commit(lease=lease)))
+            await somebody_waits(onlooker)
+            await asyncio.sleep(max(0.0, lease.expires_at_ms / 1000 + 0.01 - time.time()))
+        with pytest.raises(holdfast.LeaseLost):
+            await renewal
+        with pytest.raises(holdfast.LeaseLost):
+            await turn
+
+    run(clean_postgres_url, case)
+
+
+def test_a_claim_that_ends_while_its_renewal_waits_is_lost(clean_postgres_url: str) -> None:
+    async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
+        await store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[1]))
+        claim = await store.queue.claim("a", owner_id="w", ttl_ms=400)
+        assert claim is not None
+        async with gate.transaction():
+            await gate.execute("SELECT 1 FROM holdfast.work FOR UPDATE")
+            renewal = asyncio.ensure_future(store.queue.renew(claim, ttl_ms=60_000))
+            await somebody_waits(onlooker)
+            await asyncio.sleep(max(0.0, claim.expires_at_ms / 1000 + 0.01 - time.time()))
+        with pytest.raises(holdfast.ClaimLost):
+            await renewal
+
+    run(clean_postgres_url, case)
+
+
+def test_a_claim_locks_the_batches_that_it_takes_and_no_other(clean_postgres_url: str) -> None:
+    async def case(store: holdfast.Store, gate: Any, _: Any) -> None:
+        for number in range(3):
+            await store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[number], slot="exclusive"))
+        async with gate.transaction(), asyncio.timeout(5):
+            await gate.execute("SELECT 1 FROM holdfast.work WHERE payloads = '[2]' FOR UPDATE")
+            claim = await store.queue.claim("a", owner_id="w")
+        assert claim is not None
+        assert [item.payload for batch in claim.batches for item in batch.items] == [0]
+
+    run(clean_postgres_url, case)
+
+
+def test_a_claim_of_damaged_work_leaves_it_unclaimed(clean_postgres_url: str) -> None:
+    async def case(store: holdfast.Store, gate: Any, _: Any) -> None:
+        await store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[1]))
+        await gate.execute("UPDATE holdfast.work SET payloads = 'no JSON'")
+        with pytest.raises(holdfast.Corrupt):
+            await store.queue.claim("a", owner_id="w")
+        assert await gate.fetchval("SELECT count(*) FROM holdfast.work WHERE claim_id IS NOT NULL") == 0
+
+    run(clean_postgres_url, case)
+
+
+def test_a_role_that_reads_by_default_can_still_write(clean_postgres_url: str) -> None:
+    async def case(store: holdfast.Store, gate: Any, _: Any) -> None:
+        name = await gate.fetchval("SELECT current_database()")
+        await gate.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        try:
+            async with holdfast.open(clean_postgres_url) as other:
+                await other.sessions.create("a")
+                assert (await other.sessions.handle("a").commit(holdfast.Commit())).revision == 1
+        finally:
+            await gate.execute("SET default_transaction_read_only = off")
+            await gate.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+
+    run(clean_postgres_url, case)
+
+
+@pytest.mark.parametrize("schema", ["user", "select", "order"])
+def test_a_schema_may_be_called_by_a_word_of_sql(clean_postgres_url: str, schema: str) -> None:
+    with holdfast.open_blocking(clean_postgres_url, options=holdfast.PostgresOptions(schema=schema)) as store:
+        store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[1]))
+        assert store.sessions.handle("a").commit(holdfast.Commit()).revision == 1
+        assert store.maintenance.verify().findings == ()
+    with holdfast.open_blocking(clean_postgres_url) as store:
+        assert store.sessions.open("a") is None
