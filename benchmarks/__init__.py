@@ -1,1 +1,1 @@
-"""Every number here is a ratio measured in one run: Holdfast, its peers and the floor take turns on the same machine."""
+"""A claim is a ratio measured in one run: Holdfast, its peers and the floor take turns on the same machine."""

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-        bench = Bench(quick=options.quick, rounds=rounds, peers=not options.no_peers, folder=Path(folder))
+        bench = Bench(quick=options.quick, rounds=rounds, peers=options.peers, folder=Path(folder))
         facts = machine.describe()
         try:
             for name in MODULES:
@@ -59,9 +59,13 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that everything works; judges less")
     parser.add_argument("--only", type=lambda text: set(text.upper().split(",")), help="such as S1,S3")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, quick {QUICK_ROUNDS}")
-    parser.add_argument("--no-peers", action="store_true", help="Holdfast and the floor alone")
+    parser.add_argument(
+        "--peers", action=argparse.BooleanOptionalAction, help="with or without the peers; a quick run is without"
+    )
     parser.add_argument("--out", type=Path, help="another folder for all results")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.peers = not options.quick if options.peers is None else options.peers
+    return options
 
 
 def write_results(out: Path, facts: dict[str, str], *, quick: bool) -> None:

@@ -1,4 +1,4 @@
-"""Contenders take turns, round by round, each round beginning with another of them; what is left is a table with marks."""
+"""Contenders take turns, and each round begins with another of them; what comes out is a table with marks."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from benchmarks.contender import ROOT, REQUIREMENTS
+from benchmarks.contender import REQUIREMENTS, ROOT
 
 
 def describe() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A plot is an SVG of lines with both axes named, readable on a light and on a dark page, written without any library."""
+"""A plot is an SVG of lines with both axes named, readable on any page, written without a library."""
 
 from __future__ import annotations
 

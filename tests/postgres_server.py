@@ -171,9 +171,9 @@ class Server:
         self._programs = reachable_programs(self.installation.programs, self.folder, self._user)
         self._data = self.folder / "data"
         self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
-        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
-            settings.writelines(f"{name} = {value}\n" for name, value in settings.items())
-            settings.write(f"unix_socket_directories = '{self.folder}'\n")
+        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in settings.items())
+            file.write(f"unix_socket_directories = '{self.folder}'\n")
         self.url = f"postgresql://postgres@/postgres?host={self.folder}"
         self.start()
 

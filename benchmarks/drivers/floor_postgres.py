@@ -19,9 +19,7 @@ class Floor:
         self.lanes = child.Lanes()
         self.connections: dict[str, Any] = {}
         self.first = await asyncpg.connect(url)
-        await self.first.execute(
-            "CREATE TABLE turns (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session TEXT, turn TEXT, content TEXT)"
-        )
+        await self.first.execute("CREATE TABLE turns (id BIGSERIAL PRIMARY KEY, session TEXT, turn TEXT, content TEXT)")
         fsync, synchronous = (
             await self.first.fetchval("SHOW fsync"),
             await self.first.fetchval("SHOW synchronous_commit"),

@@ -1,4 +1,4 @@
-"""OpenAI Agents' sessions: a turn appends its two messages. SQLiteSession on a file, SQLAlchemySession on PostgreSQL."""
+"""OpenAI Agents' sessions, on a file or on PostgreSQL: a turn appends its two messages and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sessions:
         self.path = path
         first = SQLiteSession("chat-0", path)
         self.sessions["chat-0"] = first
-        with first._locked_connection() as connection:  # noqa: SLF001 - the only way to ask its own connection
+        with first._locked_connection() as connection:
             (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
             (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
         return {"durable": synchronous >= 2, "journal": journal, "sqlite": sqlite3.sqlite_version}
