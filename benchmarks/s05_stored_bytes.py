@@ -14,7 +14,7 @@ from benchmarks.statistics import Spread, number
 ID, QUESTION = "S5", "Stored bytes against new content"
 MEGABYTE = 1_000_000
 STATE_BYTES, CHANGED_BYTES = 1_048_576, 10_480
-POINTS = 5
+POINTS, QUICK_POINTS = 5, 1
 
 
 def run(bench: Bench) -> Result:
@@ -84,9 +84,10 @@ def growth(bench: Bench, contender: Contender, turns: int) -> list[tuple[float, 
         running.open()
         empty = size(bench, contender) if "postgres" in location(contender) else 0
         points: list[tuple[float, float]] = []
-        for number_ in range(1, POINTS + 1):
-            running.ask("turns", sessions=1, turns=turns // POINTS)
-            points.append((number_ * turns / POINTS, (size(bench, contender) - empty) / MEGABYTE))
+        steps = bench.size(POINTS, QUICK_POINTS)
+        for step in range(1, steps + 1):
+            running.ask("turns", sessions=1, turns=turns // steps)
+            points.append((step * turns / steps, (size(bench, contender) - empty) / MEGABYTE))
         running.audit()
     finally:
         running.close()
