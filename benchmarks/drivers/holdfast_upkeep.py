@@ -12,6 +12,7 @@ from benchmarks.drivers.holdfast_turns import commit_of
 
 WRITERS = 8
 NODES = 5000
+ONLY = holdfast.Graph([holdfast.Node("only")], "only")
 
 
 class Upkeep:
@@ -29,7 +30,7 @@ class Upkeep:
                 for each in range(count)
             ]
             await session.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf=nodes[-1].id)))
-            await session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph([holdfast.Node("only")], leaf="only")))
+            await session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(ONLY)))
         return {"durable": self.store.durability == "durable"}
 
     async def writes(self, seconds: float) -> dict[str, Any]:
