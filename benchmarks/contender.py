@@ -139,6 +139,10 @@ class Running:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._listening.join()
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 # ---------------------------------------------------------------------------- the peers' environment

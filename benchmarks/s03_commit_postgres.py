@@ -45,7 +45,8 @@ def many(bench: Bench, result: Result) -> None:
     """Up to sixteen sessions."""
     turns = bench.size(640, 128)
     contenders: list[Contender] = []
-    for sessions in AT_ONCE:
+    at_once = bench.size(AT_ONCE, (1, MANY))
+    for sessions in at_once:
         floor = rows.renamed(rows.floor_postgres(bench.postgres.database()), f"{FLOOR}, {sessions}")
         ours = rows.holdfast(f"{HOLDFAST}, {sessions}", bench.postgres.database())
         contenders += [rows.asking(each, sessions=sessions, turns=turns // sessions) for each in (floor, ours)]
@@ -60,7 +61,7 @@ def many(bench: Bench, result: Result) -> None:
     result.at_least(f"{MANY} at once: >= 0.4 of the floor", against, 0.4)
     result.at_least(f"{MANY} at once: >= 2 x OpenAI SQLAlchemySession", ratio(entries, f"{HOLDFAST}, {MANY}", name), 2)
     series = {
-        label: [(float(each), entries[f"{label}, {each}"].rates.median) for each in AT_ONCE]
+        label: [(float(each), entries[f"{label}, {each}"].rates.median) for each in at_once]
         for label in (HOLDFAST, FLOOR)
     }
     result.plots["throughput-postgres.svg"] = plot.lines(

@@ -17,7 +17,7 @@ POINTS = 20
 def run(bench: Bench) -> Result:
     """A long session and a row of young ones, in stores of their own, take turns; so each pair shares its noise."""
     result = Result(ID, QUESTION)
-    turns = bench.size(10_000, 400)
+    turns = bench.size(10_000, 200)
     table = Table(
         f"p50 of a commit around turn {turns:,} and around turn 10, measured alternately",
         ("", "ms, long", "ms, young", "ratio", "statements or trips a commit, long and young"),
