@@ -59,7 +59,9 @@ def sqlite_peers(bench: Bench) -> list[Contender]:
 
 
 def postgres_peers(bench: Bench) -> list[Contender]:
-    """Peers that keep a conversation in PostgreSQL."""
+    """Peers that keep a conversation in PostgreSQL; a database takes a second to make, so none is made for nobody."""
+    if not bench.peers:
+        return []
     return [
         Contender(
             LANGGRAPH_POSTGRES,
