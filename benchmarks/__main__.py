@@ -16,7 +16,7 @@ from benchmarks.core import Bench, Result
 
 FOLDER = ROOT / "benchmarks"
 PLOTS = ROOT / "docs" / "explanation" / "performance"
-ROUNDS, QUICK_ROUNDS = 5, 3
+ROUNDS, QUICK_ROUNDS = 5, 2
 MODULES = sorted(path.stem for path in FOLDER.glob("s[0-9][0-9]_*.py"))
 
 

@@ -11,13 +11,14 @@ OWN, ONE, OURS_FUSED = "Holdfast", "Holdfast, all on one session", "Holdfast, se
 PROCRASTINATE, PGQUEUER = "procrastinate", "pgqueuer"
 FLOOR_MODULE, OUR_MODULE = "benchmarks.drivers.floor_queue", "benchmarks.drivers.holdfast_queue"
 STALE = "accepts a completion of a worker that lost its job"
-WARM = {"jobs": 50}
+WARM = {"jobs": 16}
+WARM_BATCHES = {"jobs": 50}
 
 
 def run(bench: Bench) -> Result:
     """A job that Holdfast completes is settled by a commit of its session, which is a new revision as well."""
     result = Result(ID, QUESTION)
-    jobs = bench.size(2000, 160)
+    jobs = bench.size(2000, 80)
     for workers in (1, 8):
         entries = race(bench, on_postgres(bench), "work", audit=False, warm=WARM, workers=workers, jobs=jobs)
         keep(result, entries, f"PostgreSQL, {workers} at work, {jobs:,} jobs a round")
@@ -67,7 +68,7 @@ def batches(bench: Bench, result: Result, jobs: int) -> None:
     """Fifty at a time."""
     jobs = max(jobs, 200) // 50 * 50
     chosen = [each for each in on_postgres(bench) if each.name in {FLOOR, OWN, PGQUEUER}]
-    entries = race(bench, chosen, "work", audit=False, warm=WARM, workers=1, jobs=jobs, batch=50)
+    entries = race(bench, chosen, "work", audit=False, warm=WARM_BATCHES, workers=1, jobs=jobs, batch=50)
     keep(result, entries, f"PostgreSQL, 1 at work, in batches of 50, {jobs:,} jobs a round")
 
 
