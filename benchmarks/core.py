@@ -228,6 +228,15 @@ def ratio(entries: Entries, name: str, against: str) -> Spread | None:
     return mine.rates.over(theirs.rates)
 
 
+def whole_way(entries: Entries, name: str, against: str) -> Spread | None:
+    """The same over all rounds together: for a contender that slows down, the middle round is not the whole way."""
+    mine, theirs = entries.get(name), entries.get(against)
+    if mine is None or theirs is None or mine.error or theirs.error:
+        return None
+    seconds = [sum(each["seconds"] for each in entry.rounds) for entry in (mine, theirs)]
+    return Spread((seconds[1] / seconds[0],))
+
+
 def rate_table(title: str, entries: Entries, *, floor: str = FLOOR, unit: str = "turns/s") -> Table:
     """Rates, latencies, and the ratio to the floor."""
     table = Table(title, ("", unit, "of the floor", "p50 ms", "p99 ms", "does less"))

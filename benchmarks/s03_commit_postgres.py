@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks import plot, rows
 from benchmarks.contender import Contender, Running
-from benchmarks.core import FLOOR, Bench, Result, Table, race, rate_table, ratio
+from benchmarks.core import FLOOR, Bench, Result, Table, race, rate_table, ratio, whole_way
 from benchmarks.postgres import Wire
 from benchmarks.statistics import Spread, number
 
@@ -37,7 +37,7 @@ def alone(bench: Bench, result: Result) -> None:
     result.tables.append(rate_table(f"One session, {turns * bench.rounds:,} turns", entries))
     against = ratio(entries, HOLDFAST, rows.OPENAI_POSTGRES)
     result.at_least("1 at once: >= 2 x OpenAI SQLAlchemySession", against, 2)
-    against = ratio(entries, HOLDFAST, rows.LANGGRAPH_POSTGRES)
+    against = whole_way(entries, HOLDFAST, rows.LANGGRAPH_POSTGRES)
     result.at_least(">= 20 x LangGraph `put` over 1,000 turns", against, 20, judged=not bench.quick)
 
 
