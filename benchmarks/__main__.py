@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -23,6 +24,8 @@ MODULES = sorted(path.stem for path in FOLDER.glob("s[0-9][0-9]_*.py"))
 def main(arguments: list[str]) -> int:
     """Run what was asked for; the exit code is 1 if a comparison turned out to be none."""
     options = parsed(arguments)
+    # Asked to stop, it still removes its server and its databases.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = options.out or (FOLDER / ".quick" if options.quick else FOLDER)
     plots = out if options.quick or options.out else PLOTS
     (out / "results").mkdir(parents=True, exist_ok=True)
