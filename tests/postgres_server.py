@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -162,7 +162,7 @@ def installed_in(programs: Path) -> Installation | None:
 class Server:
     """A private server in a temporary folder, reached by a socket in it."""
 
-    def __init__(self, installation: Installation | None = None) -> None:
+    def __init__(self, installation: Installation | None = None, settings: Mapping[str, str] = SETTINGS) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
         self._user = unprivileged_user()
         if self._user is not None:
@@ -171,9 +171,9 @@ class Server:
         self._programs = reachable_programs(self.installation.programs, self.folder, self._user)
         self._data = self.folder / "data"
         self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
-        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as settings:
-            settings.writelines(f"{name} = {value}\n" for name, value in SETTINGS.items())
-            settings.write(f"unix_socket_directories = '{self.folder}'\n")
+        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in settings.items())
+            file.write(f"unix_socket_directories = '{self.folder}'\n")
         self.url = f"postgresql://postgres@/postgres?host={self.folder}"
         self.start()
 

@@ -1,0 +1,1 @@
+"""Drivers that run in the project's own environment: Holdfast and the floor."""

@@ -1,0 +1,91 @@
+"""Holdfast's event logs: appends, a waiter in this process, and many waiters that nobody wakes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import holdfast
+from benchmarks import child
+
+PAYLOAD = {"percent": 50, "text": "x" * 180}
+
+
+class Events:
+    """One store; processes are registered when they are first named."""
+
+    async def open(self, url: str) -> dict[str, Any]:
+        self.store = await holdfast.open(url)
+        self.registered: set[str] = set()
+        self.after = 0
+        return {"durable": self.store.durability == "durable"}
+
+    async def register(self, name: str) -> None:
+        if name not in self.registered:
+            kinds = [holdfast.EventType("progress")]
+            await self.store.processes.register(
+                holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds)
+            )
+            self.registered.add(name)
+
+    async def append(self, writers: int, events: int) -> dict[str, Any]:
+        """Each writer appends to a process of its own."""
+        names = [f"process-{number}" for number in range(writers)]
+        for name in names:
+            await self.register(name)
+        return await child.at_once([[name] * events for name in names], self._append)
+
+    async def _append(self, name: str) -> None:
+        await self.store.events.append(name, "progress", PAYLOAD)
+
+    async def wait(self, count: int) -> list[int]:
+        """When each of `count` events was seen, on the clock that all processes of a machine share."""
+        await self.register("woken")
+        seen: list[int] = []
+        after = self.after
+        for _ in range(count):
+            event = await self.store.events.wait_for("woken", "progress", after=after, timeout_ms=30_000)
+            seen.append(time.monotonic_ns())
+            after = event.sequence
+        self.after = after
+        return seen
+
+    async def wake(self, count: int, pause_ms: float) -> list[int]:
+        """When each append was asked for."""
+        await self.register("woken")
+        asked: list[int] = []
+        for _ in range(count):
+            await asyncio.sleep(pause_ms / 1000)
+            asked.append(time.monotonic_ns())
+            await self.store.events.append("woken", "progress", PAYLOAD)
+        return asked
+
+    async def idle(self, waiters: int, seconds: float) -> float:
+        """The share of a core that waiters take while nothing happens."""
+        names = [f"idle-{number}" for number in range(waiters)]
+        for name in names:
+            await self.register(name)
+
+        async def one(name: str) -> None:
+            try:
+                await self.store.events.wait_for(name, "progress", timeout_ms=int(seconds * 1000) + 3000)
+            except holdfast.WaitTimeout:
+                return
+
+        tasks = [asyncio.create_task(one(name)) for name in names]
+        await asyncio.sleep(2)
+        before, began = time.process_time(), time.monotonic()
+        await asyncio.sleep(seconds)
+        share = (time.process_time() - before) / (time.monotonic() - began)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return share
+
+    async def shut(self) -> None:
+        await self.store.close()
+
+
+if __name__ == "__main__":
+    child.serve(Events())

@@ -1,0 +1,99 @@
+"""Who takes part where, under which name, and what each does less than a full turn."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from benchmarks.contender import Contender
+from benchmarks.core import FLOOR, Bench
+
+LANGGRAPH_SQLITE = "LangGraph SqliteSaver.put"
+LANGGRAPH_POSTGRES = "LangGraph PostgresSaver.put"
+OPENAI_SQLITE = "OpenAI SQLiteSession"
+OPENAI_POSTGRES = "OpenAI SQLAlchemySession"
+ADK = "ADK DatabaseSessionService"
+DBOS = "DBOS step"
+
+NO_CAS = "no compare-and-set, no turn id, no usage"
+MESSAGES_ONLY = f"messages only: no head, no checkpoint, {NO_CAS}"
+
+
+def floor_sqlite(bench: Bench) -> Contender:
+    """One insert with apsw."""
+    return Contender(FLOOR, "benchmarks.drivers.floor_sqlite", {"path": bench.file()}, less="one row: no guarantees")
+
+
+def floor_postgres(url: str) -> Contender:
+    """One insert with asyncpg."""
+    return Contender(FLOOR, "benchmarks.drivers.floor_postgres", {"url": url}, less="one row: no guarantees")
+
+
+def holdfast(name: str, url: str, *, blocking: bool = False) -> Contender:
+    """The full turn."""
+    return Contender(name, "benchmarks.drivers.holdfast_turns", {"url": url, "blocking": blocking})
+
+
+def sqlite_peers(bench: Bench) -> list[Contender]:
+    """Peers that keep a conversation in a SQLite file."""
+    return [
+        Contender(
+            LANGGRAPH_SQLITE, "benchmarks.peers.langgraph_sqlite", {"path": bench.file()}, peer=True, less=NO_CAS
+        ),
+        Contender(
+            OPENAI_SQLITE,
+            "benchmarks.peers.openai_session",
+            {"path": bench.file()},
+            peer=True,
+            carries=("messages",),
+            less=MESSAGES_ONLY,
+        ),
+        Contender(ADK, "benchmarks.peers.adk", {"url": f"sqlite+aiosqlite:///{bench.file()}"}, peer=True, less=NO_CAS),
+        Contender(
+            DBOS,
+            "benchmarks.peers.dbos_step",
+            {"url": f"sqlite:///{bench.file()}"},
+            peer=True,
+            less="a step's recorded output: no graph, no head, no usage",
+        ),
+    ]
+
+
+def postgres_peers(bench: Bench) -> list[Contender]:
+    """Peers that keep a conversation in PostgreSQL; a database takes a second to make, so none is made for nobody."""
+    if not bench.peers:
+        return []
+    return [
+        Contender(
+            LANGGRAPH_POSTGRES,
+            "benchmarks.peers.langgraph_postgres",
+            {"url": bench.postgres.database()},
+            peer=True,
+            less=NO_CAS,
+        ),
+        Contender(
+            OPENAI_POSTGRES,
+            "benchmarks.peers.openai_session",
+            {"url": bench.postgres.database()},
+            peer=True,
+            carries=("messages",),
+            less=MESSAGES_ONLY,
+        ),
+        Contender(ADK, "benchmarks.peers.adk", {"url": bench.postgres.database()}, peer=True, less=NO_CAS),
+        Contender(
+            DBOS,
+            "benchmarks.peers.dbos_step",
+            {"url": bench.postgres.database()},
+            peer=True,
+            less="a step's recorded output: no graph, no head, no usage",
+        ),
+    ]
+
+
+def asking(contender: Contender, **request: object) -> Contender:
+    """The same contender, asked for something of its own in each round."""
+    return dataclasses.replace(contender, request=request)
+
+
+def renamed(contender: Contender, name: str) -> Contender:
+    """The same contender under another name."""
+    return dataclasses.replace(contender, name=name)

@@ -1,0 +1,33 @@
+"""S1: how fast is a full turn commit of one session on SQLite, synchronous=FULL?"""
+
+from __future__ import annotations
+
+from benchmarks import rows
+from benchmarks.core import FLOOR, Bench, Result, race, rate_table, ratio, whole_way
+
+ID, QUESTION = "S1", "Full turn commit, one session, SQLite with WAL and synchronous=FULL"
+
+
+def run(bench: Bench) -> Result:
+    """Everybody stores the same turns, one after another."""
+    result = Result(ID, QUESTION)
+    turns = bench.size(1000, 60) // bench.rounds
+    contenders = [
+        rows.floor_sqlite(bench),
+        rows.holdfast("Holdfast, blocking", bench.file(), blocking=True),
+        rows.holdfast("Holdfast", bench.file()),
+        *rows.sqlite_peers(bench),
+    ]
+    entries = race(bench, contenders, sessions=1, turns=turns)
+    result.enter("entries", entries)
+    result.tables.append(rate_table(f"{turns * bench.rounds:,} turns of 2 KB and a 4 KB checkpoint", entries))
+    for name in ("Holdfast, blocking", "Holdfast"):
+        result.at_least(f"{name}: >= 0.5 of the floor", ratio(entries, name, FLOOR), 0.5)
+        result.at_least(
+            f"{name}: >= 10 x LangGraph `put` over 1,000 turns",
+            whole_way(entries, name, rows.LANGGRAPH_SQLITE),
+            10,
+            judged=not bench.quick,
+        )
+        result.at_least(f"{name}: not slower than OpenAI SQLiteSession", ratio(entries, name, rows.OPENAI_SQLITE), 1)
+    return result

@@ -1,0 +1,77 @@
+"""The benchmarks run: small, without peers, and nothing is said about how fast."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import child, plot, statistics, work
+from benchmarks.contender import Contender, Running, UnlikeWork
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_same_seed_gives_the_same_turn_of_the_promised_size() -> None:
+    turn = work.turn("chat-0", 7)
+    assert turn == work.turn("chat-0", 7)
+    assert turn != work.turn("chat-0", 8)
+    assert len(turn.question.encode()) + len(turn.answer.encode()) == work.PARTS["messages"]
+    assert len(turn.state.encode()) == work.PARTS["state"]
+
+
+def test_rounds_go_on_where_the_last_one_ended() -> None:
+    lanes = child.Lanes()
+    assert [[turn.number for turn in lane] for lane in lanes.next(2, 2)] == [[1, 2], [1, 2]]
+    assert [[turn.number for turn in lane] for lane in lanes.next(1, 2)] == [[3, 4]]
+    assert lanes.turns == 6
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    fast, slow = statistics.Spread((100.0, 10.0, 40.0)), statistics.Spread((50.0, 5.0, 40.0))
+    assert fast.over(slow).rounds == (2.0, 2.0, 1.0)
+    assert fast.over(slow).median == 2.0
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"), [([3, 1, 2], 0.5, 2), ([5], 0.99, 5), (list(range(1, 101)), 0.99, 99)]
+)
+def test_a_percentile_is_a_value_that_was_measured(values: list[float], share: float, expected: float) -> None:
+    assert statistics.percentile(values, share) == expected
+
+
+def test_a_plot_is_an_image_with_every_line_named() -> None:
+    series = {"one & two": [(0.0, 1.0), (10.0, 100.0)], "three": [(5.0, 0.5)]}
+    for logarithmic in (False, True):
+        drawn = plot.lines("Title", "turn", "ms", series, logarithmic=logarithmic)
+        assert drawn.startswith("<svg ")
+        assert drawn.count("<polyline") == 2
+        assert "one &amp; two" in drawn
+
+
+def test_a_contender_that_keeps_less_than_it_claims_ends_the_run(tmp_path: Path) -> None:
+    path = str(tmp_path / "floor.db")
+    running = Running(Contender("floor", "benchmarks.drivers.floor_sqlite", {"path": path}, carries=("messages",)))
+    try:
+        running.open()
+        running.ask("turns", sessions=1, turns=2)
+        with pytest.raises(UnlikeWork, match="keeps"):
+            running.audit()
+    finally:
+        running.close()
+
+
+def test_holdfast_and_the_floor_do_the_same_turns(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    questions = "S1,S2" if request.config.getoption("--no-postgres") else "S1,S2,S3,S4"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", "--only", questions, "--out", tmp_path]
+    # What a benchmark runs is run slowly enough without being watched line by line.
+    unwatched = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    done = subprocess.run(command, cwd=ROOT, env=unwatched, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    written = {path.stem[:3].upper(): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
+    assert {told["id"] for told in written.values()} == set(questions.split(","))
+    assert "Targets" in (tmp_path / "RESULTS.md").read_text()
+    sys.stdout.write(done.stdout)
