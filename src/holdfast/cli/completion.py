@@ -168,7 +168,7 @@ def completion(call: Call) -> int:
     if call.options.json:
         call.terminal.json({"shell": call.options.shell, "script": made})
     else:
-        call.terminal.line(made.rstrip())
+        call.terminal.text(made.rstrip())
     return 0
 
 

@@ -92,7 +92,7 @@ def _report(call: Call, copied: list[str], already: int, refused: list[dict[str,
         return
     call.terminal.line(f"copied {len(copied)} sessions, {already} were there already, {len(refused)} refused")
     for one in refused:
-        call.terminal.line(call.terminal.style(f"{one['session_id']}: {one['problem']}", "red"))
+        call.terminal.line((f"{one['session_id']}: {one['problem']}", "red"))
     behind = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in left.items() if count)
     if behind:
         call.terminal.line(f"not copied, because only sessions are: {behind}")

@@ -91,9 +91,9 @@ def verify(call: Call) -> int:
     counts = [(name.removeprefix("checked_"), getattr(report, name)) for name in report.__struct_fields__]
     terminal.fields((name, value) for name, value in counts if name != "findings")
     for finding in report.findings:
-        terminal.line(terminal.style(f"{finding.table} {finding.key}: {finding.problem}", "red"))
+        terminal.line((f"{finding.table} {finding.key}: {finding.problem}", "red"))
     if report.ok:
-        terminal.line(terminal.style("ok", "green"))
+        terminal.line(("ok", "green"))
     else:
         terminal.line(f"{len(report.findings)} findings: restore what is damaged from a backup")
     return 0 if report.ok else 1

@@ -8,7 +8,7 @@ import holdfast
 from holdfast.cli import files
 from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, SESSION, YES, Command, argument, whole
 from holdfast.cli.running import Call
-from holdfast.cli.terminal import gist, moment
+from holdfast.cli.terminal import Part, gist, moment
 
 MARKS = {"head": ("◆", "@"), "path": ("●", "*"), "side": ("○", "o"), "tombstone": ("✗", "x")}
 COLOURS = {"head": "green", "path": "cyan", "side": "dim", "tombstone": "red"}
@@ -91,7 +91,7 @@ def show(call: Call) -> int:
         ]
     )
     for node in view.graph.nodes if view else ():
-        call.terminal.line(f"{node.id}  {call.terminal.style(node.kind, 'dim')}  {gist(node.payload)}")
+        call.terminal.line(f"{node.id}  ", (node.kind, "dim"), f"  {gist(node.payload)}")
     return 0
 
 
@@ -162,13 +162,13 @@ def graph(call: Call) -> int:
         )
         return 0
     for line in lines:
-        mark = terminal.style(MARKS[line.mark][0 if terminal.draws else 1], COLOURS[line.mark])
-        if line.node is None:
-            text = terminal.style(f"{line.node_id}  tombstoned", "dim")
-        else:
-            text = f"{line.node_id}  {terminal.style(line.node.kind, 'dim')}  {gist(line.node.payload)}"
-        head = terminal.style("  <- head", "green") if line.node_id == leaf else ""
-        terminal.line(f"{line.rails}{mark} {text}{head}")
+        mark = (MARKS[line.mark][0 if terminal.draws else 1], COLOURS[line.mark])
+        text: list[Part] = [(f"{line.node_id}  tombstoned", "dim")]
+        if line.node is not None:
+            text = [f"{line.node_id}  ", (line.node.kind, "dim"), f"  {gist(line.node.payload)}"]
+        if line.node_id == leaf:
+            text.append(("  <- head", "green"))
+        terminal.line(line.rails, mark, " ", *text)
     terminal.line(f"{len(nodes)} nodes, {hidden} tombstoned, revision {0 if view is None else view.revision}")
     return 0
 

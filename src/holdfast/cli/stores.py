@@ -92,7 +92,7 @@ def schema(call: Call) -> int:
     if call.options.json:
         call.terminal.json({"ddl": text})
     else:
-        call.terminal.line(text.rstrip())
+        call.terminal.text(text.rstrip())
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import holdfast
 from holdfast.cli.commands import Command, argument, duration_ms
 from holdfast.cli.running import Call
-from holdfast.cli.terminal import gist, shown
+from holdfast.cli.terminal import gist
 
 MOST = 1000
 OVERLAP_MS = 10_000
@@ -79,7 +79,7 @@ def _show(call: Call, one: dict[str, Any]) -> None:
     else:
         at = time.strftime("%H:%M:%S", time.gmtime(one["at_ms"] / 1000))
         where = one.get("session_id") or one.get("process_id") or ""
-        terminal.line(f"{terminal.style(at, 'dim')} {terminal.style(one['what'], 'cyan')} {shown(where)} {one['text']}")
+        terminal.line((at, "dim"), " ", (one["what"], "cyan"), f" {where} {one['text']}")
     terminal.flush()
 
 
@@ -88,7 +88,7 @@ def _event(event: holdfast.ProcessEvent) -> dict[str, Any]:
         "what": "event",
         "at_ms": event.occurred_at_ms,
         "process_id": event.process_id,
-        "text": f"#{event.sequence} {shown(event.type)} {gist(event.payload)}",
+        "text": f"#{event.sequence} {event.type} {gist(event.payload)}",
         "event": event,
     }
 
@@ -131,7 +131,7 @@ class Turns:
                     "what": "turn",
                     "at_ms": entry.committed_at_ms,
                     "session_id": one.session_id,
-                    "text": f"revision {entry.revision} {shown(entry.turn_id or '')}".rstrip(),
+                    "text": f"revision {entry.revision} {entry.turn_id or ''}".rstrip(),
                     "revision": entry,
                 }
 

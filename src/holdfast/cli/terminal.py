@@ -6,12 +6,15 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
+Part: TypeAlias = str | tuple[str, str]
+"""A text, or a text and its style."""
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 BAR_CELLS = 24
 BAR_EVERY_S = 0.1
 CELL_CHARACTERS = 48
+CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -29,17 +32,22 @@ class Terminal:
         """Whether line-drawing characters can be written."""
         return "utf" in (self._out.encoding or "").lower()
 
-    def style(self, text: str, name: str) -> str:
-        """The text in a colour, where there are colours."""
-        return f"\x1b[{STYLES[name]}m{text}\x1b[0m" if self.coloured else text
-
     # Printing.
 
-    def line(self, text: str = "") -> None:
-        """One line of the result."""
-        print(
-            text.encode(self._out.encoding or "utf-8", "replace").decode(self._out.encoding or "utf-8"), file=self._out
-        )
+    def line(self, *parts: Part) -> None:
+        """One line of the result, from texts and texts with a style; nothing in them can steer the terminal."""
+        self.text("".join(self._styled(part) for part in parts))
+
+    def _styled(self, part: Part) -> str:
+        if isinstance(part, str):
+            return shown(part)
+        text, style = part
+        return f"\x1b[{STYLES[style]}m{shown(text)}\x1b[0m" if self.coloured else shown(text)
+
+    def text(self, text: str) -> None:
+        """Text of our own, printed as it is; what the output cannot encode is replaced."""
+        encoding = self._out.encoding or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding), file=self._out)
 
     def flush(self) -> None:
         """Let a reader see what was printed so far."""
@@ -58,20 +66,21 @@ class Terminal:
         import msgspec
 
         data = msgspec.json.encode(value)
-        self.line((data if compact else msgspec.json.format(data, indent=2)).decode())
+        # JSON escapes the first control characters and lets the others through: they stand in texts only.
+        self.text((data if compact else msgspec.json.format(data, indent=2)).decode().translate(CONTROLS))
 
     def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
         """Names and values, one a line."""
         rows = [(name, cell(value)) for name, value in pairs]
         width = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
-            self.line(f"{self.style(name.ljust(width), 'dim')}  {value}")
+            self.line((name.ljust(width), "dim"), f"  {value}")
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table whose columns are as wide as they need to be."""
         texts = [[cell(value) for value in row] for row in rows]
         widths = [max(len(text) for text in column) for column in zip(titles, *texts, strict=True)]
-        self.line(self.style(_row(titles, widths), "bold"))
+        self.line((_row(titles, widths), "bold"))
         for row in texts:
             self.line(_row(row, widths))
 
