@@ -99,3 +99,10 @@ def test_long_work_shows_a_bar_that_goes_away(file: Path, tmp_path: Path) -> Non
     assert code == 0
     assert "\r\x1b[Kcopying [" in seen
     assert seen.rstrip().splitlines()[-1].endswith("copied 31 sessions, 0 were there already, 0 refused")
+
+
+def test_long_work_of_unknown_length_shows_a_clock_that_goes_away(file: Path) -> None:
+    code, seen = on_a_terminal("verify", "--url", file, NO_COLOR="1")
+    assert code == 0
+    assert "\r\x1b[Kverifying, 0 s" in seen
+    assert seen.endswith("ok\n")

@@ -33,16 +33,15 @@ BESIDE_THE_TURN = ("attachment", "work")
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The state of a session that was exported; the same state again is not exported or copied twice."""
+    """Where the session stood that was exported."""
 
     revision: int
     node_count: int
-    changed_at_ms: int
 
 
 def name_of_state(source: Source) -> str:
     """How the id of an import's turn begins."""
-    return f"import:{source.revision}:{source.node_count}:{source.changed_at_ms}:"
+    return f"import:{source.revision}:{source.node_count}:"
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -144,16 +143,19 @@ class Tally:
 # Writing.
 
 
-def export(store: holdfast.BlockingStore, session_id: str, source: Source | None, out: IO[bytes]) -> Manifest:
+def export(store: holdfast.BlockingStore, session_id: str, out: IO[bytes]) -> Manifest:
     """Write a session as a bundle."""
     session = store.sessions.handle(session_id)
-    state = source or source_of(store, session_id)
+    view = session.load(holdfast.FullGraph())
+    state = Source(0, 0) if view is None else Source(view.revision, view.node_count)
     tally = Tally()
     with tempfile.SpooledTemporaryFile(SPOOLED_BYTES) as body:
-        for line in lines_of(store, session):
+        for line in lines_of(store, session, view):
             data = msgspec.json.encode(line) + b"\n"
             tally.add(line, data)
             body.write(data)
+        if view is None and not any(tally.counts.values()):
+            raise holdfast.UnknownSession(session_id)
         whole, turn = tally.hashes()
         manifest = Manifest(FORMAT, VERSION, session_id, state, tally.counts, whole, turn)
         out.write(msgspec.json.encode(manifest) + b"\n")
@@ -163,30 +165,14 @@ def export(store: holdfast.BlockingStore, session_id: str, source: Source | None
     return manifest
 
 
-def source_of(store: holdfast.BlockingStore, session_id: str) -> Source:
-    """The state of one session, taken before it is read: what changes meanwhile makes the next state another one."""
-    after: str | None = None
-    while True:
-        page = store.sessions.list(after=after, limit=PAGE)
-        for one in page:
-            if one.session_id == session_id:
-                return state_of(one)
-        if (after := page.next) is None:
-            raise holdfast.UnknownSession(session_id)
-
-
-def state_of(one: holdfast.SessionSummary) -> Source:
-    """The state of a listed session."""
-    return Source(one.revision, one.node_count, one.changed_at_ms)
-
-
-def lines_of(store: holdfast.BlockingStore, session: holdfast.BlockingSession) -> Iterator[Line]:
+def lines_of(
+    store: holdfast.BlockingStore, session: holdfast.BlockingSession, view: holdfast.SessionView | None
+) -> Iterator[Line]:
     """Everything of a session that is moved."""
     meta = session.meta()
     if meta is not None:
         yield MetaLine(meta)
     yield from _attachments(session)
-    view = session.load(holdfast.FullGraph())
     if view is not None:
         yield from _graph(view)
         yield from _state(view)

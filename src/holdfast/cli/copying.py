@@ -49,13 +49,16 @@ def _copy_session(source: holdfast.BlockingStore, target: holdfast.BlockingStore
 
     from holdfast.cli import bundle, restoring
 
-    state = bundle.state_of(one)
+    there = restoring.imported_as(target, one.session_id)
+    state = bundle.name_of_state(bundle.Source(one.revision, one.node_count))
+    if there is not None and there.startswith(state) and not _has_more(source, target, one.session_id):
+        return False
     with tempfile.SpooledTemporaryFile(bundle.SPOOLED_BYTES) as file:
-        there = restoring.imported_as(target, one.session_id)
-        same = there is not None and there.startswith(bundle.name_of_state(state))
-        if same and not _has_more(source, target, one.session_id):
+        try:
+            bundle.export(source, one.session_id, file)
+        except holdfast.UnknownSession:
+            # A lease or work that is settled made it, and nothing is left to copy.
             return False
-        bundle.export(source, one.session_id, state, file)
         file.seek(0)
         read = bundle.Bundle(file)
         if there is not None and there != read.manifest.turn_id:
@@ -66,24 +69,19 @@ def _copy_session(source: holdfast.BlockingStore, target: holdfast.BlockingStore
 
 
 def _has_more(source: holdfast.BlockingStore, target: holdfast.BlockingStore, session_id: str) -> bool:
-    """Whether there is what comes and goes without a new state of its session: work, and attachments."""
+    """Whether there is what comes and goes without a new state of its session: metadata, work, and attachments."""
     from holdfast.cli.restoring import has_attachment
 
-    if store_has_work(source, session_id):
+    here, there = source.sessions.handle(session_id), target.sessions.handle(session_id)
+    if here.meta() != there.meta() or source.queue.list(session_id, limit=1).items:
         return True
     after: str | None = None
-    there = target.sessions.handle(session_id)
     while True:
-        page = source.sessions.handle(session_id).attachments.list(after=after, limit=PAGE)
+        page = here.attachments.list(after=after, limit=PAGE)
         if not all(has_attachment(there, ref.id) for ref in page):
             return True
         if (after := page.next) is None:
             return False
-
-
-def store_has_work(store: holdfast.BlockingStore, session_id: str) -> bool:
-    """Whether a session has unsettled work."""
-    return bool(store.queue.list(session_id, limit=1).items)
 
 
 def _report(call: Call, copied: list[str], already: int, refused: list[dict[str, str]], left: dict[str, int]) -> None:

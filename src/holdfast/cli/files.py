@@ -24,7 +24,7 @@ def export(call: Call) -> int:
         raise Misused("the session and JSON do not go into one stream: add --output FILE")
     with call.store() as store:
         if given.output == "-":
-            bundle.export(store, given.session, None, sys.stdout.buffer)
+            bundle.export(store, given.session, sys.stdout.buffer)
             return 0
         target = Path(given.output)
         if target.exists():
@@ -36,7 +36,7 @@ def export(call: Call) -> int:
                 packed: Any = file
                 if target.suffix == ".gz":
                     packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
-                manifest = bundle.export(store, given.session, None, packed)
+                manifest = bundle.export(store, given.session, packed)
                 if packed is not file:
                     packed.close()
             unfinished.replace(target)

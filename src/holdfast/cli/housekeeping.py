@@ -14,7 +14,8 @@ def collect(call: Call) -> int:
     """What nobody reaches, deleted."""
     with call.store() as store:
         call.confirm("Delete blobs and nodes that nobody reaches?")
-        report = store.maintenance.collect_garbage()
+        with call.terminal.waiting("collecting garbage"):
+            report = store.maintenance.collect_garbage()
     show_report(call, report)
     return 0
 
@@ -24,7 +25,8 @@ def vacuum(call: Call) -> int:
     session_id: str | None = call.options.session
     with call.store() as store:
         call.confirm("Take the content out of tombstoned nodes? It does not come back")
-        report = store.maintenance.vacuum(session_id)
+        with call.terminal.waiting("vacuuming"):
+            report = store.maintenance.vacuum(session_id)
     show_report(call, report)
     return 0
 
@@ -81,7 +83,7 @@ def _rows(report: holdfast.PruneReport) -> int:
 def verify(call: Call) -> int:
     """Everything read, and what is wrong."""
     terminal = call.terminal
-    with call.store() as store:
+    with call.store() as store, terminal.waiting("verifying"):
         report = store.maintenance.verify()
     if call.options.json:
         import msgspec

@@ -20,6 +20,7 @@ from holdfast.cli.bundle import (
     NodeLine,
     WorkLine,
 )
+from holdfast.cli.queue import batches_of
 from holdfast.cli.running import Refused
 
 CHUNK_NODES = 500
@@ -31,11 +32,10 @@ class Restored(NamedTuple):
 
     session_id: str
     outcome: Literal["imported", "already_there"]
-    revision: int
 
 
 class Parts:
-    """What was read and is not stored yet."""
+    """What was read and is not stored yet, and whether anything was stored that was not there before."""
 
     def __init__(self) -> None:
         self.nodes: list[holdfast.Node] = []
@@ -44,7 +44,8 @@ class Parts:
         self.components: dict[str, holdfast.Component] = {}
         self.refs: dict[str, str] = {}
         self.frames: list[holdfast.AgentFrame] = []
-        self.added = 0
+        self.queued: set[str | None] | None = None
+        self.changed = False
 
 
 def restore(
@@ -65,20 +66,17 @@ def restore(
     if there is None:
         _refuse_another(session, bundle)
     parts = Parts()
-    revision = 0
     for line in bundle.lines():
         if isinstance(line, NodeLine) and line.hidden:
             parts.hidden.append(line.node.id)
         # What the turn holds is there if the turn is; what stands beside it may be missing.
         if not again or isinstance(line, AttachmentLine | WorkLine):
-            revision = _take(store, session, line, parts, manifest.turn_id) or revision
+            _take(store, session, line, parts, manifest.turn_id)
         step(1)
     _flush(session, parts)
-    _commit_refs(session, parts.committed)
+    _commit_refs(session, parts)
     _hide(session, parts.hidden)
-    view = session.load(holdfast.ActivePath(last=0))
-    known = again or (revision == 0 and parts.added == 0 and manifest.counts["node"] > 0)
-    return Restored(session_id, "already_there" if known else "imported", 0 if view is None else view.revision)
+    return Restored(session_id, "imported" if parts.changed else "already_there")
 
 
 def imported_as(store: holdfast.BlockingStore, session_id: str) -> str | None:
@@ -96,10 +94,13 @@ def _take(
     line: Line,
     parts: Parts,
     turn_id: str,
-) -> int | None:
+) -> None:
     match line:
         case MetaLine(meta):
-            session.save_meta(msgspec.structs.replace(meta, session_id=session.session_id))
+            ours = msgspec.structs.replace(meta, session_id=session.session_id)
+            if session.meta() != ours:
+                session.save_meta(ours)
+                parts.changed = True
         case AttachmentLine():
             _put(session, line, parts)
         case NodeLine(node):
@@ -113,10 +114,17 @@ def _take(
             parts.frames.append(msgspec.structs.replace(frame, execution_state_ref=None))
         case HeadLine():
             _flush(session, parts)
-            return _commit(session, line, parts, turn_id)
+            _commit(session, line, parts, turn_id)
         case WorkLine(draft):
-            store.queue.enqueue(msgspec.structs.replace(draft, session_id=session.session_id))
-    return None
+            _enqueue(store, msgspec.structs.replace(draft, session_id=session.session_id), parts)
+
+
+def _enqueue(store: holdfast.BlockingStore, draft: holdfast.WorkDraft, parts: Parts) -> None:
+    if parts.queued is None:
+        parts.queued = {batch.source_key for batch in batches_of(store, draft.session_id or "")}
+    if draft.source_key not in parts.queued:
+        # What was settled here meanwhile is remembered by its key, and is not enqueued again.
+        parts.changed |= store.queue.enqueue(draft).state == "pending"
 
 
 def _refuse_another(session: holdfast.BlockingSession, bundle: Bundle) -> None:
@@ -145,6 +153,7 @@ def _put(session: holdfast.BlockingSession, line: AttachmentLine, parts: Parts) 
         parts.committed.append(ref.id)
     if has_attachment(session, ref.id):
         return
+    parts.changed = True
     if line.data is None:
         session.attachments.record_intent(
             ref.id,
@@ -174,18 +183,21 @@ def has_attachment(session: holdfast.BlockingSession, attachment_id: str) -> boo
 
 def _flush(session: holdfast.BlockingSession, parts: Parts) -> None:
     if parts.nodes:
-        parts.added += session.add_nodes(parts.nodes).added
+        parts.changed |= session.add_nodes(parts.nodes).added > 0
         parts.nodes = []
 
 
-def _commit_refs(session: holdfast.BlockingSession, ids: list[str]) -> None:
-    for start in range(0, len(ids), CHUNK_REFS):
-        session.attachments.commit_refs(ids[start : start + CHUNK_REFS])
+def _commit_refs(session: holdfast.BlockingSession, parts: Parts) -> None:
+    for start in range(0, len(parts.committed), CHUNK_REFS):
+        changed = session.attachments.commit_refs(parts.committed[start : start + CHUNK_REFS])
+        parts.changed |= changed > 0
+    parts.committed = []
 
 
-def _commit(session: holdfast.BlockingSession, head: HeadLine, parts: Parts, turn_id: str) -> int:
+def _commit(session: holdfast.BlockingSession, head: HeadLine, parts: Parts, turn_id: str) -> None:
     """The turn that moves the head. Whoever commits first in between is not overwritten."""
-    _commit_refs(session, parts.committed)
+    _commit_refs(session, parts)
+    parts.changed = True
     receipt = session.commit(
         holdfast.Commit(
             turn_id=turn_id,
@@ -201,7 +213,6 @@ def _commit(session: holdfast.BlockingSession, head: HeadLine, parts: Parts, tur
     )
     if receipt.manifest.refs != parts.refs:
         raise Refused("the checkpoint's content does not match its refs: the file was changed; export it again")
-    return receipt.revision
 
 
 def _hide(session: holdfast.BlockingSession, ids: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -13,6 +14,7 @@ Part: TypeAlias = str | tuple[str, str]
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 BAR_CELLS = 24
 BAR_EVERY_S = 0.1
+TICK_S = 0.5
 CELL_CHARACTERS = 48
 CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -96,9 +98,45 @@ class Terminal:
         self._err.flush()
         return self._in.readline().strip().lower() in {"y", "yes"}
 
+    def waiting(self, title: str) -> Waiting:
+        """A clock for long work of unknown length, silent where nobody looks."""
+        return Waiting(self._err if self._err.isatty() else None, title)
+
     def progress(self, title: str, total: int) -> Progress:
         """A bar for long work, silent where nobody looks."""
         return Progress(self._err if self._err.isatty() else None, title, total)
+
+
+class Waiting:
+    """That something still goes on, and for how long it has."""
+
+    def __init__(self, out: TextIO | None, title: str) -> None:
+        self._out = out
+        self._title = title
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> Waiting:
+        if self._out is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._out is not None:
+            self._thread.join()
+            self._out.write("\r\x1b[K")
+            self._out.flush()
+
+    def _tick(self) -> None:
+        while self._out is not None:
+            self._out.write(f"\r\x1b[K{self._title}, {length((time.monotonic() - self._began_s) * 1000)}")
+            self._out.flush()
+            if self._over.wait(TICK_S):
+                return
 
 
 class Progress:
