@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.backends.sqlite import backend, opening
 
 NOW = 1_700_000_000_000
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -88,6 +89,24 @@ def test_init_makes_a_store_once_and_nothing_else_makes_one(run: Any, tmp_path: 
     assert run("migrate", "--url", tmp_path / "other.db").code == 4
 
 
+def test_migrate_upgrades_an_older_store_and_nothing_else_does(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "older.db"
+    run("init", "--url", file)
+    # The world after the next release, whose migration is written here.
+    steps = {**opening.migrations(), 2: "CREATE TABLE later (id INTEGER) STRICT;"}
+    monkeypatch.setattr(opening, "migrations", lambda: steps)
+    for module in (opening, backend):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
+    for arguments in (["status"], ["init"]):
+        refused = run(*arguments, "--url", file)
+        assert refused.code == 4
+        assert refused.err == "holdfast: error: the store has schema version 1, this program 2: run holdfast migrate\n"
+    assert run("migrate", "--url", file, "--json").json == {"from": 1, "to": 2}
+    assert run("migrate", "--url", file).out.startswith("current: ")
+
+
 def test_init_makes_a_schema_of_any_name(run: Any, postgres_url: str) -> None:
     where = ("--url", postgres_url, "--schema", "agents")
     assert run("status", *where).code == 4
@@ -104,6 +123,11 @@ def test_a_schema_can_be_made_from_what_schema_prints(run: Any, postgres_url: st
     assert run("schema", "--url", "any.db", "--json").json == {"ddl": holdfast.ddl("any.db")}
     assert not Path("any.db").exists()
     assert run("schema", "--url", "memory:").code == 1
+
+
+def test_the_schema_of_a_url_is_that_of_the_store_behind_it(url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        assert holdfast.ddl(url) == store.ddl()
 
 
 def test_status_counts_everything(on: Any, filled: Any) -> None:

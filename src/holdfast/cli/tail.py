@@ -17,6 +17,7 @@ from holdfast.cli.running import Call
 from holdfast.cli.terminal import gist
 
 MOST = 1000
+LEAST_INTERVAL_MS = 10
 OVERLAP_MS = 10_000
 """A change may become visible after a later one: each look goes back this far, and shows nothing twice."""
 
@@ -45,22 +46,22 @@ def _follow(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> 
     place = 0 if call.options.from_start else process.event_count
     while True:
         left_ms = None if ends_s is None else max(1, int((ends_s - time.monotonic()) * 1000))
-        ended = True
         for event in store.events.follow(process_id, after=place, timeout_ms=left_ms):
             _show(call, _event(event))
             place = event.sequence
             if ends_s is not None and time.monotonic() >= ends_s:
                 return
         current = store.processes.get(process_id)
-        ended = current is None or current.is_terminal
-        if ended or (ends_s is not None and time.monotonic() >= ends_s):
+        if current is None or current.is_terminal or (ends_s is not None and time.monotonic() >= ends_s):
             return
 
 
 def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> None:
     since_ms = int(time.time() * 1000) - call.options.since
-    looks = (Turns(store, call.options.session, since_ms), Work(store, call.options.session), Logs(store, since_ms))
-    # What is there before the first look is no news, except for what --since asks for.
+    session_id: str | None = call.options.session
+    looks: list[Turns | Work | Logs] = [Turns(store, session_id, since_ms), Work(store, session_id)]
+    if session_id is None:
+        looks.append(Logs(store, since_ms))
     while True:
         news = [one for look in looks for one in look.news()]
         for one in sorted(news, key=lambda said: said["at_ms"]):
@@ -68,7 +69,7 @@ def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None)
         now_s = time.monotonic()
         if ends_s is not None and now_s >= ends_s:
             return
-        pause_s = call.options.interval / 1000
+        pause_s = max(LEAST_INTERVAL_MS, call.options.interval) / 1000
         time.sleep(pause_s if ends_s is None else max(0.0, min(pause_s, ends_s - now_s)))
 
 
@@ -124,7 +125,7 @@ class Turns:
         if one.revision > known:
             self._seen[one.session_id] = (one.revision, one.changed_at_ms)
             oldest_ms = max(self._since_ms, floor_ms)
-            for entry in self._store.sessions.handle(one.session_id).history(newest_first=True, limit=MOST):
+            for entry in self._history(one.session_id):
                 if entry.revision <= known or entry.committed_at_ms < oldest_ms:
                     return
                 yield {
@@ -134,6 +135,13 @@ class Turns:
                     "text": f"revision {entry.revision} {entry.turn_id or ''}".rstrip(),
                     "revision": entry,
                 }
+
+    def _history(self, session_id: str) -> holdfast.Page[holdfast.Revision]:
+        try:
+            return self._store.sessions.handle(session_id).history(newest_first=True, limit=MOST)
+        except holdfast.SessionDeleted:
+            # Since it was listed.
+            return holdfast.Page(())
 
 
 class Work:
@@ -207,13 +215,18 @@ class Logs:
                 yield from self._events(process_id, before)
 
     def _events(self, process_id: str, after: int) -> Iterator[dict[str, Any]]:
-        events = self._store.events.after(process_id, after, limit=MOST) if after else self._recent(process_id)
-        for event in events:
+        for event in self._read(process_id, after):
             if event.occurred_at_ms >= self._since_ms:
                 yield _event(event)
 
-    def _recent(self, process_id: str) -> tuple[holdfast.ProcessEvent, ...]:
-        return self._store.events.recent(process_id, limit=MOST)
+    def _read(self, process_id: str, after: int) -> tuple[holdfast.ProcessEvent, ...]:
+        try:
+            if after:
+                return self._store.events.after(process_id, after, limit=MOST).items
+            return self._store.events.recent(process_id, limit=MOST)
+        except holdfast.UnknownProcess:
+            # Pruned since it was listed.
+            return ()
 
 
 COMMANDS = (
