@@ -167,7 +167,10 @@ def test_every_example_is_a_call_that_the_parser_takes(command: Any) -> None:
         words = shlex.split(example.replace("<(", "").replace(")", ""))
         words = words[words.index("holdfast") + 1 :]
         end = next((index for index, word in enumerate(words) if word in {"|", ">"}), len(words))
-        assert build().parse_args(words[:end]).declared is not None
+        parsed = build().parse_args(words[:end])
+        assert parsed.declared.name == command.name
+        # A parser that was built for these words only understands them just as well.
+        assert build(words[:end]).parse_args(words[:end]) == parsed
 
 
 def test_help_is_fast() -> None:

@@ -103,36 +103,40 @@ def test_an_import_that_was_interrupted_goes_on(
 ) -> None:
     file = tmp_path / "chat.jsonl"
     on("sessions", "export", "chat", "-o", file)
-    # Fail the first write, then the second, and so on, each run on what the one before left, until one ends unfailed.
-    calls = 0
-    allowed = 0
+    codes = until_it_is_done(run, monkeypatch, "sessions", "import", file, "--url", other)
+    assert len(codes) > 5
+    assert set(codes[:-1]) == {3}
+    assert facts(other, "chat") == facts(url, "chat")
+
+
+def until_it_is_done(run: Any, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[int]:
+    """Fail the first write, then the second, and so on, each run on what the last one left, until one ends unfailed."""
+    calls = allowed = 0
     original = holdfast.open_blocking
 
-    def counting(*args: Any, **kwargs: Any) -> holdfast.BlockingStore:
+    def opened(*args: Any, **kwargs: Any) -> holdfast.BlockingStore:
         store = original(*args, **kwargs)
         write = store._backend.write
 
-        async def failing(*inner: Any, **more: Any) -> Any:
+        async def counted(*inner: Any, **more: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls > allowed:
                 raise holdfast.Unavailable("the disk is away")
             return await write(*inner, **more)
 
-        monkeypatch.setattr(store._backend, "write", failing)
+        monkeypatch.setattr(store._backend, "write", counted)
         return store
 
+    codes: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr(holdfast, "open_blocking", counting)
-        codes = []
+        patch.setattr(holdfast, "open_blocking", opened)
         while not codes or codes[-1] != 0:
             calls = 0
-            codes.append(run("sessions", "import", file, "--url", other).code)
+            codes.append(run(*arguments).code)
             allowed += 1
             assert allowed < 50
-    assert len(codes) > 5
-    assert set(codes[:-1]) == {3}
-    assert facts(other, "chat") == facts(url, "chat")
+    return codes
 
 
 def test_another_session_of_that_id_is_neither_overwritten_nor_mixed(
@@ -280,6 +284,53 @@ def test_a_store_is_copied_once_and_a_second_run_goes_on(run: Any, filled: Any, 
         "copied 2 sessions, 0 were there already, 1 refused\nfork: it is there already in another state"
     )
     assert facts(other, "chat")["work"] == facts(url, "chat")["work"]
+
+
+def test_a_copy_that_was_interrupted_anywhere_goes_on_and_copies_nothing_twice(
+    run: Any, tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = str(tmp_path / "source.db")
+    with holdfast.open_blocking(source) as store:
+        for name in ("a", "b"):
+            session = store.sessions.create(name)
+            ref = session.attachments.put(b"abc")
+            graph = holdfast.Append([holdfast.Node("n1"), holdfast.Node("n2", parent="n1")], leaf="n2")
+            session.commit(holdfast.Commit(turn_id="t", graph=graph, attachments=[ref.id]))
+            store.queue.enqueue(holdfast.WorkDraft(session_id=name, payloads=[name]))
+    codes = until_it_is_done(run, monkeypatch, "copy", "--from", source, "--to", other)
+    assert len(codes) > 5
+    assert set(codes[:-1]) == {3}
+    for name in ("a", "b"):
+        assert facts(other, name) == facts(source, name)
+    counted = run("status", "--url", other, "--json").json
+    assert (counted["revisions"], counted["nodes"], counted["pending_work"], counted["attachments"]) == (2, 4, 2, 2)
+
+
+def test_a_head_that_is_tombstoned_stays_so(run: Any, tmp_path: Path, other: str) -> None:
+    source = str(tmp_path / "source.db")
+    with holdfast.open_blocking(source) as store:
+        session = store.sessions.create("chat")
+        nodes = [holdfast.Node("a"), holdfast.Node("b", parent="a"), holdfast.Node("c", parent="b")]
+        session.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf="c")))
+        session.tombstone(["c"])
+    assert run("copy", "--from", source, "--to", other).code == 0
+    moved = facts(other, "chat")
+    assert moved == facts(source, "chat")
+    assert (moved["leaf"], moved["path"]) == ("c", ())
+    assert run("copy", "--from", source, "--to", other, "--json").json["already_there"] == 1
+
+
+def test_what_was_never_committed_moves_too_and_what_is_nothing_is_left(run: Any, tmp_path: Path, other: str) -> None:
+    source = str(tmp_path / "source.db")
+    with holdfast.open_blocking(source) as store:
+        store.sessions.handle("nodes").add_nodes([holdfast.Node("n1")])
+        store.queue.enqueue(holdfast.WorkDraft(session_id="work", payloads=[1]))
+        store.leases.claim(holdfast.OnSession("leased"), owner_id="worker")
+    assert run("copy", "--from", source, "--to", other, "--json").json["copied"] == ["nodes", "work"]
+    again = run("copy", "--from", source, "--to", other, "--json").json
+    assert (again["copied"], again["already_there"]) == ([], 3)
+    assert [one["revision"] for one in run("sessions", "list", "--url", other, "--json").json["items"]] == [0, 0]
+    assert run("sessions", "export", "leased", "--url", source).code == 1
 
 
 def test_a_store_is_not_copied_onto_itself_or_into_nothing(run: Any, other: str, tmp_path: Path) -> None:

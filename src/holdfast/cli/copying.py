@@ -21,6 +21,8 @@ def copy(call: Call) -> int:
     copied: list[str] = []
     already = 0
     refused: list[dict[str, str]] = []
+    # What concerns one session leaves the others to be copied; a database that is away ends the run.
+    one_session = (Refused, holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
     with (
         call.open(source_url, source_settings, given.from_attachments) as source,
         call.open(target_url, target_settings, given.to_attachments) as target,
@@ -35,7 +37,7 @@ def copy(call: Call) -> int:
                         copied.append(one.session_id)
                     else:
                         already += 1
-                except (Refused, holdfast.Conflict, holdfast.NotFound, holdfast.Corrupt) as problem:
+                except one_session as problem:
                     refused.append({"session_id": one.session_id, "problem": str(problem)})
                 progress.step()
     left = {name: getattr(stats, name) for name in LEFT_BEHIND}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from holdfast.cli import (
@@ -81,8 +81,8 @@ class Version(argparse.Action):
         parser.exit()
 
 
-def build() -> Parser:
-    """The whole parser."""
+def build(words: Sequence[str] | None = None) -> Parser:
+    """The parser, or as much of it as these words can need: a command that they do not name has no options."""
     codes = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
     root = Parser(
         prog="holdfast",
@@ -101,11 +101,15 @@ def build() -> Parser:
             title = GROUPS[group]
             parser = places[""].add_parser(group, help=title, description=title.capitalize() + ".", allow_abbrev=False)
             places[group] = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-        _add_command(places[group], name, command)
+        if words is None or group in {"", *words}:
+            _add_command(places[group], name, command, whole=words is None or name in words)
     return root
 
 
-def _add_command(place: Any, name: str, command: Command) -> None:
+def _add_command(place: Any, name: str, command: Command, *, whole: bool) -> None:
+    if not whole:
+        place.add_parser(name, help=command.summary, add_help=False)
+        return
     examples = "".join(f"\n  {example}" for example in command.examples)
     printed = f"\n\nwith --json:\n  {command.json}" if command.json else ""
     parser = place.add_parser(

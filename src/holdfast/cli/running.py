@@ -84,7 +84,7 @@ def run(arguments: list[str]) -> int:
     from holdfast.cli.parser import build
 
     try:
-        options: Any = build().parse_args(arguments)
+        options: Any = build(arguments).parse_args(arguments)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
     terminal = Terminal(sys.stdin, sys.stdout, sys.stderr)
