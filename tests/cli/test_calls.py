@@ -176,9 +176,12 @@ def test_every_example_is_a_call_that_the_parser_takes(command: Any) -> None:
 def test_help_is_fast() -> None:
     """Processor time, because a busy machine makes everything late; the least of some, because it can be noisy, too."""
     spent = []
+    # Measuring coverage would be what is measured.
+    unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     for _ in range(5):
         before = os.times()
-        subprocess.run([sys.executable, "-m", "holdfast", "--help"], check=True, capture_output=True, cwd=ROOT)
+        command = [sys.executable, "-m", "holdfast", "--help"]
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=unmeasured)
         after = os.times()
         spent.append(after.children_user + after.children_system - before.children_user - before.children_system)
     assert min(spent) < HELP_CPU_S, spent
@@ -310,7 +313,7 @@ def test_a_completion_script_names_every_command_and_option(run: Any, shell: str
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    program = f"{sys.executable} -m holdfast schema --url any.db | head -1"
+    program = f"{sys.executable} -m holdfast schema --url any.db | true"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -322,12 +322,16 @@ def test_work_is_listed_shown_and_cancelled(on: Any, filled: Any) -> None:
     assert keyed == batch(filled.keyed, source_key="key-1", items=[{"payload": {"x": 1}}])
     assert plain == batch(filled.plain, enqueue_seq=2, merge_key={"name": "g"}, items=[{"payload": "y"}])
     assert on("queue", "list", "--session", "chat", "--pending", "--limit", 1, "--json").json["complete"] is False
+    text = on("queue", "list", "--limit", 1)
+    assert text.out.splitlines()[1].split()[:5] == [filled.keyed, "chat", "pending", "1", "key-1"]
+    assert text.err == "there is more: raise --limit, or name a --session\n"
     shown = on("queue", "show", "chat", filled.plain, "--json").json
     assert shown["items"] == [{"item_id": plain_item, "payload": "y"}]
     assert "merge key   group g\n" in on("queue", "show", "chat", filled.plain).out
     cancelled = on("queue", "cancel", "chat", filled.keyed, "--yes", "--json")
     assert (cancelled.code, cancelled.json["state"]) == (0, "cancelled")
     assert on("queue", "cancel", "chat", filled.keyed, "--yes").code == 1
+    assert on("queue", "cancel", "chat", filled.plain, "--yes").out == f"cancelled {filled.plain}\n"
     assert on("queue", "show", "chat", "work:none").code == 1
 
 
@@ -422,6 +426,9 @@ def test_a_trigger_is_listed_fired_once_and_switched_off(on: Any, filled: Any) -
     (waiting,) = on("triggers", "list", "--undelivered", "--json").json["items"]
     assert waiting["process_id"] == fired["deliveries"][0]["process_id"]
     assert on("triggers", "emit", "cron", "daily", "--key", "today").code == 1
+    text = on("triggers", "emit", "cron", "daily", "--key", "tomorrow").out.splitlines()
+    assert text[0].endswith(": 1 deliveries reserved")
+    assert text[1].endswith("  trigger:1")
     assert on("triggers", "cancel", "trigger:1", "--yes", "--json").json == {"handle": "trigger:1", "cancelled": True}
     assert on("triggers", "cancel", "trigger:1", "--yes").code == 1
     assert "no      " in on("triggers", "list", "--source-type", "cron").out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,6 @@ from typing import Any
 import pytest
 
 import holdfast
-
-ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 @pytest.fixture
@@ -248,6 +247,16 @@ def test_an_export_to_standard_output_is_the_file(on: Any, filled: Any, tmp_path
     assert on("sessions", "export", "chat", "--json").code == 2
     assert on("sessions", "export", "nobody").code == 1
     assert [one.name for one in tmp_path.glob("*.unfinished")] == []
+
+
+def test_a_session_is_imported_from_standard_input(
+    on: Any, run: Any, filled: Any, url: str, other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "chat.jsonl.gz"
+    on("sessions", "export", "chat", "-o", file)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    assert run("sessions", "import", "-", "--url", other).out == "imported: chat, 5 nodes\n"
+    assert facts(other, "chat") == facts(url, "chat")
 
 
 # A whole store.

@@ -276,7 +276,7 @@ def _unpacked(file: IO[bytes]) -> IO[bytes]:
     head = file.read(2)
     file.seek(0)
     # A gzip file reads like any other; its type says less than it does.
-    return gzip.GzipFile(fileobj=file) if head == b"\x1f\x8b" else file  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+    return gzip.GzipFile(fileobj=file, mode="rb") if head == b"\x1f\x8b" else file  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 
 def _readline(file: IO[bytes]) -> bytes:
