@@ -226,6 +226,25 @@ def test_any_other_file_is_refused(run: Any, tmp_path: Path, other: str, data: b
     assert run("sessions", "import", tmp_path / "missing", "--url", other).code == 2
 
 
+@pytest.mark.parametrize("name", ["chat.jsonl", "chat.jsonl.gz"])
+def test_a_changed_byte_or_a_cut_anywhere_is_noticed(run: Any, tmp_path: Path, other: str, name: str) -> None:
+    with holdfast.open_blocking(tmp_path / "source.db") as store:
+        store.sessions.create("chat").add_nodes([holdfast.Node("n1", payload="hi")])
+    file = tmp_path / name
+    run("sessions", "export", "chat", "-o", file, "--url", tmp_path / "source.db")
+    data = file.read_bytes()
+    manifest_ends = data.index(b"\n") if name.endswith("jsonl") else 0
+    for index in range(0, len(data), 3):
+        file.write_bytes(data[:index])
+        assert run("sessions", "import", file, "--url", other).code == 1, index
+    with holdfast.open_blocking(other) as store:
+        assert len(store.sessions.list()) == 0
+    for index in range(manifest_ends + 1, len(data)):
+        file.write_bytes(data[:index] + bytes([data[index] ^ 0x41]) + data[index + 1 :])
+        # The header of a gzip file has bytes that mean nothing.
+        assert run("sessions", "import", file, "--url", other).code in ({1} if manifest_ends else {0, 1}), index
+
+
 def test_the_manifest_vouches_for_every_line(on: Any, filled: Any, tmp_path: Path) -> None:
     file = tmp_path / "chat.jsonl.gz"
     on("sessions", "export", "chat", "-o", file)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import tempfile
+import zlib
 from collections.abc import Iterator
 from typing import IO, Any, TypeAlias
 
@@ -282,7 +283,7 @@ def _unpacked(file: IO[bytes]) -> IO[bytes]:
 def _readline(file: IO[bytes]) -> bytes:
     try:
         data = file.readline(LINE_BYTES)
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise Refused(f"the file is damaged: {error}; export it again") from None
     if len(data) == LINE_BYTES:
         raise Refused(f"the file has a line of more than {LINE_BYTES} bytes, which no export writes")
