@@ -138,7 +138,7 @@ def test_no_file_names_a_path_of_one_particular_machine(path: Path) -> None:
 
 
 def test_importing_holdfast_does_not_load_postgres() -> None:
-    program = "import sys, holdfast; print(*sorted(sys.modules), sep='\\n')"
+    program = "import sys, holdfast; assert holdfast.open; print(*sorted(sys.modules), sep='\\n')"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(result.stdout.split())
     assert "holdfast" in loaded

@@ -1,4 +1,4 @@
-"""The reference is written from the docstrings of the public names, and says nothing that they do not.
+"""The reference is written from the docstrings of the public names and from the commands' declarations, and no more.
 
 Usage: python tools/reference.py          write docs/reference/*.md
        python tools/reference.py --check  change nothing, exit code 1 if a page is not current
@@ -8,6 +8,7 @@ Needs nothing but the standard library and an importable `holdfast`.
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import Any
 
 import holdfast
 from holdfast import store as facets
+from holdfast.cli.commands import Argument, Command
+from holdfast.cli.parser import COMMANDS, COMMON, EXIT_CODES
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 # Examples are laid out for the docstring that they stand in; a formatter that reads Markdown must not touch them here.
@@ -83,6 +86,27 @@ Times are whole milliseconds since the epoch. Durations are whole milliseconds t
 by default, and its `next` goes into `after=` for the next page.
 """
 
+COMMAND_LINE = "command-line.md"
+COMMAND_LINE_HEAD = """\
+# The command line
+
+`holdfast`, or `python -m holdfast`, looks into any store that the library opens. The store is named by `--url` or by
+the environment variable `HOLDFAST_URL`. Only `init` makes a store, and only `migrate` upgrades one.
+
+Results go to standard output, everything else to standard error. An error is one line that says what to do; `--debug`
+shows its traceback. Colours and progress bars appear on a terminal only, and colours never if `NO_COLOR` is set.
+Control characters in what is stored are shown as escapes, so that no stored text can steer a terminal.
+
+A command that removes something asks first. Where nobody can be asked it is refused, unless `--yes` is given.
+
+With `--json` a command prints one JSON value. Its keys are the ones that are listed here, and are only ever added to.
+Records have the fields of the record that is named, bytes are base64, and times are milliseconds since the epoch.
+A length of time is a number with a unit: `500ms`, `30s`, `15m`, `12h`, `7d`.
+
+[How to look into a store](../how-to/look-into-a-store.md) shows the commands at work.
+[Moving sessions](../explanation/moving-sessions.md) says what `export`, `import` and `copy` move, and the file format.
+"""
+
 
 # ---------------------------------------------------------------------------- pages
 
@@ -90,7 +114,7 @@ by default, and its `next` goes into `after=` for the next page.
 def pages() -> dict[str, str]:
     """Every page by file name, as it should stand in the folder."""
     written = {topic.file: page(topic) for topic in TOPICS}
-    return {"index.md": index(), **written}
+    return {"index.md": index(), **written, COMMAND_LINE: command_line()}
 
 
 def page(topic: Topic) -> str:
@@ -115,6 +139,7 @@ def page(topic: Topic) -> str:
 def index() -> str:
     parts = [INDEX_HEAD.rstrip(), REWRITE, "## Pages"]
     lines = [f"- [{topic.title}]({topic.file}){_facet_names(topic)}" for topic in TOPICS]
+    lines.append(f"- [The command line]({COMMAND_LINE}): `holdfast`")
     parts.append("\n".join(lines))
     parts.append("## Names")
     rows = ["| name | |", "|---|---|"]
@@ -242,6 +267,59 @@ def tree_of_errors() -> str:
     text = inspect.getdoc(inspect.getmodule(holdfast.HoldfastError)) or ""
     head, tree, tail = text.split("\n\n", 2)
     return f"{head}\n\n{fenced('text', inspect.cleandoc(tree))}\n\n{tail}"
+
+
+# ---------------------------------------------------------------------------- the command line
+
+
+def command_line() -> str:
+    parts = [COMMAND_LINE_HEAD.rstrip(), REWRITE.replace("the docstrings", "src/holdfast/cli"), "## Exit codes"]
+    codes = [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
+    parts.append("\n".join(["| code | |", "|---|---|", *codes]))
+    parts.extend(["## Options of every command", arguments_table(COMMON)])
+    for command in COMMANDS:
+        parts.extend(command_section(command))
+    return "\n\n".join(parts) + "\n"
+
+
+def command_section(command: Command) -> Iterator[str]:
+    yield f"## `holdfast {command.name}`"
+    summary_line = command.summary[0].upper() + command.summary[1:]
+    yield f"{summary_line}. {' '.join(command.notes.split())}".rstrip()
+    positional = [one for one in command.arguments if not one.names[0].startswith("-")]
+    words = [f"[{shown_as(one)}]" if one.settings.get("nargs") == "?" else shown_as(one) for one in positional]
+    yield fenced("text", " ".join(["holdfast", command.name, *words, "[options]"]))
+    if command.arguments:
+        yield arguments_table(command.arguments)
+    yield fenced("console", "\n".join(f"$ {example}" for example in command.examples))
+    yield f"With `--json`: {linked(command.json)}"
+
+
+def arguments_table(arguments: Sequence[Argument]) -> str:
+    rows = ["| argument | |", "|---|---|"]
+    for one in arguments:
+        names = ", ".join(f"`{name}`" for name in one.names) if one.names[0].startswith("-") else f"`{shown_as(one)}`"
+        value = f" `{shown_as(one)}`" if one.names[0].startswith("-") and "action" not in one.settings else ""
+        must = " Required." if one.settings.get("required") else ""
+        rows.append(f"| {names}{value} | {str(one.settings['help']).replace('|', chr(92) + '|')}.{must} |")
+    return "\n".join(rows)
+
+
+def shown_as(one: Argument) -> str:
+    """What stands for an argument's value."""
+    if "choices" in one.settings:
+        return "\\|".join(one.settings["choices"])
+    return str(one.settings.get("metavar", ""))
+
+
+def linked(text: str) -> str:
+    """The text with each public name leading to its section."""
+
+    def link(found: re.Match[str]) -> str:
+        name = found[1]
+        return f"[`{name}`]({topic_of(name).file}#{anchor(name)})" if name in holdfast.__all__ else found[0]
+
+    return re.sub(r"`([A-Z]\w+)`", link, text)
 
 
 # ---------------------------------------------------------------------------- text

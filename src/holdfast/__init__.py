@@ -1,286 +1,35 @@
-"""Durable state for agent runtimes: a turn is one atomic commit, and nothing acknowledged is lost or done twice."""
+"""Durable state for agent runtimes: a turn is one atomic commit, and nothing acknowledged is lost or done twice.
 
-from holdfast.blocking import BlockingStore
-from holdfast.blocking import Session as BlockingSession
-from holdfast.errors import (
-    AlreadyTerminal,
-    ClaimLost,
-    Conflict,
-    Corrupt,
-    DurabilityUncertain,
-    HeadConflict,
-    HoldfastError,
-    Incompatible,
-    InvalidRequest,
-    LeaseHeld,
-    LeaseLost,
-    NodeConflict,
-    NotFound,
-    NotGranted,
-    OccurrenceConflict,
-    PoolTimeout,
-    RegistrationConflict,
-    ReplayConflict,
-    SchemaMissing,
-    SchemaTooNew,
-    SessionBindingConflict,
-    SessionDeleted,
-    SessionExists,
-    SourceKeyConflict,
-    StoreClosed,
-    SubscriptionConflict,
-    TurnConflict,
-    Unavailable,
-    UnknownDelivery,
-    UnknownOccurrence,
-    UnknownProcess,
-    UnknownRef,
-    UnknownSession,
-    UnknownWake,
-    WaitTimeout,
-)
-from holdfast.folder import Folder
-from holdfast.opening import open, open_blocking
-from holdfast.ports import AttachmentBytes, Clock
-from holdfast.records.artifacts import Artifact
-from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
-from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Component, Ref
-from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView, Usage
-from holdfast.records.common import Document, Page, Scope, Token
-from holdfast.records.events import (
-    AppendReceipt,
-    Const,
-    EventType,
-    Payload,
-    Pointer,
-    Present,
-    ProcessEvent,
-    Selector,
-    Template,
-    TerminalRule,
-    Wake,
-    WakeRule,
-    WakeSignal,
-)
-from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
-from holdfast.records.graph import (
-    ActivePath,
-    AgentFrame,
-    Append,
-    FullGraph,
-    Graph,
-    GraphDelta,
-    Node,
-    ReadScope,
-    ReplaceGraph,
-    Unchanged,
-    VacuumReport,
-)
-from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
-from holdfast.records.limits import Limits
-from holdfast.records.maintenance import (
-    Finding,
-    GarbageReport,
-    PruneReport,
-    RetentionPolicy,
-    Stats,
-    VerifyReport,
-)
-from holdfast.records.options import PostgresOptions, SqliteOptions
-from holdfast.records.processes import (
-    BySession,
-    Cancelled,
-    Completed,
-    Engine,
-    External,
-    ExternalRef,
-    Failed,
-    Host,
-    Originator,
-    Process,
-    ProcessIdentity,
-    ProcessInput,
-    ProcessOutcome,
-    ProcessRegistration,
-    ProcessSessionReport,
-    ProcessStatus,
-    Provenance,
-    SessionTurn,
-    SignalWait,
-    ToolCall,
-)
-from holdfast.records.sessions import Child, Relation, Root, SessionDeletionReport, SessionMeta, SessionSummary
-from holdfast.records.triggers import (
-    Binding,
-    Emission,
-    EventPayload,
-    Fixed,
-    Occurrence,
-    Subscription,
-    SubscriptionDraft,
-    TriggerDelivery,
-)
-from holdfast.records.work import (
-    Boundary,
-    Group,
-    MergeKey,
-    WorkBatch,
-    WorkClaim,
-    WorkCompletion,
-    WorkDraft,
-    WorkItem,
-    WorkState,
-)
-from holdfast.rules.triggers import registration_for
-from holdfast.store import Session, Store
+The public names are those of `holdfast.public`, loaded when the first of them is asked for: a command line that only
+prints its help, or a module that only names a type, does not wait for the store to be loaded.
+"""
 
-__all__ = [
-    "ActivePath",
-    "AgentFrame",
-    "AlreadyTerminal",
-    "Append",
-    "AppendReceipt",
-    "Artifact",
-    "Attachment",
-    "AttachmentBytes",
-    "AttachmentEntry",
-    "AttachmentRef",
-    "Binding",
-    "BlockingSession",
-    "BlockingStore",
-    "Boundary",
-    "BySession",
-    "Cancelled",
-    "Checkpoint",
-    "CheckpointManifest",
-    "Child",
-    "ClaimLost",
-    "Clock",
-    "Commit",
-    "CommitReceipt",
-    "Completed",
-    "Component",
-    "Conflict",
-    "Const",
-    "Corrupt",
-    "Document",
-    "DurabilityUncertain",
-    "Emission",
-    "Engine",
-    "EventPayload",
-    "EventType",
-    "External",
-    "ExternalRef",
-    "Failed",
-    "Finding",
-    "Fixed",
-    "Folder",
-    "FullGraph",
-    "GarbageReport",
-    "Grant",
-    "GrantedProcess",
-    "Graph",
-    "GraphDelta",
-    "Group",
-    "HandleDescriptor",
-    "HeadConflict",
-    "HoldfastError",
-    "Host",
-    "Incompatible",
-    "InvalidRequest",
-    "Lease",
-    "LeaseHeld",
-    "LeaseHolder",
-    "LeaseLost",
-    "Limits",
-    "MergeKey",
-    "Node",
-    "NodeConflict",
-    "NodesReceipt",
-    "NotFound",
-    "NotGranted",
-    "Occurrence",
-    "OccurrenceConflict",
-    "OnProcess",
-    "OnSession",
-    "Originator",
-    "Page",
-    "Payload",
-    "Pointer",
-    "PoolTimeout",
-    "PostgresOptions",
-    "Present",
-    "Process",
-    "ProcessEvent",
-    "ProcessIdentity",
-    "ProcessInput",
-    "ProcessOutcome",
-    "ProcessRegistration",
-    "ProcessSessionReport",
-    "ProcessStatus",
-    "Provenance",
-    "PruneReport",
-    "ReadScope",
-    "Ref",
-    "RegistrationConflict",
-    "Relation",
-    "ReplaceGraph",
-    "ReplayConflict",
-    "Resource",
-    "RetentionPolicy",
-    "Revision",
-    "Root",
-    "SchemaMissing",
-    "SchemaTooNew",
-    "Scope",
-    "Selector",
-    "Session",
-    "SessionBindingConflict",
-    "SessionDeleted",
-    "SessionDeletionReport",
-    "SessionExists",
-    "SessionMeta",
-    "SessionSummary",
-    "SessionTurn",
-    "SessionView",
-    "SignalWait",
-    "SourceKeyConflict",
-    "SqliteOptions",
-    "Stats",
-    "Store",
-    "StoreClosed",
-    "Subscription",
-    "SubscriptionConflict",
-    "SubscriptionDraft",
-    "SweepReport",
-    "Template",
-    "TerminalRule",
-    "Token",
-    "ToolCall",
-    "TriggerDelivery",
-    "TurnConflict",
-    "Unavailable",
-    "Unchanged",
-    "UnknownDelivery",
-    "UnknownOccurrence",
-    "UnknownProcess",
-    "UnknownRef",
-    "UnknownSession",
-    "UnknownWake",
-    "Usage",
-    "VacuumReport",
-    "VerifyReport",
-    "WaitTimeout",
-    "Wake",
-    "WakeRule",
-    "WakeSignal",
-    "WorkBatch",
-    "WorkClaim",
-    "WorkCompletion",
-    "WorkDraft",
-    "WorkItem",
-    "WorkState",
-    "open",
-    "open_blocking",
-    "registration_for",
-]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.public import *  # noqa: F403 - what a type checker sees is what `__getattr__` gives
+    from holdfast.public import __all__ as __all__
+
+
+def __getattr__(name: str) -> object:
+    """A public name. A module of ours is none: `from holdfast import store` must find the module."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if name != "__all__" and (name.startswith("__") or find_spec(f"{__name__}.{name}") is not None):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value: object = getattr(import_module("holdfast.public"), name)
+    except AttributeError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """What is loaded, and what would be."""
+    from holdfast.public import __all__ as names
+
+    return sorted({*globals(), *names})

@@ -87,6 +87,7 @@ class SessionAttachments(Facet):
 
     put = without_await(asynchronous.SessionAttachments.put)
     get = without_await(asynchronous.SessionAttachments.get)
+    entry = without_await(asynchronous.SessionAttachments.entry)
     list = without_await(asynchronous.SessionAttachments.list)
     record_intent = without_await(asynchronous.SessionAttachments.record_intent)
     commit_refs = without_await(asynchronous.SessionAttachments.commit_refs)

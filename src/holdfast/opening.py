@@ -83,6 +83,28 @@ def open(
     return Opening(url, options, _check_parts(limits, clock, attachments))
 
 
+def ddl(url: str | os.PathLike[str], *, options: Options | None = None) -> str:
+    """The statements that make the schema of the store that a URL names; nothing is opened, and nobody is asked.
+
+    >>> "CREATE TABLE" in holdfast.ddl("sqlite:agent.db")
+    True
+    """
+    if url == "memory:":
+        _refuse_options(options, "a memory store")
+        return ""
+    if isinstance(url, str) and url.startswith(POSTGRES):
+        chosen = _check_postgres_options(options)
+        _postgres()
+        from holdfast.backends.postgres.opening import ddl_text
+
+        return ddl_text(chosen.schema)
+    _ = _sqlite_path(url) if isinstance(url, str) else check_path("url", url)
+    _check_sqlite_options(options)
+    from holdfast.backends.sqlite.opening import schema_text
+
+    return schema_text()
+
+
 class Opening:
     """A store about to be opened."""
 

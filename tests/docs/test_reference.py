@@ -9,6 +9,9 @@ from types import ModuleType
 import pytest
 
 import holdfast
+from holdfast.cli.commands import Command
+from holdfast.cli.completion import places
+from holdfast.cli.parser import COMMANDS, COMMON, GROUPS, build
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -65,6 +68,24 @@ def test_every_method_of_a_facet_has_a_section(page: str, facets: list[str]) -> 
             for method in methods:
                 if method != "attachments":
                     assert f"### `{facet}.{method}`\n" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_and_option_is_on_the_page_of_the_command_line(command: Command) -> None:
+    text = (FOLDER / "command-line.md").read_text(encoding="utf-8")
+    section = text.split(f"## `holdfast {command.name}`\n", 1)[1].split("\n## ", 1)[0]
+    for one in command.arguments:
+        for name in one.names if one.names[0].startswith("-") else (str(one.settings.get("metavar", "")),):
+            assert f"`{name}`" in section or not name
+    common = text.split("## Options of every command\n", 1)[1].split("\n## ", 1)[0]
+    assert all(f"`{name}`" in common for one in COMMON for name in one.names)
+
+
+def test_every_command_of_the_parser_is_declared_and_so_on_that_page() -> None:
+    declared = {
+        " ".join(place.path) for place in places(build()) if not any(word in GROUPS for word in place.path[-1:])
+    }
+    assert declared - {""} == {command.name for command in COMMANDS}
 
 
 def test_a_page_that_was_changed_by_hand_is_noticed(reference: ModuleType, tmp_path: Path) -> None:

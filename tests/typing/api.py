@@ -110,6 +110,7 @@ async def attachments(store: holdfast.Store, session: holdfast.Session) -> None:
     ref = await session.attachments.put(b"...", media_type="image/png", width=1, height=1, label="a cat")
     assert_type(ref, holdfast.AttachmentRef)
     assert_type(await session.attachments.get(ref.id), holdfast.Attachment)
+    assert_type(await session.attachments.entry(ref.id), holdfast.AttachmentEntry)
     assert_type(await session.attachments.list(), holdfast.Page[holdfast.AttachmentRef])
     assert_type(await session.attachments.record_intent("photo", uri="s3://b/1"), holdfast.AttachmentEntry)
     assert_type(await session.attachments.commit_refs([ref.id]), int)
@@ -227,6 +228,7 @@ async def the_rest(store: holdfast.Store) -> None:
     assert_type(store.durability, Literal["ephemeral", "durable"])
     assert_type(store.schema_version, int)
     assert_type(store.ddl(), str)
+    assert_type(holdfast.ddl("sqlite:agent.db"), str)
 
 
 async def opening() -> None:

@@ -76,14 +76,20 @@ async def commit_refs(
     return session, await tx.stamp_attachments(session.session_key, attachment_ids, tx.now_ms)
 
 
-async def find(
-    tx: Transaction, address: sessions.Address, attachment_id: str
-) -> tuple[SessionRow, AttachmentRow, bytes | None]:
-    """One of the session's own attachments; another session's is as unknown as none."""
+async def find_row(tx: Transaction, address: sessions.Address, attachment_id: str) -> tuple[SessionRow, AttachmentRow]:
+    """One of the session's own manifest rows; another session's is as unknown as none."""
     session = await sessions.find(tx, address)
     row = None if session is None else await tx.find_attachment(session.session_key, attachment_id)
     if session is None or row is None:
         raise UnknownRef("attachment_id", attachment_id, "this session has no such attachment: put it first")
+    return session, row
+
+
+async def find(
+    tx: Transaction, address: sessions.Address, attachment_id: str
+) -> tuple[SessionRow, AttachmentRow, bytes | None]:
+    """One of the session's own attachments, with its bytes if the database has them."""
+    session, row = await find_row(tx, address, attachment_id)
     stored = await tx.get_object(session.family, attachment_id)
     return session, row, None if stored is None else rules.opened(stored)
 

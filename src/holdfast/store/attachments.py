@@ -110,6 +110,20 @@ class SessionAttachments:
                 _, row, data = await context.backend.read(lambda tx: operations.find(tx, address, checked))
         return rules.attachment_of(row, data)
 
+    async def entry(self, attachment_id: str) -> AttachmentEntry:
+        """The manifest row of an attachment: where its bytes are, and since when; another session's is `UnknownRef`.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> _ = session.attachments.record_intent("photo-1", uri="s3://bucket/photo-1")
+        >>> session.attachments.entry("photo-1").uri
+        's3://bucket/photo-1'
+        """
+        context, address = self._context, self._binding.address()
+        checked = context.identifier("attachment_id", attachment_id)
+        session, row = await context.backend.read(lambda tx: operations.find_row(tx, address, checked))
+        self._binding.learn(session)
+        return rules.entry_of(session.session_id, row)
+
     async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[AttachmentRef]:
         """One page of the session's attachments, by id.
 

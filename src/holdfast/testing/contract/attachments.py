@@ -131,6 +131,8 @@ class AttachmentContract(Contract):
         other = home.store.sessions.create("other")
         with refused(bench, holdfast.UnknownRef):
             other.attachments.get(ABC)
+        with refused(bench, holdfast.UnknownRef):
+            other.attachments.entry(ABC)
         assert other.attachments.commit_refs([ABC]) == 0
         with refused(bench, holdfast.UnknownRef):
             other.commit(holdfast.Commit(attachments=[ABC]))
@@ -210,6 +212,18 @@ class AttachmentContract(Contract):
         again = session.attachments.record_intent(ABC, uri=f"sha256:{ABC}", byte_count=3)
         assert (again.intent_at_ms, again.committed_at_ms) == (NOW + 20, NOW + 10)
         assert len(session.attachments.list_uncommitted()) == 0
+
+    def test_an_entry_says_where_the_bytes_are_and_what_became_of_the_intent(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        session = store.sessions.create("chat")
+        session.attachments.put(b"abc")
+        session.attachments.record_intent("photo", uri="s3://bucket/photo")
+        clock.advance(10)
+        session.attachments.commit_refs(["photo"])
+        assert session.attachments.entry(ABC) == holdfast.AttachmentEntry("chat", ABC, f"sha256:{ABC}", NOW, None)
+        committed = holdfast.AttachmentEntry("chat", "photo", "s3://bucket/photo", NOW, NOW + 10)
+        assert session.attachments.entry("photo") == committed
 
     def test_a_commit_whose_attachment_is_gone_is_refused_as_a_whole(self, store: BlockingStore, bench: Bench) -> None:
         session = store.sessions.create("chat")

@@ -259,6 +259,7 @@ CALLS: list[Call] = [
         f"attachment_id:id uri:id byte_count:whole {ATTACHMENT}",
     ),
     Call("session.attachments.get", lambda w: {"attachment_id": w.attachment.id}, "attachment_id:id"),
+    Call("session.attachments.entry", lambda w: {"attachment_id": w.attachment.id}, "attachment_id:id"),
     Call("session.attachments.forget", lambda w: {"attachment_id": w.attachment.id}, "attachment_id:id"),
     Call("session.attachments.list", always(limit=1), PAGE),
     Call(

@@ -1,0 +1,110 @@
+"""Attachments are read through the session that has them, and swept only if nobody committed them."""
+
+from __future__ import annotations
+
+import sys
+
+import holdfast
+from holdfast.cli.commands import PAGE, PAGE_JSON, SESSION, YES, Command, argument, duration_ms
+from holdfast.cli.running import Call, Misused
+from holdfast.cli.sessions import show_page, show_report
+from holdfast.cli.terminal import moment, size
+
+
+def list_attachments(call: Call) -> int:
+    """One page of a session's attachments, or of every session's uncommitted ones."""
+    given = call.options
+    with call.store() as store:
+        if given.uncommitted:
+            listing = store.attachments if given.session is None else store.sessions.handle(given.session).attachments
+            entries = listing.list_uncommitted(after=given.after, limit=given.limit)
+            return show_page(
+                call,
+                entries,
+                ("attachment", "session", "uri", "intended"),
+                [(one.attachment_id, one.session_id, one.uri, moment(one.intent_at_ms)) for one in entries],
+            )
+        if given.session is None:
+            raise Misused("name a session, or add --uncommitted to see every session's uncommitted ones")
+        page = store.sessions.handle(given.session).attachments.list(after=given.after, limit=given.limit)
+    return show_page(
+        call,
+        page,
+        ("attachment", "type", "size", "label"),
+        [(one.id, one.media_type, size(one.byte_count), one.label) for one in page],
+    )
+
+
+def get(call: Call) -> int:
+    """One attachment's bytes, in a file or on standard output."""
+    given = call.options
+    if given.json and given.output is None:
+        raise Misused("bytes and JSON do not go into one stream: add --output FILE")
+    with call.store() as store:
+        found = store.sessions.handle(given.session).attachments.get(given.attachment)
+    if given.output is None:
+        sys.stdout.buffer.write(found.data)
+        return 0
+    from pathlib import Path
+
+    Path(given.output).write_bytes(found.data)
+    if given.json:
+        call.terminal.json({"ref": found.ref, "output": given.output})
+    else:
+        call.terminal.line(f"wrote {size(found.ref.byte_count)} of {found.ref.media_type} to {given.output}")
+    return 0
+
+
+def sweep(call: Call) -> int:
+    """References that nobody committed, forgotten, and bytes that nobody refers to, deleted."""
+    with call.store() as store:
+        call.confirm("Forget attachments that nobody committed, and delete their bytes?")
+        report: holdfast.SweepReport = store.attachments.sweep(older_than_ms=call.options.older_than)
+    show_report(call, report)
+    return 0
+
+
+COMMANDS = (
+    Command(
+        "attachments list",
+        "list a session's attachments, or uncommitted ones",
+        list_attachments,
+        (
+            argument("session", metavar="SESSION", nargs="?", help="the session's id"),
+            argument("--uncommitted", action="store_true", help="only what no commit made permanent, of all sessions"),
+            *PAGE,
+        ),
+        ("holdfast attachments list chat-42", "holdfast attachments list --uncommitted --json"),
+        f"{PAGE_JSON} An item is an `AttachmentRef`, with `--uncommitted` an `AttachmentEntry`.",
+    ),
+    Command(
+        "attachments get",
+        "read an attachment's bytes",
+        get,
+        (
+            SESSION,
+            argument("attachment", metavar="ATTACHMENT", help="the attachment's id"),
+            argument("--output", "-o", metavar="FILE", help="write to this file (default: standard output)"),
+        ),
+        ("holdfast attachments get chat-42 ba7816bf… -o photo.png",),
+        "With `--output`, an object: `ref` (an `AttachmentRef`), `output`.",
+    ),
+    Command(
+        "attachments sweep",
+        "forget attachments that nobody committed",
+        sweep,
+        (
+            argument(
+                "--older-than",
+                metavar="TIME",
+                type=duration_ms,
+                default=86_400_000,
+                help="how old at least (default 1d)",
+            ),
+            YES,
+        ),
+        ("holdfast attachments sweep --older-than 7d --yes",),
+        "A `SweepReport`.",
+        "Asks first. What was put a moment ago is uncommitted, too: keep the age longer than a turn.",
+    ),
+)

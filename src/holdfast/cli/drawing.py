@@ -1,0 +1,71 @@
+"""A conversation is drawn top down: what goes on stays in its column, and only what branches off moves right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import holdfast
+
+
+class Drawn(NamedTuple):
+    """One line of a drawing."""
+
+    rails: str
+    node_id: str
+    node: holdfast.Node | None
+    mark: str
+    """`head`, `path`, `side` or `tombstone`."""
+
+
+def path_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> set[str]:
+    """The ids from the leaf up to the root, or up to a tombstone."""
+    by_id = {node.id: node for node in nodes}
+    path: set[str] = set()
+    while leaf in by_id and leaf not in path:
+        path.add(leaf)
+        parent = by_id[leaf].parent
+        if parent is None:
+            break
+        leaf = parent
+    return path
+
+
+def tombstones_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> list[str]:
+    """The hidden nodes that something still points at."""
+    live = {node.id for node in nodes}
+    pointed_at = [node.parent for node in nodes if node.parent is not None]
+    if leaf is not None:
+        pointed_at.append(leaf)
+    return list(dict.fromkeys(one for one in pointed_at if one not in live))
+
+
+def draw(nodes: Sequence[holdfast.Node], leaf: str | None, *, unicode: bool) -> Iterator[Drawn]:
+    """The lines of the tree, side branches before what goes on."""
+    branch, rail = ("├─", "│ ") if unicode else ("|-", "| ")
+    by_id = {node.id: node for node in nodes}
+    path = path_of(nodes, leaf)
+    children: dict[str | None, list[str]] = {}
+    for node in nodes:
+        children.setdefault(node.parent, []).append(node.id)
+    roots = [*tombstones_of(nodes, leaf), *children.get(None, [])]
+    # An explicit stack: a conversation may be longer than Python's.
+    stack = [(root, "", "") for root in reversed(roots)]
+    while stack:
+        node_id, first, rest = stack.pop()
+        here = by_id.get(node_id)
+        yield Drawn(first, node_id, here, _mark(here, leaf, path))
+        below = children.get(node_id, [])
+        if not below:
+            continue
+        main = next((child for child in below if child in path), below[-1])
+        stack.append((main, rest, rest))
+        stack.extend((child, rest + branch, rest + rail) for child in reversed(below) if child != main)
+
+
+def _mark(node: holdfast.Node | None, leaf: str | None, path: set[str]) -> str:
+    if node is None:
+        return "tombstone"
+    if node.id == leaf:
+        return "head"
+    return "path" if node.id in path else "side"

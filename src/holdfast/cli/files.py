@@ -1,0 +1,113 @@
+"""A session goes into a file and comes out of one whole: the file says what it holds, and is checked before use."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, Any
+
+from holdfast.cli.commands import SESSION, YES, Command, argument
+from holdfast.cli.running import Call, Misused
+from holdfast.cli.terminal import size
+
+CHUNK_BYTES = 1 << 20
+
+
+def export(call: Call) -> int:
+    """A session, written to a file or to standard output."""
+    import gzip
+    from pathlib import Path
+
+    from holdfast.cli import bundle
+
+    given = call.options
+    if given.json and given.output == "-":
+        raise Misused("the session and JSON do not go into one stream: add --output FILE")
+    with call.store() as store:
+        if given.output == "-":
+            bundle.export(store, given.session, sys.stdout.buffer)
+            return 0
+        target = Path(given.output)
+        if target.exists():
+            call.confirm(f"Overwrite {given.output!r}?")
+        # Beside the target and renamed at the end: a file of that name is always a whole one.
+        unfinished = target.with_name(f"{target.name}.unfinished")
+        try:
+            with unfinished.open("wb") as file:
+                packed: Any = file
+                if target.suffix == ".gz":
+                    packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
+                manifest = bundle.export(store, given.session, packed)
+                if packed is not file:
+                    packed.close()
+            unfinished.replace(target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    if given.json:
+        call.terminal.json({"output": given.output, "manifest": manifest})
+    else:
+        call.terminal.line(f"wrote {given.output}: {manifest.counts['node']} nodes, {size(target.stat().st_size)}")
+    return 0
+
+
+def import_(call: Call) -> int:
+    """A session, read from a file or from standard input."""
+    import tempfile
+    from pathlib import Path
+
+    from holdfast.cli import bundle, restoring
+
+    given = call.options
+    with tempfile.SpooledTemporaryFile(bundle.SPOOLED_BYTES) as spooled:
+        file: IO[bytes] = spooled
+        if given.file == "-":
+            while chunk := sys.stdin.buffer.read(CHUNK_BYTES):
+                spooled.write(chunk)
+            spooled.seek(0)
+        else:
+            file = Path(given.file).open("rb")  # noqa: SIM115 - closed below, with what is read from it
+        with file:
+            read = bundle.Bundle(file)
+            total = sum(read.manifest.counts.values())
+            with call.store() as store, call.terminal.progress("importing", total) as progress:
+                restored = restoring.restore(store, read, into=given.into, step=progress.step)
+    if given.json:
+        call.terminal.json({"session_id": restored.session_id, "outcome": restored.outcome, "manifest": read.manifest})
+    else:
+        word = "imported" if restored.outcome == "imported" else "already there"
+        call.terminal.line(f"{word}: {restored.session_id}, {read.manifest.counts['node']} nodes")
+    return 0
+
+
+COMMANDS = (
+    Command(
+        "sessions export",
+        "write a session to a file",
+        export,
+        (
+            SESSION,
+            argument(
+                "--output",
+                "-o",
+                metavar="FILE",
+                default="-",
+                help="the file; .gz is compressed (default: standard output)",
+            ),
+            YES,
+        ),
+        ("holdfast sessions export chat-42 -o chat-42.jsonl.gz", "holdfast sessions export chat-42 | less"),
+        "With `--output`, an object: `output`, and `manifest` as in the file.",
+        "What is moved and what is not: see the explanation of moving sessions.\nAsks before it overwrites a file.",
+    ),
+    Command(
+        "sessions import",
+        "read a session from a file",
+        import_,
+        (
+            argument("file", metavar="FILE", help="the file, or - for standard input"),
+            argument("--as", dest="into", metavar="SESSION", help="import it under this id"),
+        ),
+        ("holdfast sessions import chat-42.jsonl.gz", "holdfast sessions import chat-42.jsonl --as chat-42-copy"),
+        "An object: `session_id`, `outcome` (`imported` or `already_there`), and `manifest` as in the file.",
+        "The whole file is checked before anything is written. The same file again changes nothing.",
+    ),
+)

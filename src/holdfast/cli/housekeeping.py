@@ -1,0 +1,152 @@
+"""Housekeeping asks before it removes anything, does it in bounded steps, and reports what it did."""
+
+from __future__ import annotations
+
+import holdfast
+from holdfast.cli.commands import YES, Command, argument, duration_ms, whole
+from holdfast.cli.running import Call, Misused
+from holdfast.cli.sessions import show_report
+
+STEP_ROWS = 10_000
+
+
+def collect(call: Call) -> int:
+    """What nobody reaches, deleted."""
+    with call.store() as store:
+        call.confirm("Delete blobs and nodes that nobody reaches?")
+        with call.terminal.waiting("collecting garbage"):
+            report = store.maintenance.collect_garbage()
+    show_report(call, report)
+    return 0
+
+
+def vacuum(call: Call) -> int:
+    """Tombstoned nodes, emptied."""
+    session_id: str | None = call.options.session
+    with call.store() as store:
+        call.confirm("Take the content out of tombstoned nodes? It does not come back")
+        with call.terminal.waiting("vacuuming"):
+            report = store.maintenance.vacuum(session_id)
+    show_report(call, report)
+    return 0
+
+
+def prune(call: Call) -> int:
+    """What a policy allows, forgotten."""
+    given = call.options
+    policy = holdfast.RetentionPolicy(
+        keep_revisions=given.keep_revisions,
+        settled_work_older_than_ms=given.settled_work,
+        terminal_processes_older_than_ms=given.ended_processes,
+        occurrences_older_than_ms=given.occurrences,
+    )
+    if policy == holdfast.RetentionPolicy():
+        raise Misused("nothing is named that may be forgotten: add --keep-revisions, --settled-work, …")
+    with call.store() as store:
+        foreseen = store.maintenance.prune(policy, dry_run=True)
+        if given.dry_run:
+            show_report(call, foreseen)
+            return 0
+        call.confirm(
+            f"Forget {foreseen.revisions} revisions, {foreseen.work_batches} settled batches, "
+            f"{foreseen.processes} ended processes and {foreseen.occurrences} occurrences?"
+        )
+        show_report(call, _prune(call, store, policy, foreseen))
+    return 0
+
+
+def _prune(
+    call: Call, store: holdfast.BlockingStore, policy: holdfast.RetentionPolicy, foreseen: holdfast.PruneReport
+) -> holdfast.PruneReport:
+    total = holdfast.PruneReport(dry_run=False, complete=False)
+    with call.terminal.progress("pruning", _rows(foreseen)) as progress:
+        while not total.complete:
+            step = store.maintenance.prune(policy, max_rows=STEP_ROWS)
+            progress.step(_rows(step))
+            total = holdfast.PruneReport(
+                dry_run=False,
+                revisions=total.revisions + step.revisions,
+                work_batches=total.work_batches + step.work_batches,
+                processes=total.processes + step.processes,
+                events=total.events + step.events,
+                occurrences=total.occurrences + step.occurrences,
+                deliveries=total.deliveries + step.deliveries,
+                complete=step.complete,
+            )
+    return total
+
+
+def _rows(report: holdfast.PruneReport) -> int:
+    return report.revisions + report.work_batches + report.processes + report.occurrences
+
+
+def verify(call: Call) -> int:
+    """Everything read, and what is wrong."""
+    terminal = call.terminal
+    with call.store() as store, terminal.waiting("verifying"):
+        report = store.maintenance.verify()
+    if call.options.json:
+        import msgspec
+
+        terminal.json({"ok": report.ok, **msgspec.structs.asdict(report)})
+        return 0 if report.ok else 1
+    counts = [(name.removeprefix("checked_"), getattr(report, name)) for name in report.__struct_fields__]
+    terminal.fields((name, value) for name, value in counts if name != "findings")
+    for finding in report.findings:
+        terminal.line((f"{finding.table} {finding.key}: {finding.problem}", "red"))
+    if report.ok:
+        terminal.line(("ok", "green"))
+    else:
+        terminal.line(f"{len(report.findings)} findings: restore what is damaged from a backup")
+    return 0 if report.ok else 1
+
+
+COMMANDS = (
+    Command(
+        "gc",
+        "delete blobs and nodes that nobody reaches",
+        collect,
+        (YES,),
+        ("holdfast gc", "holdfast gc --yes --json"),
+        "A `GarbageReport`.",
+        "Asks first. Safe while others work.",
+    ),
+    Command(
+        "vacuum",
+        "take the content out of tombstoned nodes",
+        vacuum,
+        (argument("--session", metavar="SESSION", help="only of this session"), YES),
+        ("holdfast vacuum --session chat-42 --yes",),
+        "A `VacuumReport`.",
+        "Asks first. Ids stay used, content does not come back.",
+    ),
+    Command(
+        "prune",
+        "forget what you no longer need to remember",
+        prune,
+        (
+            argument("--keep-revisions", metavar="N", type=whole, help="keep so many revisions of each session"),
+            argument("--settled-work", metavar="TIME", type=duration_ms, help="forget settled work older than this"),
+            argument("--ended-processes", metavar="TIME", type=duration_ms, help="forget processes ended before that"),
+            argument("--occurrences", metavar="TIME", type=duration_ms, help="forget occurrences older than this"),
+            argument("--dry-run", action="store_true", help="only say what would be forgotten"),
+            YES,
+        ),
+        (
+            "holdfast prune --keep-revisions 50 --dry-run",
+            "holdfast prune --settled-work 30d --ended-processes 30d --yes",
+        ),
+        "A `PruneReport`.",
+        "Asks first, unless --dry-run. A turn id, a source key and an idempotency key are remembered as long as what\n"
+        "they made.",
+    ),
+    Command(
+        "verify",
+        "read everything and say what is wrong",
+        verify,
+        (),
+        ("holdfast verify --url agent.db", "holdfast verify --json | jq .ok"),
+        "An object: `ok`, and every field of `VerifyReport`.",
+        "The exit code is 1 if anything is wrong.",
+    ),
+)

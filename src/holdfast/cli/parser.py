@@ -1,0 +1,133 @@
+"""The parser is made from the declared commands and adds nothing to them but the options that every command has."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from holdfast.cli import (
+    attachments,
+    completion,
+    copying,
+    housekeeping,
+    processes,
+    queue,
+    sessions,
+    stores,
+    tail,
+    triggers,
+)
+from holdfast.cli.commands import Argument, Command, argument
+
+COMMANDS: tuple[Command, ...] = (
+    *stores.COMMANDS,
+    *sessions.COMMANDS,
+    *queue.COMMANDS,
+    *processes.COMMANDS,
+    *tail.COMMANDS,
+    *triggers.COMMANDS,
+    *attachments.COMMANDS,
+    *housekeeping.COMMANDS,
+    *copying.COMMANDS,
+    *completion.COMMANDS,
+)
+
+GROUPS = {
+    "sessions": "conversations: list, read, draw, move, fork, delete",
+    "queue": "work that waits for a session",
+    "processes": "background processes and their logs",
+    "triggers": "subscriptions and what fires them",
+    "attachments": "bytes that sessions refer to",
+}
+
+COMMON: tuple[Argument, ...] = (
+    argument("--url", metavar="URL", help="the store: a path, sqlite:<path> or postgresql://… (default $HOLDFAST_URL)"),
+    argument("--schema", metavar="NAME", help="the schema of a PostgreSQL store (default holdfast)"),
+    argument("--pooler", choices=("none", "transaction"), help="what stands between here and PostgreSQL"),
+    argument("--attachments", metavar="FOLDER", help="where attachment bytes live, if not in the database"),
+    argument("--json", action="store_true", help="print JSON"),
+    argument("--debug", action="store_true", help="show the traceback of an error"),
+)
+
+EXIT_CODES = {
+    0: "done",
+    1: "refused, not found, or something was found wrong",
+    2: "the call is wrong: fix it",
+    3: "the database is not available now: retry",
+    4: "store and program do not fit: init, migrate or upgrade",
+    5: "stored data is damaged",
+    70: "a defect of this program",
+    130: "interrupted",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line that says where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong with the call, in one line, and leave."""
+        self.exit(2, f"holdfast: error: {message}: see {self.prog} --help\n")
+
+
+class Version(argparse.Action):
+    """Look the version up only if it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the version and leave."""
+        from importlib.metadata import version
+
+        print(f"holdfast {version('holdfast')}")
+        parser.exit()
+
+
+def build(words: Sequence[str] | None = None) -> Parser:
+    """The parser, or as much of it as these words can need: a command that they do not name has no options."""
+    codes = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
+    root = Parser(
+        prog="holdfast",
+        description="Look into a Holdfast store, move it and keep it tidy.",
+        epilog=f"exit codes:\n{codes}\n\n`holdfast COMMAND --help` has examples.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    root.add_argument("--version", action=Version, nargs=0, help="print the version and leave")
+    _add(root, COMMON)
+    root.set_defaults(url=None, schema=None, pooler=None, attachments=None, json=False, debug=False, declared=None)
+    places: dict[str, Any] = {"": root.add_subparsers(title="commands", metavar="COMMAND", required=True)}
+    for command in COMMANDS:
+        group, _, name = command.name.rpartition(" ")
+        if group not in places:
+            title = GROUPS[group]
+            parser = places[""].add_parser(group, help=title, description=title.capitalize() + ".", allow_abbrev=False)
+            places[group] = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        if words is None or group in {"", *words}:
+            _add_command(places[group], name, command, whole=words is None or name in words)
+    return root
+
+
+def _add_command(place: Any, name: str, command: Command, *, whole: bool) -> None:
+    if not whole:
+        place.add_parser(name, help=command.summary, add_help=False)
+        return
+    examples = "".join(f"\n  {example}" for example in command.examples)
+    printed = f"\n\nwith --json:\n  {command.json}" if command.json else ""
+    parser = place.add_parser(
+        name,
+        help=command.summary,
+        description=f"{command.summary[0].upper()}{command.summary[1:]}.\n{command.notes}".rstrip(),
+        epilog=f"examples:{examples}{printed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add(parser, command.arguments, default_too=True)
+    taken = {name for given in command.arguments for name in given.names}
+    _add(parser, (common for common in COMMON if taken.isdisjoint(common.names)))
+    parser.set_defaults(declared=command)
+
+
+def _add(parser: argparse.ArgumentParser, arguments: Iterable[Argument], *, default_too: bool = False) -> None:
+    for given in arguments:
+        # Common options stand before or after the command: the later place must not undo the earlier one.
+        settings: dict[str, Any] = given.settings if default_too else {**given.settings, "default": argparse.SUPPRESS}
+        parser.add_argument(*given.names, **settings)

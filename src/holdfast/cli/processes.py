@@ -1,0 +1,192 @@
+"""Processes are looked at, signalled and asked to stop; only whoever runs one ends it."""
+
+from __future__ import annotations
+
+import holdfast
+from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, PROCESS, YES, Command, argument, document
+from holdfast.cli.running import Call
+from holdfast.cli.sessions import show_page
+from holdfast.cli.terminal import gist, moment
+
+STATUSES = ("running", "completed", "failed", "cancelled", "any")
+
+
+def list_processes(call: Call) -> int:
+    """One page of the processes."""
+    given = call.options
+    with call.store() as store:
+        page = store.processes.list(
+            status=given.status,
+            waiting=True if given.waiting else None,
+            started_by=given.started_by,
+            after=given.after,
+            limit=given.limit,
+        )
+    return show_page(
+        call,
+        page,
+        ("process", "kind", "status", "waits for", "events", "updated"),
+        [
+            (
+                one.id,
+                one.identity.kind,
+                one.status,
+                None if one.wait is None else f"{one.wait.event_type} #{one.wait.ordinal}",
+                one.event_count,
+                moment(one.updated_at_ms),
+            )
+            for one in page
+        ],
+    )
+
+
+def require(store: holdfast.BlockingStore, process_id: str) -> holdfast.Process:
+    """The process, which must be there."""
+    process = store.processes.get(process_id)
+    if process is None:
+        raise holdfast.UnknownProcess(process_id)
+    return process
+
+
+def show(call: Call) -> int:
+    """One process, who runs it and who holds it."""
+    process_id: str = call.options.process
+    with call.store() as store:
+        process = require(store, process_id)
+        lease = store.leases.holder(holdfast.OnProcess(process_id))
+        grants = store.grants.of_process(process_id, limit=1000).items
+    if call.options.json:
+        call.terminal.json({"process": process, "lease": lease, "grants": grants})
+        return 0
+    wait, target = process.wait, process.wake_target
+    call.terminal.fields(
+        [
+            ("process", process.id),
+            ("kind", process.identity.kind),
+            ("label", process.identity.label),
+            ("status", process.status),
+            ("outcome", None if process.outcome is None else gist(process.outcome)),
+            ("waits for", None if wait is None else f"{wait.event_type} #{wait.ordinal} since {moment(wait.since_ms)}"),
+            ("events", process.event_count),
+            ("event types", ", ".join(kind.name for kind in process.event_types) or None),
+            ("wakes", None if target is None else target.session_id),
+            (
+                "runs at",
+                None if process.external_ref is None else f"{process.external_ref.backend} {process.external_ref.id}",
+            ),
+            ("lease", None if lease is None else f"{lease.owner_id} until {moment(lease.expires_at_ms)}"),
+            ("held by", ", ".join(grant.scope.session_id for grant in grants) or None),
+            ("created", moment(process.created_at_ms)),
+            ("updated", moment(process.updated_at_ms)),
+        ]
+    )
+    return 0
+
+
+def events(call: Call) -> int:
+    """A process's log."""
+    given = call.options
+    start: int | str = 0 if given.after is None else given.after
+    if isinstance(start, str) and start.isascii() and start.isdigit():
+        start = int(start)
+    with call.store() as store:
+        require(store, given.process)
+        page = store.events.after(given.process, start, type=given.type, limit=given.limit)
+    return show_page(
+        call,
+        page,
+        ("#", "type", "payload", "wakes", "at"),
+        [
+            (
+                one.sequence,
+                one.type,
+                gist(one.payload),
+                None if one.wake is None else ("acknowledged" if one.acknowledged else "yes"),
+                moment(one.occurred_at_ms),
+            )
+            for one in page
+        ],
+    )
+
+
+def signal(call: Call) -> int:
+    """A signal to a process."""
+    given = call.options
+    with call.store() as store:
+        receipt = store.events.signal(given.process, given.name, given.payload, replay_key=given.replay_key)
+    return _show_receipt(call, receipt)
+
+
+def cancel(call: Call) -> int:
+    """A request to stop."""
+    given = call.options
+    with call.store() as store:
+        require(store, given.process)
+        call.confirm(f"Ask process {given.process!r} to stop?")
+        receipt = store.events.request_cancel(given.process, reason=given.reason)
+    return _show_receipt(call, receipt)
+
+
+def _show_receipt(call: Call, receipt: holdfast.AppendReceipt) -> int:
+    if call.options.json:
+        call.terminal.json(receipt)
+    else:
+        again = " (it was there already)" if receipt.replayed else ""
+        call.terminal.line(f"{receipt.event.type} #{receipt.event.sequence} of {receipt.event.process_id}{again}")
+    return 0
+
+
+COMMANDS = (
+    Command(
+        "processes list",
+        "list processes",
+        list_processes,
+        (
+            argument("--status", choices=STATUSES, default="running", help="only those (default running)"),
+            argument("--waiting", action="store_true", help="only those that wait for a signal"),
+            argument("--started-by", metavar="SESSION", help="only those that this session started"),
+            *PAGE,
+        ),
+        ("holdfast processes list", "holdfast processes list --status any --json"),
+        f"{PAGE_JSON} An item is a `Process`.",
+    ),
+    Command(
+        "processes show",
+        "show one process",
+        show,
+        (PROCESS,),
+        ("holdfast processes show build-7",),
+        "An object: `process` (a `Process`), `lease` (a `LeaseHolder` or null), `grants` (at most 1000).",
+    ),
+    Command(
+        "processes events",
+        "list a process's log",
+        events,
+        (PROCESS, argument("--type", metavar="TYPE", help="only events of this type"), LIMIT, AFTER),
+        ("holdfast processes events build-7", "holdfast processes events build-7 --type progress --after 20"),
+        f"{PAGE_JSON} An item is a `ProcessEvent`.",
+        "--after also takes a sequence number. To follow a log, use tail.",
+    ),
+    Command(
+        "processes signal",
+        "send a process a signal",
+        signal,
+        (
+            PROCESS,
+            argument("name", metavar="NAME", help="the signal's name, without `signal.`"),
+            argument("--payload", metavar="JSON", type=document, help="what it says: JSON, or @file"),
+            argument("--replay-key", metavar="KEY", help="send it once, however often this is run"),
+        ),
+        ('holdfast processes signal build-7 approve --payload \'{"by": "ada"}\' --replay-key approve-1',),
+        "An `AppendReceipt`.",
+    ),
+    Command(
+        "processes cancel",
+        "ask a process to stop",
+        cancel,
+        (PROCESS, argument("--reason", metavar="TEXT", help="why"), YES),
+        ('holdfast processes cancel build-7 --reason "too late" --yes',),
+        "An `AppendReceipt`.",
+        "Asks first. The process ends when whoever runs it obeys.",
+    ),
+)

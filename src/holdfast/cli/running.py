@@ -1,0 +1,137 @@
+"""A command runs between two lines: nothing is created unasked, and every error ends as one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import holdfast
+from holdfast.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from holdfast.cli.commands import Command
+
+POSTGRES = ("postgresql://", "postgres://")
+
+
+class Refused(Exception):
+    """What was asked for is not done; the message says why and what to do."""
+
+
+class Misused(Exception):
+    """The call itself is wrong."""
+
+
+class Call:
+    """One run of a command: its options, its terminal, its store."""
+
+    def __init__(self, options: Any, terminal: Terminal) -> None:
+        self.options = options
+        self.terminal = terminal
+
+    def url(self) -> str:
+        """Which store is meant."""
+        url: str | None = self.options.url or os.environ.get("HOLDFAST_URL")
+        if not url:
+            raise Misused("no store is named: pass --url, or set HOLDFAST_URL")
+        return url
+
+    def settings(self, url: str, *, migrate: bool, schema: str | None = None) -> Any:
+        """How the store at a URL is to be opened."""
+        if url.startswith(POSTGRES):
+            name = schema or self.options.schema or "holdfast"
+            return holdfast.PostgresOptions(
+                schema=name, max_connections=2, pooler=self.options.pooler or "none", migrate=migrate
+            )
+        if schema or self.options.schema or self.options.pooler:
+            raise Misused("--schema and --pooler are for PostgreSQL: leave them out")
+        return None if url == "memory:" else holdfast.SqliteOptions(migrate=migrate)
+
+    def store(self, *, migrate: bool = False) -> holdfast.BlockingStore:
+        """The store, open; made or upgraded only by those commands that are there for it."""
+        url = self.url()
+        return self.open(url, self.settings(url, migrate=migrate), self.options.attachments)
+
+    def open(self, url: str, settings: Any, attachments: str | None) -> holdfast.BlockingStore:
+        """Any store, open. What another store accepted under wider limits can be read and moved all the same."""
+        gib = 1024**3
+        wide = holdfast.Limits(
+            document_bytes=gib,
+            document_depth=256,
+            component_bytes=gib,
+            commit_bytes=2 * gib,
+            attachment_bytes=gib,
+            text_bytes=gib,
+            id_bytes=2_048,
+            batch_items=100_000,
+            commit_items=100_000,
+        )
+        return holdfast.open_blocking(url, options=settings, limits=wide, attachments=attachments)
+
+    def confirm(self, question: str) -> None:
+        """Go on only if `--yes` was given or a person says so."""
+        if self.options.yes:
+            return
+        if not self.terminal.can_ask():
+            raise Misused("this removes something and there is no terminal to ask on: add --yes")
+        if not self.terminal.ask(question):
+            raise Refused("nothing was done")
+
+
+def run(arguments: list[str]) -> int:
+    """Parse, run, and turn whatever happens into an exit code."""
+    from holdfast.cli.parser import build
+
+    try:
+        options: Any = build(arguments).parse_args(arguments)
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 2
+    terminal = Terminal(sys.stdin, sys.stdout, sys.stderr)
+    command: Command = options.declared
+    try:
+        code = command.run(Call(options, terminal))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has gone, which is its right; nothing more may be written, not even by the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        terminal.error("interrupted")
+        return 130
+    except Exception as error:
+        if options.debug:
+            raise
+        code, message = _said(error)
+        terminal.error(message)
+        return code
+
+
+def _said(error: Exception) -> tuple[int, str]:
+    """The exit code of an error, and what to do about it."""
+    if isinstance(error, Refused):
+        return 1, str(error)
+    if isinstance(error, Misused):
+        return 2, str(error)
+    if isinstance(error, OSError):
+        return 2, f"{error.filename or 'file'}: {error.strerror or error}"
+    if isinstance(error, holdfast.HoldfastError):
+        return _said_by_the_store(error)
+    return 70, f"a defect: {type(error).__name__}: {error}: run it again with --debug, and report that"
+
+
+def _said_by_the_store(error: holdfast.HoldfastError) -> tuple[int, str]:
+    if isinstance(error, holdfast.SchemaMissing):
+        if error.found == 0:
+            return 4, "there is no store yet: run holdfast init"
+        return 4, f"the store has schema version {error.found}, this program {error.known}: run holdfast migrate"
+    if isinstance(error, holdfast.InvalidRequest):
+        return 2, str(error)
+    if isinstance(error, holdfast.Unavailable):
+        return 3, str(error)
+    if isinstance(error, holdfast.Incompatible):
+        return 4, str(error)
+    if isinstance(error, holdfast.Corrupt):
+        return 5, str(error)
+    return 1, str(error)

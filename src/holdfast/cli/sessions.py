@@ -1,0 +1,285 @@
+"""Sessions are listed, read, drawn, forked and deleted through one public call each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import holdfast
+from holdfast.cli import files
+from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, SESSION, YES, Command, argument, whole
+from holdfast.cli.running import Call
+from holdfast.cli.terminal import Part, gist, moment
+
+MARKS = {"head": ("◆", "@"), "path": ("●", "*"), "side": ("○", "o"), "tombstone": ("✗", "x")}
+COLOURS = {"head": "green", "path": "cyan", "side": "dim", "tombstone": "red"}
+
+
+def list_sessions(call: Call) -> int:
+    """One page of the sessions."""
+    given = call.options
+    with call.store() as store:
+        page = store.sessions.list(
+            owner=given.owner,
+            parent=given.parent,
+            changed_since_ms=given.changed_since,
+            after=given.after,
+            limit=given.limit,
+        )
+    return show_page(
+        call,
+        page,
+        ("session", "name", "owner", "model", "revision", "nodes", "changed"),
+        [
+            (one.session_id, one.name, one.owner, one.model, one.revision, one.node_count, moment(one.changed_at_ms))
+            for one in page
+        ],
+    )
+
+
+def show_page(call: Call, page: holdfast.Page[object], titles: tuple[str, ...], rows: list[tuple[object, ...]]) -> int:
+    """A page of any listing, as a table or as JSON."""
+    if call.options.json:
+        call.terminal.json(page)
+        return 0
+    call.terminal.table(titles, rows)
+    if page.next is not None:
+        call.terminal.note(f"there is more: --after {page.next}")
+    return 0
+
+
+def show(call: Call) -> int:
+    """One session as it stands."""
+    session_id: str = call.options.session
+    with call.store() as store:
+        session = store.sessions.handle(session_id)
+        meta = session.meta()
+        view = session.load(holdfast.ActivePath(last=call.options.last))
+        lease = store.leases.holder(holdfast.OnSession(session_id))
+        work = store.queue.list(session_id, limit=1000)
+        if meta is None and view is None and lease is None and not work.items:
+            raise holdfast.UnknownSession(session_id)
+    facts = {
+        "session_id": session_id,
+        "meta": meta,
+        "revision": 0 if view is None else view.revision,
+        "node_count": 0 if view is None else view.node_count,
+        "leaf": None if view is None else view.graph.leaf,
+        "config": None if view is None else view.config,
+        "frames": [] if view is None else [_without_state(frame) for frame in view.frames],
+        "current_frame_id": None if view is None else view.current_frame_id,
+        "checkpoint_ref": None if view is None else view.checkpoint_ref,
+        "components": {} if view is None else view.manifest.refs,
+        "ledger": () if view is None else view.ledger,
+        "lease": lease,
+        "unsettled_work": len(work),
+        "path": () if view is None else view.graph.nodes,
+    }
+    if call.options.json:
+        call.terminal.json(facts)
+        return 0
+    call.terminal.fields(
+        [
+            ("session", session_id),
+            ("name", None if meta is None else meta.name),
+            ("owner", None if meta is None else meta.owner),
+            ("model", None if meta is None else meta.model),
+            ("created", moment(None if meta is None else meta.created_at_ms)),
+            *((name, facts[name]) for name in ("revision", "node_count", "leaf", "checkpoint_ref", "current_frame_id")),
+            ("lease", None if lease is None else f"{lease.owner_id} until {moment(lease.expires_at_ms)}"),
+            ("unsettled work", f"{len(work)}{'' if work.next is None else ' or more'}"),
+            *((f"usage of {one.model}", f"{one.total} tokens ({one.source})") for one in (view.ledger if view else ())),
+        ]
+    )
+    for node in view.graph.nodes if view else ():
+        call.terminal.line(f"{node.id}  ", (node.kind, "dim"), f"  {gist(node.payload)}")
+    return 0
+
+
+def _without_state(frame: holdfast.AgentFrame) -> dict[str, object]:
+    """A frame without its bytes, which its ref stands for."""
+    import msgspec
+
+    fields = msgspec.structs.asdict(frame)
+    fields.pop("execution_state")
+    return fields
+
+
+def history(call: Call) -> int:
+    """The retained revisions."""
+    given = call.options
+    with call.store() as store:
+        session = store.sessions.handle(given.session)
+        page = session.history(after=given.after, newest_first=not given.oldest_first, limit=given.limit)
+        if not page.items and given.after is None and session.load(holdfast.ActivePath(last=0)) is None:
+            _refuse_unknown(session)
+    return show_page(
+        call,
+        page,
+        ("revision", "turn", "leaf", "tokens", "committed"),
+        [
+            (one.revision, one.turn_id, one.leaf, sum(part.total for part in one.usage), moment(one.committed_at_ms))
+            for one in page
+        ],
+    )
+
+
+def _refuse_unknown(session: holdfast.BlockingSession) -> None:
+    if session.meta() is None:
+        raise holdfast.UnknownSession(session.session_id or "")
+
+
+def graph(call: Call) -> int:
+    """The conversation as a tree."""
+    from holdfast.cli import drawing
+
+    terminal = call.terminal
+    with call.store() as store:
+        session = store.sessions.handle(call.options.session)
+        view = session.load(holdfast.FullGraph(), at=call.options.at)
+        if view is None:
+            _refuse_unknown(session)
+    nodes = () if view is None else view.graph.nodes
+    leaf = None if view is None else view.graph.leaf
+    lines = list(drawing.draw(nodes, leaf, unicode=terminal.draws))
+    hidden = 0 if view is None else view.node_count - len(nodes)
+    if call.options.json:
+        terminal.json(
+            {
+                "session_id": call.options.session,
+                "revision": 0 if view is None else view.revision,
+                "leaf": leaf,
+                "tombstoned": hidden,
+                "nodes": [
+                    {
+                        "id": line.node_id,
+                        "parent": None if line.node is None else line.node.parent,
+                        "kind": None if line.node is None else line.node.kind,
+                        "mark": line.mark,
+                    }
+                    for line in lines
+                ],
+            }
+        )
+        return 0
+    for line in lines:
+        mark = (MARKS[line.mark][0 if terminal.draws else 1], COLOURS[line.mark])
+        text: list[Part] = [(f"{line.node_id}  tombstoned", "dim")]
+        if line.node is not None:
+            text = [f"{line.node_id}  ", (line.node.kind, "dim"), f"  {gist(line.node.payload)}"]
+        if line.node_id == leaf:
+            text.append(("  <- head", "green"))
+        terminal.line(line.rails, mark, " ", *text)
+    terminal.line(f"{len(nodes)} nodes, {hidden} tombstoned, revision {0 if view is None else view.revision}")
+    return 0
+
+
+def fork(call: Call) -> int:
+    """A new session from a point of another."""
+    given = call.options
+    at: str | int | None = given.at if given.at is not None else given.at_revision
+    with call.store() as store:
+        session = store.sessions.fork(given.session, into=given.into, at=at, name=given.name, owner=given.owner)
+        view = session.load(holdfast.ActivePath(last=0))
+    leaf = None if view is None else view.graph.leaf
+    if call.options.json:
+        call.terminal.json({"session_id": given.into, "source": given.session, "at": at, "revision": 1, "leaf": leaf})
+    else:
+        call.terminal.line(f"forked {given.session} into {given.into}, leaf {leaf or '-'}")
+    return 0
+
+
+def delete(call: Call) -> int:
+    """A session, erased."""
+    session_id: str = call.options.session
+    with call.store() as store:
+        call.confirm(f"Erase session {session_id!r} with its history, queue, grants and subscriptions?")
+        report = store.sessions.delete(session_id)
+    show_report(call, report)
+    return 0 if report.deleted else 1
+
+
+def show_report(call: Call, report: Any) -> None:
+    """What was done, field by field."""
+    import msgspec
+
+    if call.options.json:
+        call.terminal.json(report)
+        return
+    fields: dict[str, Any] = msgspec.structs.asdict(report)
+    call.terminal.fields(
+        (name.replace("_", " "), (", ".join(value) or None) if name.endswith("_ids") else value)
+        for name, value in fields.items()
+    )
+
+
+COMMANDS = (
+    Command(
+        "sessions list",
+        "list sessions",
+        list_sessions,
+        (
+            argument("--owner", metavar="OWNER", help="only those of this owner"),
+            argument("--parent", metavar="SESSION", help="only those started by or forked from this session"),
+            argument("--changed-since", metavar="MS", type=whole, help="only changes since then, in order of change"),
+            *PAGE,
+        ),
+        ("holdfast sessions list --owner ada", "holdfast sessions list --json --limit 1000"),
+        f"{PAGE_JSON} An item is a `SessionSummary`.",
+    ),
+    Command(
+        "sessions show",
+        "show one session as it stands",
+        show,
+        (
+            SESSION,
+            argument("--last", metavar="N", type=whole, default=10, help="how much of the path to show (default 10)"),
+        ),
+        ("holdfast sessions show chat-42", "holdfast sessions show chat-42 --last 0 --json"),
+        "An object: `session_id`, `meta` (a `SessionMeta` or null), `revision`, `node_count`, `leaf`, `config`, "
+        "`frames` (without their bytes), `current_frame_id`, `checkpoint_ref`, `components` (name to ref), `ledger`, "
+        "`lease` (a `LeaseHolder` or null), `unsettled_work` (at most 1000), `path` (the newest nodes).",
+    ),
+    Command(
+        "sessions history",
+        "list a session's retained revisions",
+        history,
+        (SESSION, argument("--oldest-first", action="store_true", help="the oldest first"), LIMIT, AFTER),
+        ("holdfast sessions history chat-42", "holdfast sessions history chat-42 --oldest-first --json"),
+        f"{PAGE_JSON} An item is a `Revision`.",
+    ),
+    Command(
+        "sessions graph",
+        "draw a session's conversation as a tree",
+        graph,
+        (SESSION, argument("--at", metavar="REVISION", type=whole, help="as it was at this revision")),
+        ("holdfast sessions graph chat-42", "holdfast sessions graph chat-42 --at 3"),
+        "An object: `session_id`, `revision`, `leaf`, `tombstoned` (how many), `nodes` in the order of the drawing, "
+        "each with `id`, `parent`, `kind` and `mark` (`head`, `path`, `side` or `tombstone`).",
+        "A tombstoned node is drawn if a visible one or the head still points at it, and counted in any case.",
+    ),
+    *files.COMMANDS,
+    Command(
+        "sessions fork",
+        "start a new session from a point of another",
+        fork,
+        (
+            SESSION,
+            argument("into", metavar="NEW", help="the new session's id"),
+            argument("--at", metavar="NODE", help="from this node"),
+            argument("--at-revision", metavar="N", type=whole, help="from this revision"),
+            argument("--name", metavar="NAME", help="what the new session is called"),
+            argument("--owner", metavar="OWNER", help="whose it is"),
+        ),
+        ("holdfast sessions fork chat-42 chat-43", "holdfast sessions fork chat-42 retry-1 --at n7"),
+        "An object: `session_id`, `source`, `at`, `revision`, `leaf`.",
+    ),
+    Command(
+        "sessions delete",
+        "erase a session",
+        delete,
+        (SESSION, YES),
+        ("holdfast sessions delete chat-42", "holdfast sessions delete chat-42 --yes --json"),
+        "A `SessionDeletionReport`.",
+        "Asks first. Processes go on; those that nobody holds any more are listed.",
+    ),
+)

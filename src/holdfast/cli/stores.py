@@ -1,0 +1,130 @@
+"""A store is made by `init`, upgraded by `migrate`, and only looked at by everything else here."""
+
+from __future__ import annotations
+
+import time
+
+import holdfast
+from holdfast.cli.commands import Command
+from holdfast.cli.running import Call, Refused
+from holdfast.cli.terminal import length, size
+
+
+def init(call: Call) -> int:
+    """Make the schema, or find it made."""
+    created = False
+    try:
+        store = call.store()
+    except holdfast.SchemaMissing as missing:
+        if missing.found:
+            raise
+        store, created = call.store(migrate=True), True
+    with store:
+        version = store.schema_version
+    if call.options.json:
+        call.terminal.json({"created": created, "schema_version": version})
+    else:
+        call.terminal.line(f"{'created' if created else 'already there'}: schema version {version}")
+    return 0
+
+
+def migrate(call: Call) -> int:
+    """Upgrade the schema, or find it current."""
+    before: int | None = None
+    try:
+        store = call.store()
+    except holdfast.SchemaMissing as missing:
+        if not missing.found:
+            raise
+        before, store = missing.found, call.store(migrate=True)
+    with store:
+        version = store.schema_version
+    if call.options.json:
+        call.terminal.json({"from": version if before is None else before, "to": version})
+    elif before is None:
+        call.terminal.line(f"current: schema version {version}")
+    else:
+        call.terminal.line(f"migrated: schema version {before} to {version}")
+    return 0
+
+
+def status(call: Call) -> int:
+    """How much of everything there is, and what waits."""
+    with call.store() as store:
+        stats = store.maintenance.stats()
+        durability = store.durability
+    if call.options.json:
+        import msgspec
+
+        call.terminal.json({"durability": durability, **msgspec.structs.asdict(stats)})
+        return 0
+    oldest = stats.oldest_pending_work_at_ms
+    age = "-" if oldest is None else f"{length(time.time() * 1000 - oldest)} old"
+    call.terminal.fields(
+        [
+            ("schema version", stats.schema_version),
+            ("size on disk", size(stats.bytes_on_disk)),
+            ("sessions", f"{stats.sessions} ({stats.deleted_sessions} deleted)"),
+            ("revisions", stats.revisions),
+            ("nodes", stats.nodes),
+            ("blobs", f"{stats.blobs}, {size(stats.blob_bytes)}"),
+            ("work", f"{stats.pending_work} pending, {stats.claimed_work} claimed, {stats.settled_work} settled"),
+            ("oldest pending work", age),
+            ("attachments", f"{stats.attachments}, {size(stats.attachment_bytes)}"),
+            ("processes", f"{stats.processes} ({stats.running_processes} running)"),
+            ("events", stats.events),
+            ("grants", stats.grants),
+            ("live leases", stats.live_leases),
+            ("subscriptions", stats.subscriptions),
+            ("occurrences", f"{stats.occurrences} ({stats.undelivered} deliveries undelivered)"),
+            ("artifacts", stats.artifacts),
+        ]
+    )
+    return 0
+
+
+def schema(call: Call) -> int:
+    """The statements that make the schema; nothing is opened."""
+    url = call.url()
+    text = holdfast.ddl(url, options=call.settings(url, migrate=False))
+    if not text:
+        raise Refused("a store in memory has no schema")
+    if call.options.json:
+        call.terminal.json({"ddl": text})
+    else:
+        call.terminal.text(text.rstrip())
+    return 0
+
+
+COMMANDS = (
+    Command(
+        "init",
+        "make a new store",
+        init,
+        examples=("holdfast init --url agent.db", "holdfast init --url postgresql://db/app --schema agents"),
+        json="An object: `created` (false if the store was there already), `schema_version`.",
+        notes="Does nothing to a store that is there. No other command makes one.",
+    ),
+    Command(
+        "migrate",
+        "bring a store's schema up to this version",
+        migrate,
+        examples=("holdfast migrate --url agent.db",),
+        json="An object: the schema versions `from` and `to`, equal if nothing was to be done.",
+    ),
+    Command(
+        "status",
+        "how much of everything there is, and what waits",
+        status,
+        examples=("holdfast status --url agent.db", "holdfast status --json | jq .pending_work"),
+        json="An object: `durability`, and every field of `Stats`.",
+    ),
+    Command(
+        "schema",
+        "print the statements that make the schema",
+        schema,
+        examples=("holdfast schema --url postgresql://db/app --schema agents > agents.sql",),
+        json="An object: `ddl`.",
+        notes="Nothing is opened and nobody is asked, so the store need not exist.",
+    ),
+)

@@ -1,0 +1,253 @@
+"""What happens is shown as it happens: one process by waiting for it, everything else by bounded looks at listings.
+
+The store wakes those who wait for one process, so `--process` waits. It has no wait for "anything at all", so the rest
+is looked at again and again: the feed of changed sessions for turns, the listing of running processes for events, and
+the sessions with ready work for the queue. A look reads at most `MOST` of each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import holdfast
+from holdfast.cli.commands import Command, argument, duration_ms
+from holdfast.cli.running import Call
+from holdfast.cli.terminal import gist
+
+MOST = 1000
+LEAST_INTERVAL_MS = 10
+OVERLAP_MS = 10_000
+"""A change may become visible after a later one: each look goes back this far, and shows nothing twice."""
+
+
+def tail(call: Call) -> int:
+    """Happenings, until the time is over or somebody interrupts."""
+    given = call.options
+    ends_s = None if given.for_ms is None else time.monotonic() + given.for_ms / 1000
+    with call.store() as store:
+        try:
+            if given.process is not None:
+                _follow(call, store, ends_s)
+            else:
+                _look_again(call, store, ends_s)
+        except KeyboardInterrupt:
+            # The way to end a tail.
+            return 0
+    return 0
+
+
+def _follow(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> None:
+    process_id: str = call.options.process
+    process = store.processes.get(process_id)
+    if process is None:
+        raise holdfast.UnknownProcess(process_id)
+    place = 0 if call.options.from_start else process.event_count
+    while True:
+        left_ms = None if ends_s is None else max(1, int((ends_s - time.monotonic()) * 1000))
+        for event in store.events.follow(process_id, after=place, timeout_ms=left_ms):
+            _show(call, _event(event))
+            place = event.sequence
+            if ends_s is not None and time.monotonic() >= ends_s:
+                return
+        current = store.processes.get(process_id)
+        if current is None or current.is_terminal or (ends_s is not None and time.monotonic() >= ends_s):
+            return
+
+
+def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> None:
+    since_ms = int(time.time() * 1000) - call.options.since
+    session_id: str | None = call.options.session
+    looks: list[Turns | Work | Logs] = [Turns(store, session_id, since_ms), Work(store, session_id)]
+    if session_id is None:
+        looks.append(Logs(store, since_ms))
+    while True:
+        news = [one for look in looks for one in look.news()]
+        for one in sorted(news, key=lambda said: said["at_ms"]):
+            _show(call, one)
+        now_s = time.monotonic()
+        if ends_s is not None and now_s >= ends_s:
+            return
+        pause_s = max(LEAST_INTERVAL_MS, call.options.interval) / 1000
+        time.sleep(pause_s if ends_s is None else max(0.0, min(pause_s, ends_s - now_s)))
+
+
+def _show(call: Call, one: dict[str, Any]) -> None:
+    terminal = call.terminal
+    if call.options.json:
+        terminal.json(one, compact=True)
+    else:
+        at = time.strftime("%H:%M:%S", time.gmtime(one["at_ms"] / 1000))
+        where = one.get("session_id") or one.get("process_id") or ""
+        terminal.line((at, "dim"), " ", (one["what"], "cyan"), f" {where} {one['text']}")
+    terminal.flush()
+
+
+def _event(event: holdfast.ProcessEvent) -> dict[str, Any]:
+    return {
+        "what": "event",
+        "at_ms": event.occurred_at_ms,
+        "process_id": event.process_id,
+        "text": f"#{event.sequence} {event.type} {gist(event.payload)}",
+        "event": event,
+    }
+
+
+class Turns:
+    """Turns that were committed, found through the feed of changed sessions."""
+
+    def __init__(self, store: holdfast.BlockingStore, session_id: str | None, since_ms: int) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._since_ms = since_ms
+        self._newest_ms = since_ms
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """Each turn once."""
+        after: str | None = None
+        looked = 0
+        floor_ms = max(0, self._newest_ms - OVERLAP_MS)
+        while looked < MOST:
+            page = self._store.sessions.list(changed_since_ms=floor_ms, after=after, limit=200)
+            for one in page:
+                looked += 1
+                self._newest_ms = max(self._newest_ms, one.changed_at_ms)
+                if self._session_id in {None, one.session_id}:
+                    yield from self._turns(one, floor_ms)
+            if (after := page.next) is None:
+                break
+        self._seen = {name: seen for name, seen in self._seen.items() if seen[1] >= floor_ms}
+
+    def _turns(self, one: holdfast.SessionSummary, floor_ms: int) -> Iterator[dict[str, Any]]:
+        known = self._seen.get(one.session_id, (0, 0))[0]
+        if one.revision > known:
+            self._seen[one.session_id] = (one.revision, one.changed_at_ms)
+            oldest_ms = max(self._since_ms, floor_ms)
+            for entry in self._history(one.session_id):
+                if entry.revision <= known or entry.committed_at_ms < oldest_ms:
+                    return
+                yield {
+                    "what": "turn",
+                    "at_ms": entry.committed_at_ms,
+                    "session_id": one.session_id,
+                    "text": f"revision {entry.revision} {entry.turn_id or ''}".rstrip(),
+                    "revision": entry,
+                }
+
+    def _history(self, session_id: str) -> holdfast.Page[holdfast.Revision]:
+        try:
+            return self._store.sessions.handle(session_id).history(newest_first=True, limit=MOST)
+        except holdfast.SessionDeleted:
+            # Since it was listed.
+            return holdfast.Page(())
+
+
+class Work:
+    """Batches that came, were claimed, or were settled."""
+
+    def __init__(self, store: holdfast.BlockingStore, session_id: str | None) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._known: dict[tuple[str, str], holdfast.WorkBatch] = {}
+        self._first = True
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """Each change of a batch once; one that comes and goes between two looks is not seen."""
+        now: dict[tuple[str, str], holdfast.WorkBatch] = {}
+        for name in self._sessions():
+            if len(now) >= MOST:
+                break
+            for batch in self._store.queue.list(name, limit=200):
+                now[name, batch.batch_id] = batch
+        for key, gone in self._known.items():
+            if key not in now:
+                remembered = self._store.queue.get(*key)
+                if remembered is None:
+                    yield _change(gone, "settled", int(time.time() * 1000))
+                else:
+                    now[key] = remembered
+        for key, batch in now.items():
+            before = self._known.get(key)
+            if self._first or (before is not None and before.state == batch.state):
+                continue
+            at_ms = batch.enqueued_at_ms if before is None else batch.settled_at_ms or int(time.time() * 1000)
+            yield _change(batch, batch.state, at_ms)
+        unsettled = {key: batch for key, batch in now.items() if batch.state in {"pending", "claimed"}}
+        self._known, self._first = unsettled, False
+
+    def _sessions(self) -> Iterator[str]:
+        if self._session_id is not None:
+            yield self._session_id
+            return
+        yield from {name for name, _ in self._known} | set(self._store.queue.sessions(limit=MOST))
+
+
+def _change(batch: holdfast.WorkBatch, state: str, at_ms: int) -> dict[str, Any]:
+    return {
+        "what": "work",
+        "at_ms": at_ms,
+        "session_id": batch.session_id,
+        "text": f"{batch.batch_id} {state}",
+        "batch_id": batch.batch_id,
+        "state": state,
+    }
+
+
+class Logs:
+    """Events of processes that run, and of those that stopped running since the last look."""
+
+    def __init__(self, store: holdfast.BlockingStore, since_ms: int) -> None:
+        self._store = store
+        self._since_ms = since_ms
+        self._counts: dict[str, int] = {}
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """Each event once."""
+        running = {one.id: one for one in self._store.processes.list(limit=MOST)}
+        for process_id in self._counts.keys() - running.keys():
+            yield from self._events(process_id, self._counts.pop(process_id))
+        for process_id, process in running.items():
+            before = self._counts.get(process_id, 0)
+            self._counts[process_id] = process.event_count
+            if process.event_count > before and process.updated_at_ms >= self._since_ms:
+                yield from self._events(process_id, before)
+
+    def _events(self, process_id: str, after: int) -> Iterator[dict[str, Any]]:
+        for event in self._read(process_id, after):
+            if event.occurred_at_ms >= self._since_ms:
+                yield _event(event)
+
+    def _read(self, process_id: str, after: int) -> tuple[holdfast.ProcessEvent, ...]:
+        try:
+            if after:
+                return self._store.events.after(process_id, after, limit=MOST).items
+            return self._store.events.recent(process_id, limit=MOST)
+        except holdfast.UnknownProcess:
+            # Pruned since it was listed.
+            return ()
+
+
+COMMANDS = (
+    Command(
+        "tail",
+        "show turns, work and events as they happen",
+        tail,
+        (
+            argument("--session", metavar="SESSION", help="only this session's turns and work"),
+            argument("--process", metavar="PROCESS", help="only this process's events; ends when the process does"),
+            argument("--from-start", action="store_true", help="with --process: the whole log first"),
+            argument("--since", metavar="TIME", type=duration_ms, default=0, help="also what happened that long ago"),
+            argument(
+                "--interval", metavar="TIME", type=duration_ms, default=1000, help="between two looks (default 1s)"
+            ),
+            argument("--for", dest="for_ms", metavar="TIME", type=duration_ms, help="stop after that long"),
+        ),
+        ("holdfast tail", "holdfast tail --process build-7 --from-start", "holdfast tail --session chat-42 --json"),
+        "One object a line: `what` (`turn`, `work` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "
+        "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
+        "A single process is waited for. Everything else is looked at every --interval, at most 1000 of each kind.\n"
+        "What comes and goes between two looks, as work that is settled at once, is not shown.",
+    ),
+)

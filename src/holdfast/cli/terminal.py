@@ -1,0 +1,247 @@
+"""What is stored is shown as text and never obeyed; colour, questions and bars appear only on a terminal."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TextIO, TypeAlias
+
+Part: TypeAlias = str | tuple[str, str]
+"""A text, or a text and its style."""
+STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+BAR_CELLS = 24
+BAR_EVERY_S = 0.1
+TICK_S = 0.5
+CELL_CHARACTERS = 48
+CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class Terminal:
+    """Where a command reads its answers and prints its results."""
+
+    def __init__(self, source: TextIO, out: TextIO, err: TextIO) -> None:
+        self._in = source
+        self._out = out
+        self._err = err
+        self.coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    @property
+    def draws(self) -> bool:
+        """Whether line-drawing characters can be written."""
+        return "utf" in (self._out.encoding or "").lower()
+
+    # Printing.
+
+    def line(self, *parts: Part) -> None:
+        """One line of the result, from texts and texts with a style; nothing in them can steer the terminal."""
+        self.text("".join(self._styled(part) for part in parts))
+
+    def _styled(self, part: Part) -> str:
+        if isinstance(part, str):
+            return shown(part)
+        text, style = part
+        return f"\x1b[{STYLES[style]}m{shown(text)}\x1b[0m" if self.coloured else shown(text)
+
+    def text(self, text: str) -> None:
+        """Text of our own, printed as it is; what the output cannot encode is replaced."""
+        encoding = self._out.encoding or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding), file=self._out)
+
+    def flush(self) -> None:
+        """Let a reader see what was printed so far."""
+        self._out.flush()
+
+    def note(self, text: str) -> None:
+        """A line that is no part of the result."""
+        print(text, file=self._err)
+
+    def error(self, text: str) -> None:
+        """One line that says what went wrong."""
+        print(f"holdfast: error: {shown(text)}", file=self._err)
+
+    def json(self, value: object, *, compact: bool = False) -> None:
+        """A value as JSON: records as objects, bytes in base64."""
+        import msgspec
+
+        data = msgspec.json.encode(value)
+        # JSON escapes the first control characters and lets the others through: they stand in texts only.
+        self.text((data if compact else msgspec.json.format(data, indent=2)).decode().translate(CONTROLS))
+
+    def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
+        """Names and values, one a line."""
+        rows = [(name, cell(value)) for name, value in pairs]
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, value in rows:
+            self.line((name.ljust(width), "dim"), f"  {value}")
+
+    def table(self, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table whose columns are as wide as they need to be."""
+        texts = [[cell(value) for value in row] for row in rows]
+        widths = [max(len(text) for text in column) for column in zip(titles, *texts, strict=True)]
+        self.line((_row(titles, widths), "bold"))
+        for row in texts:
+            self.line(_row(row, widths))
+
+    # Asking.
+
+    def can_ask(self) -> bool:
+        """Whether a person can be asked."""
+        return self._in.isatty() and self._err.isatty()
+
+    def ask(self, question: str) -> bool:
+        """Whether a person says yes."""
+        self._err.write(f"{shown(question)} [y/N] ")
+        self._err.flush()
+        return self._in.readline().strip().lower() in {"y", "yes"}
+
+    def waiting(self, title: str) -> Waiting:
+        """A clock for long work of unknown length, silent where nobody looks."""
+        return Waiting(self._err if self._err.isatty() else None, title)
+
+    def progress(self, title: str, total: int) -> Progress:
+        """A bar for long work, silent where nobody looks."""
+        return Progress(self._err if self._err.isatty() else None, title, total)
+
+
+class Waiting:
+    """That something still goes on, and for how long it has."""
+
+    def __init__(self, out: TextIO | None, title: str) -> None:
+        self._out = out
+        self._title = title
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+        self._began_s = time.monotonic()
+
+    def __enter__(self) -> Waiting:
+        if self._out is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._out is not None:
+            self._thread.join()
+            self._out.write("\r\x1b[K")
+            self._out.flush()
+
+    def _tick(self) -> None:
+        while self._out is not None:
+            self._out.write(f"\r\x1b[K{self._title}, {length((time.monotonic() - self._began_s) * 1000)}")
+            self._out.flush()
+            if self._over.wait(TICK_S):
+                return
+
+
+class Progress:
+    """How far long work has come, and how long the rest will take at this pace."""
+
+    def __init__(self, out: TextIO | None, title: str, total: int) -> None:
+        self._out = out
+        self._title = title
+        self._total = total
+        self._done = 0
+        self._began_s = time.monotonic()
+        self._drawn_s = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._out is not None:
+            self._out.write("\r\x1b[K")
+            self._out.flush()
+
+    def step(self, count: int = 1) -> None:
+        """So much more is done."""
+        self._done += count
+        now_s = time.monotonic()
+        if self._out is None or now_s - self._drawn_s < BAR_EVERY_S:
+            return
+        self._drawn_s = now_s
+        self._out.write(f"\r\x1b[K{bar(self._title, self._done, self._total, now_s - self._began_s)}")
+        self._out.flush()
+
+
+def bar(title: str, done: int, total: int, spent_s: float) -> str:
+    """A bar with the time that is left."""
+    share = min(1.0, done / total) if total else 1.0
+    full = int(share * BAR_CELLS)
+    left = "" if not done or share >= 1.0 else f", {length((total - done) * spent_s / done * 1000)} left"
+    return f"{title} [{'#' * full}{'.' * (BAR_CELLS - full)}] {done}/{total}{left}"
+
+
+# Values as text.
+
+
+def shown(text: str) -> str:
+    """Text in which nothing can steer a terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def cell(value: object) -> str:
+    """Any value on one line."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return shown(str(value))
+
+
+def clipped(text: str, most: int = CELL_CHARACTERS) -> str:
+    """Text that is not longer than that."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def moment(at_ms: int | None) -> str:
+    """A time, in UTC."""
+    if at_ms is None:
+        return "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at_ms / 1000))
+    except (OverflowError, ValueError, OSError):
+        return str(at_ms)
+
+
+def length(of_ms: float) -> str:
+    """A length of time in its two largest units."""
+    seconds = max(0, int(of_ms // 1000))
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    if seconds < 86_400:
+        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+    return f"{seconds // 86_400} d {seconds % 86_400 // 3600} h"
+
+
+def size(of_bytes: int | None) -> str:
+    """A number of bytes in a unit that fits."""
+    if of_bytes is None:
+        return "-"
+    amount = float(of_bytes)
+    for unit in UNITS:
+        if amount < 1024 or unit == UNITS[-1]:
+            return f"{of_bytes} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return ""
+
+
+def gist(document: object, most: int = CELL_CHARACTERS) -> str:
+    """What a document says, on one short line."""
+    import msgspec
+
+    text = document if isinstance(document, str) else msgspec.json.encode(document).decode()
+    return clipped(shown(text), most)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()

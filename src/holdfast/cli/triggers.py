@@ -1,0 +1,135 @@
+"""Triggers are listed, fired and switched off; starting what they reserve is the runtime's."""
+
+from __future__ import annotations
+
+import holdfast
+from holdfast.cli.commands import PAGE, PAGE_JSON, YES, Command, argument, document
+from holdfast.cli.running import Call, Refused
+from holdfast.cli.sessions import show_page
+from holdfast.cli.terminal import moment
+
+
+def list_triggers(call: Call) -> int:
+    """One page of subscriptions, or of deliveries whose process was never registered."""
+    given = call.options
+    with call.store() as store:
+        if given.undelivered:
+            waiting = store.triggers.undelivered(after=given.after, limit=given.limit)
+            return show_page(
+                call,
+                waiting,
+                ("process", "subscription", "source", "key", "reserved"),
+                [
+                    (
+                        one.process_id,
+                        one.subscription.handle,
+                        f"{one.occurrence.source_type}/{one.occurrence.source_key}",
+                        one.occurrence.idempotency_key,
+                        moment(one.reserved_at_ms),
+                    )
+                    for one in waiting
+                ],
+            )
+        page = store.triggers.list(
+            session_id=given.session,
+            source_type=given.source_type,
+            source_key=given.source_key,
+            after=given.after,
+            limit=given.limit,
+        )
+    return show_page(
+        call,
+        page,
+        ("handle", "name", "source", "registrant", "enabled", "created"),
+        [
+            (
+                one.handle,
+                one.draft.name,
+                f"{one.draft.source_type}/{one.source_key}",
+                _registrant(one.draft.registrant),
+                one.enabled,
+                moment(one.created_at_ms),
+            )
+            for one in page
+        ],
+    )
+
+
+def _registrant(originator: holdfast.Originator) -> str:
+    return "host" if isinstance(originator, holdfast.Host) else originator.scope.session_id
+
+
+def emit(call: Call) -> int:
+    """An occurrence, recorded, with its deliveries reserved."""
+    given = call.options
+    with call.store() as store:
+        emission = store.triggers.emit(
+            given.source_type, given.source_key, idempotency_key=given.key, payload=given.payload
+        )
+    if given.json:
+        call.terminal.json(emission)
+        return 0
+    again = " (it was recorded already)" if emission.replayed else ""
+    call.terminal.line(f"{emission.occurrence.occurrence_id}{again}: {len(emission.deliveries)} deliveries reserved")
+    for delivery in emission.deliveries:
+        call.terminal.line(f"  {delivery.process_id}  {delivery.subscription.handle}")
+    return 0
+
+
+def cancel(call: Call) -> int:
+    """One subscription, switched off."""
+    handle: str = call.options.handle
+    with call.store() as store:
+        found = store.triggers.list(handle=handle).items
+        if not found or not found[0].enabled:
+            raise Refused(f"there is no enabled subscription {handle!r}: see triggers list")
+        call.confirm(f"Cancel subscription {handle!r}?")
+        cancelled = store.triggers.cancel(handle, registrant=found[0].draft.registrant)
+    if not cancelled:
+        raise Refused(f"subscription {handle!r} was cancelled meanwhile")
+    if call.options.json:
+        call.terminal.json({"handle": handle, "cancelled": True})
+    else:
+        call.terminal.line(f"cancelled {handle}")
+    return 0
+
+
+COMMANDS = (
+    Command(
+        "triggers list",
+        "list subscriptions, or deliveries that were never started",
+        list_triggers,
+        (
+            argument("--undelivered", action="store_true", help="list deliveries whose process was never registered"),
+            argument("--session", metavar="SESSION", help="only subscriptions of this session"),
+            argument("--source-type", metavar="TYPE", help="only subscriptions to this type of source"),
+            argument("--source-key", metavar="KEY", help="only subscriptions to this source"),
+            *PAGE,
+        ),
+        ("holdfast triggers list --source-type cron", "holdfast triggers list --undelivered --json"),
+        f"{PAGE_JSON} An item is a `Subscription`, with `--undelivered` a `TriggerDelivery`.",
+    ),
+    Command(
+        "triggers emit",
+        "record that a source fired, and reserve its deliveries",
+        emit,
+        (
+            argument("source_type", metavar="TYPE", help="the source's type"),
+            argument("source_key", metavar="SOURCE", help="the source's key"),
+            argument("--key", metavar="KEY", required=True, help="the idempotency key: one occurrence for each"),
+            argument("--payload", metavar="JSON", type=document, help="what happened: JSON, or @file"),
+        ),
+        ("holdfast triggers emit cron daily --key 2026-11-15",),
+        "An `Emission`.",
+        "Nothing is started here: a runtime registers the processes of the deliveries.",
+    ),
+    Command(
+        "triggers cancel",
+        "switch a subscription off",
+        cancel,
+        (argument("handle", metavar="HANDLE", help="the subscription's handle, as in triggers list"), YES),
+        ("holdfast triggers cancel trigger:7 --yes",),
+        "An object: `handle`, `cancelled`.",
+        "Asks first. The subscription stays listed.",
+    ),
+)

@@ -1,0 +1,344 @@
+"""A wrong call, a missing store and an unwilling database each end in one line that says what to do, and their code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.cli import terminal
+from holdfast.cli.commands import duration_ms, whole
+from holdfast.cli.parser import COMMANDS, EXIT_CODES, build
+
+ROOT = Path(__file__).resolve().parents[2]
+HELP_CPU_S = 0.150
+
+
+# Errors and exit codes.
+
+
+def test_a_call_without_a_store_says_how_to_name_one(run: Any) -> None:
+    said = run("status")
+    assert (said.code, said.out, said.err) == (
+        2,
+        "",
+        "holdfast: error: no store is named: pass --url, or set HOLDFAST_URL\n",
+    )
+
+
+def test_the_environment_names_the_store_and_an_option_goes_first(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("init", "--url", tmp_path / "a.db")
+    monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "a.db"))
+    assert run("status").code == 0
+    assert run("status", "--url", tmp_path / "b.db").code == 4
+    assert run("--url", tmp_path / "b.db", "status").code == 4
+    assert run("--json", "sessions", "list").json == {"items": [], "next": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "required: COMMAND"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        (["sessions", "show"], "required: SESSION"),
+        (["prune", "--settled-work", "soon"], "'soon' is no length of time: write 500ms, 30s, 15m, 12h or 7d"),
+        (["sessions", "list", "--limit", "-1"], "--limit"),
+        (["processes", "signal", "p", "go", "--payload", "{"], "is not JSON"),
+        (["processes", "signal", "p", "go", "--payload", "@missing.json"], "cannot read 'missing.json'"),
+        (["sessions", "list", "--url", "agent.db", "--schema", "x"], "--schema and --pooler are for PostgreSQL"),
+        (["sessions", "list", "--url", "mysql://db/x"], "not a database that this version knows"),
+        (["sessions", "li", "--url", "agent.db"], "invalid choice"),
+    ],
+    ids=str,
+)
+def test_a_wrong_call_is_one_line_and_code_2(run: Any, arguments: list[str], says: str) -> None:
+    said = run(*arguments)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("holdfast: error: ")
+    assert said.err.count("\n") == 1
+    assert says in said.err
+
+
+def test_a_database_that_is_away_is_code_3(run: Any) -> None:
+    said = run("status", "--url", "postgresql://localhost:1/nowhere")
+    assert said.code == 3
+    assert "retry" in said.err
+
+
+def test_a_newer_store_is_code_4(run: Any, tmp_path: Path) -> None:
+    import apsw
+
+    file = tmp_path / "newer.db"
+    run("init", "--url", file)
+    connection = apsw.Connection(str(file))
+    connection.execute("UPDATE settings SET value = 99 WHERE name = 'schema_version'")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    said = run("status", "--url", file)
+    assert said.code == 4
+    assert "upgrade Holdfast" in said.err
+
+
+def test_a_defect_is_one_line_and_a_traceback_only_if_asked_for(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(holdfast, "open_blocking", broken)
+    said = run("status", "--url", tmp_path / "a.db")
+    assert (said.code, said.err) == (
+        70,
+        "holdfast: error: a defect: ZeroDivisionError: division by zero: run it again with --debug, and report that\n",
+    )
+    with pytest.raises(ZeroDivisionError):
+        run("status", "--url", tmp_path / "a.db", "--debug")
+
+
+def test_every_exit_code_that_is_documented_is_used() -> None:
+    assert sorted(EXIT_CODES) == [0, 1, 2, 3, 4, 5, 70, 130]
+
+
+DESTRUCTIVE = [
+    ["sessions", "delete", "chat"],
+    ["queue", "cancel", "chat", "b"],
+    ["triggers", "cancel", "trigger:1"],
+    ["processes", "cancel", "build"],
+    ["attachments", "sweep"],
+    ["gc"],
+    ["vacuum"],
+    ["prune", "--keep-revisions", "1"],
+]
+
+
+@pytest.mark.parametrize("arguments", DESTRUCTIVE, ids=" ".join)
+def test_what_destroys_is_refused_without_a_terminal_and_without_yes(
+    run: Any, tmp_path: Path, arguments: list[str]
+) -> None:
+    file = tmp_path / "a.db"
+    with holdfast.open_blocking(file) as store:
+        store.sessions.create("chat")
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
+        store.triggers.subscribe(holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External()))
+        before = store.maintenance.stats()
+    said = run(*arguments, "--url", file)
+    assert (said.code, said.err) == (
+        2,
+        "holdfast: error: this removes something and there is no terminal to ask on: add --yes\n",
+    )
+    with holdfast.open_blocking(file) as store:
+        assert store.maintenance.stats() == before
+
+
+def test_the_commands_that_ask_are_those_that_destroy() -> None:
+    asking = {command.name for command in COMMANDS if any("--yes" in one.names for one in command.arguments)}
+    assert asking == {
+        " ".join(one for one in words if one in " ".join(c.name for c in COMMANDS).split()) for words in DESTRUCTIVE
+    } | {"sessions export"}
+
+
+# Help.
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_has_help_with_an_example_and_its_json(run: Any, command: Any) -> None:
+    said = run(*command.name.split(), "--help")
+    assert said.code == 0
+    assert "examples:\n  " in said.out
+    assert f"holdfast {command.name.split()[0]}" in said.out
+    assert "with --json:" in said.out
+    assert command.json
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_example_is_a_call_that_the_parser_takes(command: Any) -> None:
+    import shlex
+
+    for example in command.examples:
+        words = shlex.split(example.replace("<(", "").replace(")", ""))
+        words = words[words.index("holdfast") + 1 :]
+        end = next((index for index, word in enumerate(words) if word in {"|", ">"}), len(words))
+        parsed = build().parse_args(words[:end])
+        assert parsed.declared.name == command.name
+        # A parser that was built for these words only understands them just as well.
+        assert build(words[:end]).parse_args(words[:end]) == parsed
+
+
+def test_help_is_fast() -> None:
+    """Processor time, because a busy machine makes everything late; the least of some, because it can be noisy, too."""
+    spent = []
+    # Measuring coverage would be what is measured.
+    unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    for _ in range(5):
+        before = os.times()
+        command = [sys.executable, "-m", "holdfast", "--help"]
+        subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=unmeasured)
+        after = os.times()
+        spent.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(spent) < HELP_CPU_S, spent
+
+
+def test_help_loads_neither_the_store_nor_a_database() -> None:
+    program = "import sys; from holdfast.cli import main; main(['--help']); print(*sorted(sys.modules), sep='\\n')"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "holdfast.cli.parser" in loaded
+    assert {"msgspec", "apsw", "asyncio", "holdfast.store", "holdfast.public"}.isdisjoint(loaded)
+
+
+def test_the_version_is_that_of_the_package(run: Any) -> None:
+    from importlib.metadata import version
+
+    said = run("--version")
+    assert (said.code, said.out) == (0, f"holdfast {version('holdfast')}\n")
+
+
+# What is stored cannot steer a terminal.
+
+
+def test_control_characters_are_shown_and_not_sent(run: Any, tmp_path: Path) -> None:
+    with holdfast.open_blocking(tmp_path / "a.db") as store:
+        session = store.sessions.create("evil\x1b[2J", name="a\nb\x07")
+        nodes = [holdfast.Node("n\x1b]0;x\x07", payload="\x9b31m")]
+        session.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf=nodes[0].id)))
+    for arguments in (["list"], ["show", "evil\x1b[2J"], ["graph", "evil\x1b[2J"], ["history", "evil\x1b[2J"]):
+        said = run("sessions", *arguments, "--url", tmp_path / "a.db")
+        assert said.code == 0
+        assert not {"\x1b", "\x07", "\x9b"} & set(said.out)
+        told = run("sessions", *arguments, "--json", "--url", tmp_path / "a.db")
+        assert not {"\x1b", "\x07", "\x9b"} & set(told.out)
+        assert told.json
+    said = run("sessions", "show", "no\x1b[2J", "--url", tmp_path / "a.db")
+    assert "\x1b" not in said.err
+
+
+# Values.
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("12h", 43_200_000), ("7d", 604_800_000)]
+)
+def test_a_length_of_time_has_a_unit(text: str, value: int) -> None:
+    assert duration_ms(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "-1s", "1.5h", "5 s", "1w", "s5", "²s", f"{2**63}d"])
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(Exception, match=r"no length of time|too large"):
+        duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.0", "x", "²", str(2**63)])
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(Exception, match=r"no whole number|too large"):
+        whole(text)
+
+
+def test_values_are_shown_in_units_that_fit() -> None:
+    assert [terminal.size(one) for one in (None, 0, 1023, 1024, 1536, 5 * 1024**3, 2**63)] == [
+        "-",
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 KiB",
+        "5.0 GiB",
+        "8388608.0 TiB",
+    ]
+    assert [terminal.length(one) for one in (-5, 0, 59_999, 61_000, 3_660_000, 90_000_000)] == [
+        "0 s",
+        "0 s",
+        "59 s",
+        "1 min 1 s",
+        "1 h 1 min",
+        "1 d 1 h",
+    ]
+    assert terminal.moment(0) == "1970-01-01 00:00:00Z"
+    assert terminal.moment(2**63 - 1)
+    assert terminal.bar("copying", 1, 4, 10.0) == "copying [######..................] 1/4, 30 s left"
+    assert terminal.bar("copying", 4, 4, 10.0) == "copying [########################] 4/4"
+    assert terminal.bar("copying", 0, 0, 0.0) == "copying [########################] 0/0"
+
+
+# Completion.
+
+
+def completed(words: list[str]) -> set[str]:
+    """What bash offers for the last word."""
+    program = (
+        f"source <({sys.executable} -m holdfast completion bash); COMP_WORDS=({' '.join(repr(one) for one in words)}); "
+        f"COMP_CWORD={len(words) - 1}; _holdfast; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+def test_bash_completes_commands_options_and_values() -> None:
+    assert {"init", "sessions", "copy", "--url"} <= completed(["holdfast", ""])
+    assert completed(["holdfast", "se"]) == {"sessions"}
+    assert completed(["holdfast", "sessions", "f"]) == {"fork"}
+    assert completed(["holdfast", "--url", "sessions", "processes", "li"]) == {"list"}
+    assert completed(["holdfast", "processes", "list", "--status", "c"]) == {"completed", "cancelled"}
+    assert completed(["holdfast", "prune", "--keep"]) == {"--keep-revisions"}
+    assert completed(["holdfast", "completion", ""]) >= {"bash", "zsh", "fish"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_parses(run: Any, tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(run("completion", shell).out)
+    subprocess.run([shell, "-n", script], check=True)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_names_every_command_and_option(run: Any, shell: str) -> None:
+    script = run("completion", shell).out
+    for command in COMMANDS:
+        assert command.name.split()[-1] in script
+        for name in (name for one in command.arguments for name in one.names if name.startswith("--")):
+            assert (f"-l {name[2:]}" if shell == "fish" else name) in script
+
+
+# Pipes and interruptions.
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    program = f"{sys.executable} -m holdfast schema --url any.db | true"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupted_tail_ends_well(tmp_path: Path) -> None:
+    import signal
+
+    file = tmp_path / "a.db"
+    with holdfast.open_blocking(file) as store:
+        session = store.sessions.create("chat")
+        command = [sys.executable, "-m", "holdfast", "tail", "--url", str(file), "--interval", "20ms", "--since", "1m"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        deadline_s = time.monotonic() + 60
+        session.commit(holdfast.Commit(turn_id="first"))
+        assert " turn chat revision 1 first\n" in process.stdout.readline()
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="k"))
+        assert process.stdout.readline().endswith(" pending\n")
+        claim = store.queue.claim("chat", owner_id="worker")
+        assert claim is not None
+        assert process.stdout.readline().endswith(" claimed\n")
+        session.commit(holdfast.Commit(turn_id="second", completes=[claim]))
+        said = process.stdout.readline() + process.stdout.readline()
+        assert " completed\n" in said
+        assert " revision 2 second\n" in said
+        process.send_signal(signal.SIGINT)
+        assert process.wait(max(1.0, deadline_s - time.monotonic())) == 0
+        assert process.communicate()[1] == ""

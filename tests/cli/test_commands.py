@@ -1,0 +1,590 @@
+"""Every command does on SQLite and on PostgreSQL what its help says, and its JSON has the keys that are documented."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.sqlite import backend, opening
+
+NOW = 1_700_000_000_000
+ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+CHAT = {
+    "session_id": "chat",
+    "name": "First",
+    "owner": "ada",
+    "model": "some-model",
+    "parent_session_id": None,
+    "revision": 1,
+    "node_count": 5,
+    "created_at_ms": NOW,
+    "changed_at_ms": NOW,
+}
+FORK = {
+    **CHAT,
+    "session_id": "fork",
+    "name": "fork",
+    "owner": "bob",
+    "model": None,
+    "parent_session_id": "chat",
+    "node_count": 1,
+}
+USAGE = {
+    "source": "turn",
+    "model": "some-model",
+    "input_tokens": 3,
+    "output_tokens": 0,
+    "cached_input_tokens": 1,
+    "reasoning_tokens": 0,
+}
+
+
+def batch(batch_id: str, **changed: Any) -> dict[str, Any]:
+    return {
+        "batch_id": batch_id,
+        "session_id": "chat",
+        "enqueue_seq": 1,
+        "source_key": None,
+        "delivery": "earliest_safe_boundary",
+        "slot": "join",
+        "merge_key": "never",
+        "available_at_ms": 0,
+        "enqueued_at_ms": NOW,
+        "items": [],
+        "state": "pending",
+        "settled_at_ms": None,
+        **changed,
+    }
+
+
+def without_times(value: Any) -> Any:
+    """The value with every time replaced: what a command writes now has the time of now."""
+    if isinstance(value, dict):
+        return {key: "ms" if key.endswith("_ms") and one else without_times(one) for key, one in value.items()}
+    return [without_times(one) for one in value] if isinstance(value, list) else value
+
+
+# The store itself.
+
+
+def test_init_makes_a_store_once_and_nothing_else_makes_one(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "new.db"
+    refused = run("status", "--url", file)
+    assert (refused.code, refused.out, refused.err) == (
+        4,
+        "",
+        "holdfast: error: there is no store yet: run holdfast init\n",
+    )
+    assert not file.exists()
+    assert run("init", "--url", file, "--json").json == {"created": True, "schema_version": 1}
+    assert run("init", "--url", file, "--json").json == {"created": False, "schema_version": 1}
+    assert run("init", "--url", file).out == "already there: schema version 1\n"
+    assert run("migrate", "--url", file, "--json").json == {"from": 1, "to": 1}
+    assert run("migrate", "--url", tmp_path / "other.db").code == 4
+
+
+def test_migrate_upgrades_an_older_store_and_nothing_else_does(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "older.db"
+    run("init", "--url", file)
+    # The world after the next release, whose migration is written here.
+    steps = {**opening.migrations(), 2: "CREATE TABLE later (id INTEGER) STRICT;"}
+    monkeypatch.setattr(opening, "migrations", lambda: steps)
+    for module in (opening, backend):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
+    for arguments in (["status"], ["init"]):
+        refused = run(*arguments, "--url", file)
+        assert refused.code == 4
+        assert refused.err == "holdfast: error: the store has schema version 1, this program 2: run holdfast migrate\n"
+    assert run("migrate", "--url", file, "--json").json == {"from": 1, "to": 2}
+    assert run("migrate", "--url", file).out.startswith("current: ")
+
+
+def test_init_makes_a_schema_of_any_name(run: Any, postgres_url: str) -> None:
+    where = ("--url", postgres_url, "--schema", "agents")
+    assert run("status", *where).code == 4
+    assert run("init", *where, "--json").json == {"created": True, "schema_version": 1}
+    assert run("status", *where).code == 0
+    assert run("status", "--url", postgres_url).code == 4
+
+
+def test_a_schema_can_be_made_from_what_schema_prints(run: Any, postgres_url: str) -> None:
+    printed = run("schema", "--url", postgres_url, "--schema", "printed")
+    assert printed.code == 0
+    sys.modules["holdfast_postgres_server"].run_sql(postgres_url, printed.out)
+    assert run("status", "--url", postgres_url, "--schema", "printed").code == 0
+    assert run("schema", "--url", "any.db", "--json").json == {"ddl": holdfast.ddl("any.db")}
+    assert not Path("any.db").exists()
+    assert run("schema", "--url", "memory:").code == 1
+
+
+def test_the_schema_of_a_url_is_that_of_the_store_behind_it(url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        assert holdfast.ddl(url) == store.ddl()
+
+
+def test_status_counts_everything(on: Any, filled: Any) -> None:
+    said = on("status", "--json")
+    assert said.code == 0
+    on_disk = said.json.pop("bytes_on_disk")
+    facts = said.json
+    assert on_disk > 0
+    facts.pop("bytes_on_disk")
+    assert facts.pop("blob_bytes") > 0
+    assert facts == {
+        "durability": "durable",
+        "schema_version": 1,
+        "sessions": 2,
+        "deleted_sessions": 0,
+        "revisions": 2,
+        "nodes": 5,
+        "blobs": 5,
+        "pending_work": 2,
+        "claimed_work": 0,
+        "settled_work": 0,
+        "attachments": 4,
+        "attachment_bytes": 8,
+        "processes": 1,
+        "running_processes": 1,
+        "events": 1,
+        "grants": 0,
+        "live_leases": 0,
+        "subscriptions": 1,
+        "occurrences": 0,
+        "undelivered": 0,
+        "artifacts": 0,
+        "oldest_pending_work_at_ms": NOW,
+    }
+    assert "work                 2 pending, 0 claimed, 0 settled\n" in on("status").out
+
+
+# Sessions.
+
+
+def test_sessions_are_listed_in_pages(on: Any, filled: Any) -> None:
+    first = on("sessions", "list", "--json", "--limit", 1).json
+    assert first["items"] == [CHAT]
+    assert on("sessions", "list", "--json", "--after", first["next"]).json == {"items": [FORK], "next": None}
+    assert on("sessions", "list", "--owner", "bob", "--json").json == {"items": [FORK], "next": None}
+    assert on("sessions", "list", "--parent", "chat", "--json").json == {"items": [FORK], "next": None}
+    assert on("sessions", "list", "--changed-since", NOW + 1, "--json").json == {"items": [], "next": None}
+    text = on("sessions", "list", "--limit", 1)
+    assert text.out == (
+        "session  name   owner  model       revision  nodes  changed\n"
+        "chat     First  ada    some-model  1         5      2023-11-14 22:13:20Z\n"
+    )
+    assert text.err.startswith("there is more: --after ")
+
+
+def test_a_session_is_shown_as_it_stands(on: Any, filled: Any) -> None:
+    said = on("sessions", "show", "chat", "--last", 1, "--json").json
+    refs = said.pop("components")
+    assert sorted(refs) == ["execution_state", "turn_state"]
+    assert said.pop("checkpoint_ref").startswith("checkpoint-sha256:")
+    assert said["frames"][0].pop("execution_state_ref").startswith("bytes-sha256:")
+    assert said == {
+        "session_id": "chat",
+        "meta": {
+            "session_id": "chat",
+            "name": "First",
+            "created_at_ms": NOW,
+            "model": "some-model",
+            "owner": "ada",
+            "cwd": None,
+            "relation": {"kind": "root"},
+        },
+        "revision": 1,
+        "node_count": 5,
+        "leaf": "n2",
+        "config": {"mode": "fast"},
+        "frames": [
+            {
+                "frame_id": "f1",
+                "previous_frame_id": None,
+                "status": "active",
+                "reason": "initial",
+                "caused_by": None,
+                "created_at_ms": 0,
+                "assignment": None,
+                "turn_options": None,
+            }
+        ],
+        "current_frame_id": "f1",
+        "ledger": [USAGE],
+        "lease": None,
+        "unsettled_work": 2,
+        "path": [
+            {
+                "id": "n2",
+                "parent": "n1",
+                "kind": "event",
+                "payload": "hello",
+                "frame_id": None,
+                "caused_by": None,
+                "created_at_ms": NOW,
+            }
+        ],
+    }
+    assert "n2  event  hello\n" in on("sessions", "show", "chat").out
+    assert on("sessions", "show", "nobody").code == 1
+
+
+def test_history_lists_revisions(on: Any, filled: Any) -> None:
+    (entry,) = on("sessions", "history", "chat", "--json").json["items"]
+    assert entry.pop("checkpoint_ref").startswith("checkpoint-sha256:")
+    assert entry == {"revision": 1, "turn_id": "turn-1", "leaf": "n2", "usage": [USAGE], "committed_at_ms": NOW}
+    assert on("sessions", "history", "chat", "--oldest-first").out.splitlines()[1].split()[:4] == [
+        "1",
+        "turn-1",
+        "n2",
+        "3",
+    ]
+    assert on("sessions", "history", "nobody").code == 1
+
+
+def test_a_graph_is_drawn_with_branches_head_and_tombstones(on: Any, filled: Any) -> None:
+    said = on("sessions", "graph", "chat")
+    assert said.out == (
+        "✗ s2  tombstoned\n"
+        "○ s3  event  null\n"
+        '● n1  event  {"z":1,"a":2}\n'
+        "├─○ s1  event  null\n"
+        "◆ n2  event  hello  <- head\n"
+        "4 nodes, 1 tombstoned, revision 1\n"
+    )
+    assert on("sessions", "graph", "chat", "--json").json == {
+        "session_id": "chat",
+        "revision": 1,
+        "leaf": "n2",
+        "tombstoned": 1,
+        "nodes": [
+            {"id": "s2", "parent": None, "kind": None, "mark": "tombstone"},
+            {"id": "s3", "parent": "s2", "kind": "event", "mark": "side"},
+            {"id": "n1", "parent": None, "kind": "event", "mark": "path"},
+            {"id": "s1", "parent": "n1", "kind": "event", "mark": "side"},
+            {"id": "n2", "parent": "n1", "kind": "event", "mark": "head"},
+        ],
+    }
+    assert on("sessions", "graph", "chat", "--at", 1).out.endswith("2 nodes, 0 tombstoned, revision 1\n")
+    assert on("sessions", "graph", "chat", "--at", 9).code == 1
+    assert on("sessions", "graph", "nobody").code == 1
+
+
+def test_a_fork_starts_where_it_is_told(on: Any, filled: Any) -> None:
+    made = on("sessions", "fork", "chat", "again", "--at", "n1", "--json")
+    assert made.json == {"session_id": "again", "source": "chat", "at": "n1", "revision": 1, "leaf": "n1"}
+    assert on("sessions", "fork", "chat", "third", "--at-revision", 1).out == "forked chat into third, leaf n2\n"
+    taken = on("sessions", "fork", "chat", "again")
+    assert taken.code == 1
+    assert "exists already" in taken.err
+
+
+def test_a_deleted_session_is_reported_and_gone(on: Any, filled: Any) -> None:
+    said = on("sessions", "delete", "fork", "--yes", "--json")
+    assert said.code == 0
+    assert said.json == {
+        "session_id": "fork",
+        "deleted": True,
+        "revisions": 1,
+        "nodes": 0,
+        "usage_rows": 0,
+        "work_batches": 0,
+        "attachments": 1,
+        "blobs": 0,
+        "revoked_grants": 0,
+        "subscriptions": 0,
+        "cleared_wake_targets": 0,
+        "orphaned_process_ids": [],
+        "preserved_process_ids": [],
+    }
+    again = on("sessions", "delete", "fork", "--yes", "--json")
+    assert (again.code, again.json["deleted"]) == (1, False)
+    assert on("sessions", "show", "fork").code == 1
+
+
+# The queue.
+
+
+def test_work_is_listed_shown_and_cancelled(on: Any, filled: Any) -> None:
+    listed = on("queue", "list", "--json").json
+    assert listed["complete"] is True
+    keyed, plain = listed["items"]
+    item = keyed["items"][0].pop("item_id")
+    assert item
+    plain_item = plain["items"][0].pop("item_id")
+    assert keyed == batch(filled.keyed, source_key="key-1", items=[{"payload": {"x": 1}}])
+    assert plain == batch(filled.plain, enqueue_seq=2, merge_key={"name": "g"}, items=[{"payload": "y"}])
+    assert on("queue", "list", "--session", "chat", "--pending", "--limit", 1, "--json").json["complete"] is False
+    text = on("queue", "list", "--limit", 1)
+    assert text.out.splitlines()[1].split()[:5] == [filled.keyed, "chat", "pending", "1", "key-1"]
+    assert text.err == "there is more: raise --limit, or name a --session\n"
+    shown = on("queue", "show", "chat", filled.plain, "--json").json
+    assert shown["items"] == [{"item_id": plain_item, "payload": "y"}]
+    assert "merge key   group g\n" in on("queue", "show", "chat", filled.plain).out
+    cancelled = on("queue", "cancel", "chat", filled.keyed, "--yes", "--json")
+    assert (cancelled.code, cancelled.json["state"]) == (0, "cancelled")
+    assert on("queue", "cancel", "chat", filled.keyed, "--yes").code == 1
+    assert on("queue", "cancel", "chat", filled.plain, "--yes").out == f"cancelled {filled.plain}\n"
+    assert on("queue", "show", "chat", "work:none").code == 1
+
+
+# Processes.
+
+
+def test_processes_are_listed_and_shown(on: Any, filled: Any) -> None:
+    listed = on("processes", "list", "--json").json
+    assert listed["next"] is None
+    (process,) = listed["items"]
+    shown = on("processes", "show", "build", "--json").json
+    assert shown == {"process": process, "lease": None, "grants": []}
+    assert process.pop("registration_hash")
+    assert [kind["name"] for kind in process.pop("event_types")][:2] == ["progress", "signal.go"]
+    assert process == {
+        "id": "build",
+        "input": {"type": "external", "metadata": {"l": 1}},
+        "identity": {"kind": "external", "label": None, "definition": None},
+        "provenance": {"originator": {"type": "host"}, "caused_by": None},
+        "env_ref": None,
+        "wake_target": None,
+        "created_at_ms": NOW,
+        "updated_at_ms": NOW,
+        "event_count": 1,
+        "external_ref": None,
+        "wait": None,
+        "status": "running",
+        "outcome": None,
+    }
+    assert on("processes", "list", "--status", "failed", "--json").json == {"items": [], "next": None}
+    assert on("processes", "list", "--waiting", "--json").json == {"items": [], "next": None}
+    assert "status       running\n" in on("processes", "show", "build").out
+    assert on("processes", "show", "nobody").code == 1
+
+
+def test_a_signal_and_a_request_to_stop_are_events(on: Any, filled: Any) -> None:
+    said = on("processes", "signal", "build", "go", "--payload", '{"by": "ada"}', "--replay-key", "k", "--json")
+    assert without_times(said.json) == {
+        "event": {
+            "process_id": "build",
+            "sequence": 2,
+            "type": "signal.go",
+            "payload": {"by": "ada"},
+            "occurred_at_ms": "ms",
+            "replay_key": "k",
+            "terminal_state": None,
+            "wake": None,
+            "acknowledged": False,
+        },
+        "wake": None,
+        "batch_id": None,
+        "replayed": False,
+    }
+    again = on("processes", "signal", "build", "go", "--payload", '{"by": "ada"}', "--replay-key", "k")
+    assert again.out == "signal.go #2 of build (it was there already)\n"
+    other = on("processes", "signal", "build", "go", "--payload", "1", "--replay-key", "k")
+    assert other.code == 1
+    asked = on("processes", "cancel", "build", "--reason", "late", "--yes", "--json").json
+    assert (asked["event"]["type"], asked["event"]["payload"]) == ("process.cancel_requested", {"reason": "late"})
+    events = on("processes", "events", "build", "--json", "--after", 1).json
+    assert [one["sequence"] for one in events["items"]] == [2, 3]
+    assert [
+        one["sequence"] for one in on("processes", "events", "build", "--type", "progress", "--json").json["items"]
+    ] == [1]
+    page = on("processes", "events", "build", "--limit", 2, "--json").json
+    assert [
+        one["sequence"] for one in on("processes", "events", "build", "--after", page["next"], "--json").json["items"]
+    ] == [3]
+    assert on("processes", "signal", "build", "stop").code == 2
+    assert on("processes", "events", "nobody").code == 1
+
+
+# Triggers.
+
+
+def test_a_trigger_is_listed_fired_once_and_switched_off(on: Any, filled: Any) -> None:
+    (listed,) = on("triggers", "list", "--json").json["items"]
+    assert (listed["handle"], listed["enabled"], listed["draft"]["name"]) == ("trigger:1", True, "morning")
+    fired = on("triggers", "emit", "cron", "daily", "--key", "today", "--payload", "[1]", "--json").json
+    assert without_times(fired["occurrence"]) == {
+        "occurrence_id": fired["occurrence"]["occurrence_id"],
+        "source_type": "cron",
+        "source_key": "daily",
+        "idempotency_key": "today",
+        "payload": [1],
+        "source": None,
+        "occurred_at_ms": "ms",
+    }
+    assert (len(fired["deliveries"]), fired["replayed"]) == (1, False)
+    again = on("triggers", "emit", "cron", "daily", "--key", "today", "--payload", "[1]", "--json").json
+    assert (again["deliveries"], again["replayed"]) == ([], True)
+    (waiting,) = on("triggers", "list", "--undelivered", "--json").json["items"]
+    assert waiting["process_id"] == fired["deliveries"][0]["process_id"]
+    assert on("triggers", "emit", "cron", "daily", "--key", "today").code == 1
+    text = on("triggers", "emit", "cron", "daily", "--key", "tomorrow").out.splitlines()
+    assert text[0].endswith(": 1 deliveries reserved")
+    assert text[1].endswith("  trigger:1")
+    assert on("triggers", "cancel", "trigger:1", "--yes", "--json").json == {"handle": "trigger:1", "cancelled": True}
+    assert on("triggers", "cancel", "trigger:1", "--yes").code == 1
+    assert "no      " in on("triggers", "list", "--source-type", "cron").out
+
+
+# Attachments.
+
+
+def test_attachments_are_listed_and_read(on: Any, filled: Any, tmp_path: Path) -> None:
+    listed = on("attachments", "list", "chat", "--json").json
+    assert listed["items"][1:] == [
+        {"id": ABC, "media_type": "text/plain", "byte_count": 3, "width": None, "height": None, "label": "letters"},
+        {"id": "far", "media_type": "image/png", "byte_count": 5, "width": None, "height": None, "label": None},
+    ]
+    uncommitted = on("attachments", "list", "--uncommitted", "--json").json["items"]
+    assert uncommitted[1] == {
+        "session_id": "chat",
+        "attachment_id": "far",
+        "uri": "s3://bucket/far",
+        "intent_at_ms": NOW,
+        "committed_at_ms": None,
+    }
+    assert len(on("attachments", "list", "fork", "--uncommitted", "--json").json["items"]) == 0
+    assert on("attachments", "get", "chat", ABC).out == "abc"
+    file = tmp_path / "letters.txt"
+    said = on("attachments", "get", "chat", ABC, "--output", file, "--json")
+    assert said.json == {"ref": listed["items"][1], "output": str(file)}
+    assert file.read_bytes() == b"abc"
+    assert on("attachments", "get", "chat", ABC, "--json").code == 2
+    assert on("attachments", "get", "fork", "far").code == 1
+    assert on("attachments", "list").code == 2
+
+
+def test_a_sweep_forgets_what_nobody_committed(on: Any, filled: Any) -> None:
+    assert on("attachments", "sweep", "--yes", "--json").json == {
+        "forgotten_intents": 2,
+        "deleted_objects": 1,
+        "deleted_bytes": 5,
+    }
+    assert on("attachments", "sweep", "--older-than", "7d", "--yes", "--json").json["forgotten_intents"] == 0
+
+
+def test_attachment_bytes_in_a_folder_are_read_through_it(run: Any, url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "bytes"
+    with holdfast.open_blocking(url, attachments=folder) as store:
+        store.sessions.create("chat").attachments.put(b"abc")
+    where = ("--url", url, "--attachments", folder)
+    assert run("attachments", "get", "chat", ABC, *where).out == "abc"
+
+
+# Housekeeping.
+
+
+def test_housekeeping_reports_what_it_did(on: Any, filled: Any) -> None:
+    assert on("gc", "--yes", "--json").json == {
+        "roots": 5,
+        "retained_blobs": 5,
+        "deleted_blobs": 0,
+        "deleted_bytes": 0,
+        "deleted_nodes": 0,
+    }
+    assert on("vacuum", "--session", "chat", "--yes", "--json").json == {"removed_nodes": 1}
+    assert on("vacuum", "--yes").out == "removed nodes  0\n"
+
+
+def test_prune_foretells_and_forgets(on: Any, filled: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.handle("chat").commit(holdfast.Commit(turn_id="turn-2"))
+    foretold = {
+        "dry_run": True,
+        "revisions": 1,
+        "work_batches": 0,
+        "processes": 0,
+        "events": 0,
+        "occurrences": 0,
+        "deliveries": 0,
+        "complete": True,
+    }
+    assert on("prune", "--keep-revisions", 1, "--dry-run", "--json").json == foretold
+    assert on("prune", "--keep-revisions", 1, "--yes", "--json").json == {**foretold, "dry_run": False}
+    assert on("prune", "--keep-revisions", 1, "--settled-work", "1d", "--yes", "--json").json["revisions"] == 0
+    nothing = on("prune", "--yes")
+    assert nothing.code == 2
+    assert "nothing is named" in nothing.err
+
+
+def test_verify_says_ok(on: Any, filled: Any) -> None:
+    said = on("verify", "--json")
+    assert said.code == 0
+    assert said.json == {
+        "ok": True,
+        "checked_sessions": 2,
+        "checked_revisions": 2,
+        "checked_nodes": 5,
+        "checked_blobs": 5,
+        "checked_processes": 1,
+        "checked_events": 1,
+        "checked_attachments": 4,
+        "checked_artifacts": 0,
+        "findings": [],
+    }
+    assert on("verify").out.endswith("ok\n")
+
+
+def test_verify_finds_damage_and_says_so_with_its_exit_code(run: Any, tmp_path: Path) -> None:
+    import apsw
+
+    file = tmp_path / "damaged.db"
+    with holdfast.open_blocking(file) as store:
+        store.sessions.create("chat").commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"a": 1})))
+    connection = apsw.Connection(str(file))
+    connection.execute("UPDATE blobs SET body = x'00'")
+    connection.close()
+    said = run("verify", "--url", file, "--json")
+    assert said.code == 1
+    assert said.json["ok"] is False
+    assert sorted(said.json["findings"][0]) == ["key", "problem", "table"]
+    assert "restore what is damaged" in run("verify", "--url", file).out
+    assert run("sessions", "show", "chat", "--url", file).code == 5
+
+
+# Tail.
+
+
+def test_tail_shows_what_happened_since(on: Any, filled: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.handle("chat").commit(holdfast.Commit(turn_id="turn-2"))
+        store.events.append("build", "progress", {"percent": 75})
+    said = on("tail", "--since", "1h", "--for", "1ms", "--json")
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    turn, event = sorted(lines, key=lambda one: one["what"], reverse=True)
+    assert (turn["what"], turn["session_id"], turn["revision"]["turn_id"]) == ("turn", "chat", "turn-2")
+    assert (event["what"], event["process_id"], event["event"]["payload"]) == ("event", "build", {"percent": 75})
+    assert on("tail", "--session", "fork", "--since", "1h", "--for", "1ms").out.count("turn") == 0
+
+
+def test_tail_of_a_process_ends_with_it(on: Any, filled: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.processes.complete("build", holdfast.Completed(42))
+    said = on("tail", "--process", "build", "--from-start")
+    assert said.code == 0
+    first, last = said.out.splitlines()
+    assert first.endswith(' event build #1 progress {"percent":50}')
+    assert " event build #2 process.completed " in last
+    told = on("tail", "--process", "build", "--from-start", "--json").out.splitlines()
+    assert [json.loads(line)["event"]["sequence"] for line in told] == [1, 2]
+    assert on("tail", "--process", "nobody").code == 1
+
+
+@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(run: Any, kind: str) -> None:
+    said = run("completion", kind, "--json")
+    assert said.json == {"shell": kind, "script": run("completion", kind).out}
+
+
+def test_bytes_in_json_are_base64(on: Any, filled: Any, tmp_path: Path) -> None:
+    file = tmp_path / "chat.jsonl"
+    on("sessions", "export", "chat", "-o", file)
+    assert base64.b64encode(b"\x00\xff").decode() in file.read_text()

@@ -1,0 +1,108 @@
+"""On a terminal there are colours, questions and bars; anywhere else there are none."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+TIMEOUT_S = 60
+
+
+def on_a_terminal(*arguments: object, answer: str | None = None, **environment: str) -> tuple[int, str]:
+    """The exit code and everything that a person would see."""
+    inside, outside = pty.openpty()
+    variables = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "HOLDFAST_URL"}}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *(str(one) for one in arguments)],
+        stdin=outside,
+        stdout=outside,
+        stderr=outside,
+        env={**variables, "TERM": "xterm", "PYTHONUTF8": "1", **environment},
+    )
+    os.close(outside)
+    seen = b""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        if select.select([inside], [], [], 0.1)[0]:
+            try:
+                data = os.read(inside, 65_536)
+            except OSError:
+                break  # the other end is closed
+            if not data:
+                break
+            seen += data
+            if answer is not None and b"[y/N]" in seen:
+                os.write(inside, f"{answer}\n".encode())
+                answer = None
+    code = process.wait(TIMEOUT_S)
+    os.close(inside)
+    return code, seen.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "agent.db"
+    with holdfast.open_blocking(made) as store:
+        graph = holdfast.Append([holdfast.Node("n1", payload="hi")], leaf="n1")
+        store.sessions.create("chat").commit(holdfast.Commit(turn_id="t", graph=graph))
+    return made
+
+
+def test_a_terminal_gets_colours_unless_it_asks_for_none(file: Path) -> None:
+    code, seen = on_a_terminal("sessions", "graph", "chat", "--url", file)
+    assert code == 0
+    assert "\x1b[32m◆\x1b[0m n1" in seen
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        code, seen = on_a_terminal("sessions", "graph", "chat", "--url", file, **variables)
+        assert "◆ n1  event  hi  <- head\n" in seen
+        assert "\x1b" not in seen
+
+
+def test_an_empty_no_color_asks_for_nothing(file: Path) -> None:
+    assert "\x1b[32m" in on_a_terminal("sessions", "graph", "chat", "--url", file, NO_COLOR="")[1]
+
+
+@pytest.mark.parametrize("answer", ["n", "", "no", "nonsense"])
+def test_whoever_does_not_say_yes_keeps_everything(file: Path, answer: str) -> None:
+    code, seen = on_a_terminal("sessions", "delete", "chat", "--url", file, answer=answer)
+    assert code == 1
+    assert "Erase session 'chat' with its history, queue, grants and subscriptions? [y/N]" in seen
+    assert "holdfast: error: nothing was done\n" in seen
+    with holdfast.open_blocking(file) as store:
+        assert store.sessions.open("chat") is not None
+
+
+def test_whoever_says_yes_gets_a_report(file: Path) -> None:
+    code, seen = on_a_terminal("sessions", "delete", "chat", "--url", file, answer="y", NO_COLOR="1")
+    assert code == 0
+    assert "deleted                yes\n" in seen
+    with holdfast.open_blocking(file) as store:
+        assert store.sessions.open("chat") is None
+
+
+def test_long_work_shows_a_bar_that_goes_away(file: Path, tmp_path: Path) -> None:
+    with holdfast.open_blocking(file) as store:
+        for number in range(30):
+            store.sessions.create(f"s{number}")
+    other = tmp_path / "other.db"
+    holdfast.open_blocking(other).close()
+    code, seen = on_a_terminal("copy", "--from", file, "--to", other)
+    assert code == 0
+    assert "\r\x1b[Kcopying [" in seen
+    assert seen.rstrip().splitlines()[-1].endswith("copied 31 sessions, 0 were there already, 0 refused")
+
+
+def test_long_work_of_unknown_length_shows_a_clock_that_goes_away(file: Path) -> None:
+    code, seen = on_a_terminal("verify", "--url", file, NO_COLOR="1")
+    assert code == 0
+    assert "\r\x1b[Kverifying, 0 s" in seen
+    assert seen.endswith("ok\n")
