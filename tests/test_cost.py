@@ -211,7 +211,7 @@ def test_the_counter_can_tell_a_costly_call_from_a_cheap_one(measured: Measured)
 
 @pytest.mark.parametrize("heavy", ["asyncio", "apsw", "asyncpg", "jsonschema_rs"])
 def test_importing_holdfast_does_not_import(heavy: str) -> None:
-    program = "import sys, holdfast; sys.stdout.write('\\n'.join(sys.modules))"
+    program = "import sys, holdfast; holdfast.open; sys.stdout.write('\\n'.join(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(result.stdout.split("\n"))
     assert "holdfast.store" in loaded
