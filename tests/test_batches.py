@@ -190,3 +190,19 @@ def test_an_occurrence_reaches_every_subscription_however_many_match(
         "subscription:1", "subscription:2", "subscription:3",
     ]  # fmt: skip
     assert store.triggers.emit("timer", "k", idempotency_key="1").deliveries == ()
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 100])
+def test_a_deleted_session_goes_in_bounded_steps_and_all_of_it_goes(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    monkeypatch.setattr("holdfast.store.sessions.ERASED_A_STEP", step)
+    with holdfast.open_blocking("memory:") as store:
+        session = store.sessions.create("chat")
+        for number in range(5):
+            node = holdfast.Node(f"n{number}", parent=None if number == 0 else f"n{number - 1}")
+            state = holdfast.Checkpoint(turn_state=number)
+            session.commit(holdfast.Commit(graph=holdfast.Append([node], leaf=node.id), checkpoint=state))
+        report = store.sessions.delete("chat")
+        assert (report.revisions, report.nodes, report.blobs) == (5, 5, 5)
+        stats = store.maintenance.stats()
+        assert (stats.revisions, stats.nodes, stats.blobs) == (0, 0, 0)
+        assert store.maintenance.verify().findings == ()

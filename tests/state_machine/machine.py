@@ -19,7 +19,6 @@ from tests.state_machine.sides import (
     Outcome,
     first_difference,
     memory_side,
-    outcome_of,
     rows_of,
     sqlite_side,
 )
@@ -174,7 +173,10 @@ class Machine:
         self.calls += 1
         before = self.rows() if self.calls % TRACE_EVERY == 0 else None
         try:
-            outcomes = [outcome_of(lambda method=method: method(*args, **kwargs)) for method in methods]
+            outcomes = [
+                side.outcome_of(lambda method=method: method(*args, **kwargs))
+                for side, method in zip(self.sides, methods, strict=True)
+            ]
         except Exception as error:
             raise Difference(self.story(f"not an answer: {error!r}")) from error
         first = outcomes[0]

@@ -26,13 +26,13 @@ async def check_sessions(
 async def _check_session(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     key = name_of(row)
     tally.look("sessions", key, rules.session(row, await tx.span(SessionRow, row.session_id)))
-    tally.look("sessions", key, rules.history(row, await tx.span(RevisionRow, row.session_key)))
     if row.deleted_at_ms is None:
         await _check_living(tx, row, tally)
 
 
 async def _check_living(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     key = name_of(row)
+    tally.look("sessions", key, rules.history(row, await tx.span(RevisionRow, row.session_key)))
     tally.look("sessions", key, rules.positions(row, await tx.span(NodeRow, row.session_key)))
     try:
         lineage = graph.lineage_of(row)

@@ -65,7 +65,7 @@ def test_a_file_that_is_not_clear_is_refused(source: str, problem: str) -> None:
 def test_only_a_plain_identifier_becomes_a_schema(package: tuple[str, Path]) -> None:
     name, folder = package
     (folder / "a.sql").write_text("-- name: one\nSELECT 1 FROM {schema}.a")
-    assert load_statements(name, schema="mine")["one"] == "SELECT 1 FROM mine.a"
+    assert load_statements(name, schema="mine")["one"] == 'SELECT 1 FROM "mine".a'
     with pytest.raises(ValueError, match="none was given"):
         load_statements(name)
     for bad in ("", "a b", "a;", 'a"', "1a", "A", "a" * 64):
