@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import threading
@@ -27,19 +28,35 @@ def drop(holder: list[Any]) -> None:
 
 
 def opened(url: str) -> tuple[list[Any], threading.Thread]:
-    """A list that alone holds a store which has written, and the thread that did."""
+    """A list that alone holds a store which has written and waited, and the thread that looked around meanwhile."""
     before = writers()
     store = holdfast.open_blocking(url)
     store.sessions.create("chat").commit(holdfast.Commit(config={"kept": True}))
+    with pytest.raises(holdfast.WaitTimeout):
+        store.queue.wait("chat", timeout_ms=1)
     (thread,) = writers() - before
     return [store], thread
 
 
-@pytest.mark.parametrize("kind", ["file", "memory"])
-def test_a_dropped_store_warns_and_its_thread_ends(tmp_path: Path, kind: str) -> None:
-    url = str(tmp_path / "state.db") if kind == "file" else "sqlite::memory:"
-    store, thread = opened(url)
-    with pytest.warns(ResourceWarning, match=r"state\.db was never closed" if kind == "file" else "was never closed"):
+def test_a_dropped_store_warns_and_its_thread_ends(tmp_path: Path) -> None:
+    store, thread = opened(str(tmp_path / "state.db"))
+    with pytest.warns(ResourceWarning, match=r"state\.db was never closed"):
+        drop(store)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_dropped_store_in_memory_warns_and_its_thread_ends() -> None:
+    before = writers()
+
+    async def written() -> list[Any]:
+        store = await holdfast.open("sqlite::memory:")
+        await store.sessions.create("chat")
+        return [store]
+
+    store = asyncio.run(written())
+    (thread,) = writers() - before
+    with pytest.warns(ResourceWarning, match="was never closed"):
         drop(store)
     thread.join(PATIENCE_S)
     assert not thread.is_alive()

@@ -32,6 +32,11 @@ def run_to_end(work: Awaitable[T]) -> T:
 class Waiting(Protocol):
     """How a caller waits."""
 
+    @property
+    def may_block(self) -> bool:
+        """Whether the calling thread is the caller's own, and nobody else's work stands still with it."""
+        ...
+
     async def settle(self, future: Future[T]) -> T:
         """The future's result, once it is there."""
         ...
@@ -47,6 +52,8 @@ class Waiting(Protocol):
 
 class BlockingWaiting:
     """Waits by holding the calling thread."""
+
+    may_block = True
 
     async def settle(self, future: Future[T]) -> T:
         """Block until the result is there."""
@@ -68,6 +75,8 @@ class BlockingWaiting:
 
 class AsyncWaiting:
     """Waits by suspending the calling task; its event loop goes on."""
+
+    may_block = False
 
     async def settle(self, future: Future[T]) -> T:
         """Suspend until the result is there; a cancelled task takes back what has not started yet."""

@@ -148,7 +148,7 @@ class RecordingQueue:
 
 def test_the_thread_looks_around_only_while_somebody_watches(store: Any) -> None:
     queue = store.backend._writer._jobs = RecordingQueue()
-    store.write(tell("x"))
+    store.submit(tell("x")).result(60)
     assert queue.parked.wait(60)
     assert not queue.looking.is_set()
     change = store.backend.watch("topic")

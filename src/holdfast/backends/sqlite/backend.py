@@ -76,6 +76,11 @@ class SqliteBackend(WaitingBackend):
     async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
         self._check_usable()
+        return await self._in_turn(operation)
+
+    async def _in_turn(self, operation: Operation[T]) -> T:
+        if self._waiting.may_block:
+            return self._writer.run(operation)
         return await self._waiting.settle(self._writer.submit(operation))
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
@@ -83,7 +88,7 @@ class SqliteBackend(WaitingBackend):
         self._check_usable()
         readers = self._readers
         if readers is None:
-            return await self._waiting.settle(self._writer.submit(operation))
+            return await self._in_turn(operation)
         return await self._waiting.offload(lambda: readers.run(operation))
 
     def watch(self, topic: str) -> Future[None]:

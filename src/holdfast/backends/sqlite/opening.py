@@ -23,7 +23,7 @@ SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x484F4C44
 """`HOLD` in ASCII: how a file says that it is ours."""
 
-PAGE_BYTES: Final = 16_384
+PAGE_BYTES: Final = 16384
 """Rows with bodies of some kilobytes stay on one page."""
 
 WAL_BYTES: Final = 64 * 1024 * 1024

@@ -1,9 +1,12 @@
-"""One thread writes: operations that wait at the same time share one commit, and none hears of success before it.
+"""One writes at a time: operations that wait at the same time share one commit, and none hears of success before it.
 
-Each operation is alone in its savepoint, so that one that is refused takes nothing of the others with it. The first of
-a group needs none: there is nothing before it that a rollback could harm.
+A thread of the store writes for all who cannot block, and for those who find somebody else writing. Who may block and
+finds nobody writes for himself, because two hand-overs between threads cost more than all of a turn's statements.
 
-The same thread notices what other processes commit. `PRAGMA data_version` of a connection changes when somebody else
+Each operation of a group is alone in its savepoint, so that one that is refused takes nothing of the others with it. The
+first of a group needs none: there is nothing before it that a rollback could harm.
+
+The thread also notices what other processes commit. `PRAGMA data_version` of a connection changes when somebody else
 commits and not when the connection itself does, so that asking on the writer's connection tells strangers' commits from
 our own, for which every topic is known.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -34,29 +38,26 @@ LOOK_EVERY_S: Final = 0.003
 
 
 class Job:
-    """An operation, the future of its result, and how long it is willing to wait for the database."""
+    """An operation, how long it waits for the database, and what became of it: a result, or the error that refused it."""
 
-    __slots__ = ("deadline_s", "future", "operation")
+    __slots__ = ("deadline_s", "error", "future", "operation", "result", "topics")
 
-    def __init__(self, operation: Operation[Any], future: Future[Any], deadline_s: float) -> None:
+    def __init__(self, operation: Operation[Any], deadline_s: float, future: Future[Any] | None) -> None:
         self.operation = operation
-        self.future = future
         self.deadline_s = deadline_s
-
-
-class Member:
-    """An operation that ran and waits for the commit of its group: with a result, or with the error that refused it."""
-
-    __slots__ = ("error", "future", "result", "topics")
-
-    def __init__(self, future: Future[Any]) -> None:
         self.future = future
-        self.result: object = None
+        self.result: Any = None
         self.error: BaseException | None = None
         self.topics: list[str] = []
 
+    def begin(self) -> bool:
+        """Whether anybody still wants it done."""
+        return self.future is None or self.future.set_running_or_notify_cancel()
+
     def tell(self) -> None:
-        """Hand the outcome to the caller."""
+        """Hand the outcome to a caller that waits in another thread."""
+        if self.future is None:
+            return
         if self.error is None:
             self.future.set_result(self.result)
         else:
@@ -77,18 +78,51 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._looking = False
+        # Held by whoever uses the connection; the thread says beforehand that it wants it, so that nobody who comes
+        # again and again keeps it waiting.
+        self._connection_free = threading.Lock()
+        self._thread_wants_it = False
+        self._this_thread = threading.local()
         # A reading from before any watch began can only be too old, and then wakes somebody for nothing: it never
         # hides a change. So no watcher has to wait here for a first reading of its own.
         self._seen_version: int = link.data_version()
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation for a caller that may block, and return once its commit is durable."""
+        if getattr(self._this_thread, "writes", False):
+            raise Unavailable("this thread is in the middle of a write: a signal handler or finalizer must not write")
+        if self._thread_wants_it or not self._jobs.empty() or self._connection_free.locked():
+            return self.submit(operation).result()
+        job = Job(operation, self._deadline_s(), None)
+        self._this_thread.writes = True
+        try:
+            # If somebody was quicker this waits for his commit. Only `with` lets no interrupt leave the lock taken.
+            with self._connection_free:
+                if self._closed:
+                    raise StoreClosed
+                self._run_group(job, most=1)
+        except BaseException as error:
+            job.error = error
+            if not isinstance(error, Exception):
+                # An interrupt may have come between the commit and the news of it.
+                self._signals.publish_all()
+        finally:
+            self._this_thread.writes = False
+        if job.error is not None:
+            raise job.error
+        result: T = job.result
+        return result
 
     def submit(self, operation: Operation[T]) -> Future[T]:
         """Accept an operation. Its future is done once the commit is durable, or the operation refused."""
         future: Future[T] = Future()
         with self._lock:
             self._start()
-            deadline_s = time.monotonic() + self._options.busy_timeout_ms / 1000
-            self._jobs.put(Job(operation, future, deadline_s))
+            self._jobs.put(Job(operation, self._deadline_s(), future))
         return future
+
+    def _deadline_s(self) -> float:
+        return time.monotonic() + self._options.busy_timeout_ms / 1000
 
     def look_abroad(self) -> None:
         """Notice commits of other processes for as long as somebody watches."""
@@ -117,6 +151,8 @@ class Writer:
         thread = self.stop()
         if thread is not None:
             thread.join()
+        with self._connection_free:
+            """Whoever writes for himself has finished, and nobody begins any more."""
 
     # What the thread does.
 
@@ -124,7 +160,10 @@ class Writer:
         while True:
             job = self._next_job()
             if job is not None:
-                self._run_group(job)
+                self._thread_wants_it = True
+                with self._connection_free:
+                    self._thread_wants_it = False
+                    self._run_group(job, most=self._options.group_size)
                 job = None  # it knows the store, which nobody could drop while we wait for the next one
             elif self._closed and self._jobs.empty():
                 # Nothing is put after `closed` is set, so that an empty queue stays empty.
@@ -139,7 +178,8 @@ class Writer:
         try:
             return self._jobs.get(timeout=LOOK_EVERY_S)
         except Empty:
-            self._look()
+            with self._connection_free:
+                self._look()
             return None
 
     def _look(self) -> None:
@@ -153,29 +193,36 @@ class Writer:
             self._seen_version = version
             self._signals.publish_all()
 
-    def _run_group(self, first: Job) -> None:
-        members: list[Member] = []
-        job: Job | None = first
+    def _run_group(self, first: Job, *, most: int) -> None:
+        # The first is a member from the beginning: whatever goes wrong, somebody hears of it.
+        members: list[Job] = [first] if first.begin() else []
         committing = False
         try:
-            while job is not None:
-                if job.future.set_running_or_notify_cancel():
-                    members.append(Member(job.future))
-                    if len(members) == 1:
-                        self._begin(job.deadline_s)
-                    self._run_member(job.operation, members[-1], alone=len(members) == 1)
-                    if not self._link.connection.in_transaction:
-                        # The first was refused and has taken back everything. The next begins a group of its own.
-                        break
-                job = self._another_job() if len(members) < self._options.group_size else None
+            if self._link.connection.in_transaction:
+                # Somebody who wrote for himself was interrupted in the very moment in which he was taking it back.
+                self._link.control("rollback")
+            if members:
+                self._begin(first.deadline_s)
+                self._run_member(first, alone=True)
+            # The first may have been refused and have taken back everything: the next begins a group of its own.
+            while self._link.connection.in_transaction and len(members) < most:
+                job = self._another_job()
+                if job is None:
+                    break
+                if job.begin():
+                    members.append(job)
+                    self._run_member(job, alone=False)
             if self._link.connection.in_transaction:
                 committing = True
                 self._link.control("commit")
         except BaseException as error:
-            # Whatever happened, the thread lives on and nobody is left waiting. A disk that fails in the middle of a
-            # COMMIT may have kept it: a crash right now could bring it back.
-            unknown = committing and isinstance(error, apsw.IOError)
-            self._abandon(members, error, "unknown" if unknown else "not_applied")
+            if committing and not isinstance(error, Exception) and not self._link.connection.in_transaction:
+                first.error = error  # stored, and its caller interrupted before he heard of it
+            else:
+                # Whatever happened, the thread lives on and nobody is left waiting. A disk that fails in the middle of
+                # a COMMIT may have kept it: a crash right now could bring it back.
+                unknown = committing and isinstance(error, apsw.IOError)
+                self._abandon(members, error, "unknown" if unknown else "not_applied")
         finally:
             self._link.in_group = False
         # Only now: even a refusal may rest on what an earlier member wrote.
@@ -196,7 +243,7 @@ class Writer:
     def _begin(self, deadline_s: float) -> None:
         until_free(
             self._link.path,
-            lambda: self._link.control("begin_write"),
+            partial(self._link.control, "begin_write"),
             deadline_s=deadline_s,
             meanwhile=self._look_if_watched,
         )
@@ -207,14 +254,14 @@ class Writer:
         if self._shared and self._signals.watched:
             self._look()
 
-    def _run_member(self, operation: Operation[Any], member: Member, *, alone: bool) -> None:
+    def _run_member(self, member: Job, *, alone: bool) -> None:
         """Run one operation; afterwards its changes are part of the transaction, or there is no trace of them."""
         link = self._link
         if not alone:
             link.control("save_member")
         try:
             transaction = SqliteTransaction(link, read_clock(self._clock))
-            member.result = run_to_end(operation(transaction))
+            member.result = run_to_end(member.operation(transaction))
             member.topics = transaction.topics
         except BaseException as error:  # whatever it is, it is the caller's
             member.error = error
@@ -231,7 +278,7 @@ class Writer:
             link.control("undo_member")
             link.control("release_member")
 
-    def _abandon(self, members: list[Member], cause: BaseException, outcome: Outcome) -> None:
+    def _abandon(self, members: list[Job], cause: BaseException, outcome: Outcome) -> None:
         """The group is not stored: make sure of it as far as possible, and leave everybody an error of his own."""
         if self._link.connection.in_transaction:
             try:
@@ -239,7 +286,8 @@ class Writer:
             except apsw.Error as error:
                 cause = error
         for member in members:
-            member.error = self._failure(cause, outcome)
+            # An interrupt is that of the one caller who writes for himself.
+            member.error = self._failure(cause, outcome) if isinstance(cause, Exception) else cause
             member.topics = []
 
     def _failure(self, cause: BaseException, outcome: Outcome) -> HoldfastError:

@@ -49,10 +49,9 @@ CREATE TABLE revisions (
     body BLOB NOT NULL,
     committed_at_ms INTEGER NOT NULL,
     PRIMARY KEY (session_key, revision)
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
 CREATE UNIQUE INDEX revisions_turn ON revisions (session_key, turn_id) WHERE turn_id IS NOT NULL;
-CREATE INDEX revisions_family ON revisions (family);
 
 -- A node's key says where it stands (session and position), so that a session's nodes lie side by side.
 CREATE TABLE nodes (

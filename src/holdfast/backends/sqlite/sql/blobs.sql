@@ -9,11 +9,12 @@ INSERT INTO blobs (
 )
 ON CONFLICT (family, hash) DO NOTHING
 
--- name: find_hashes
+-- Run once for each hash: cheaper than taking a list apart, because a turn brings few.
+-- name: find_hash
 SELECT hash
 FROM blobs
 WHERE family = ?1
-    AND hash IN (SELECT value FROM json_each(?2))
+    AND hash = ?2
 
 -- name: load_blobs
 SELECT
@@ -31,9 +32,11 @@ FROM blobs
 WHERE family = ?1
     AND hash NOT IN (
         SELECT ref.value
-        FROM revisions
+        FROM sessions
+        CROSS JOIN revisions
+            ON revisions.session_key = sessions.session_key
         CROSS JOIN json_each(CAST(revisions.refs AS TEXT)) AS ref
-        WHERE revisions.family = ?1
+        WHERE sessions.family = ?1
     )
 ORDER BY hash
 LIMIT ?2
@@ -47,14 +50,18 @@ WHERE family = ?1
 SELECT
     (
         SELECT count(*)
-        FROM revisions
-        WHERE family = ?1
+        FROM sessions
+        CROSS JOIN revisions
+            ON revisions.session_key = sessions.session_key
+        WHERE sessions.family = ?1
     ),
     (
         SELECT count(DISTINCT ref.value)
-        FROM revisions
+        FROM sessions
+        CROSS JOIN revisions
+            ON revisions.session_key = sessions.session_key
         CROSS JOIN json_each(CAST(revisions.refs AS TEXT)) AS ref
-        WHERE revisions.family = ?1
+        WHERE sessions.family = ?1
     ),
     (
         SELECT count(*)

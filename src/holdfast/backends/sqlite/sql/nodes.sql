@@ -8,21 +8,19 @@ INSERT INTO nodes (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 )
 
--- Differs: CROSS JOIN keeps the given order, one look-up for each segment and id.
--- name: find_nodes
+-- Run once for each segment and id: cheaper than taking lists apart, because a turn names few.
+-- name: find_node
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
     parent.node_id
-FROM json_each(:segments) AS segment
-CROSS JOIN nodes AS node
-    ON node.session_key = segment.value ->> 0
-        AND node.epoch = segment.value ->> 1
-        AND node.node_id IN (SELECT value FROM json_each(:node_ids))
-        AND node.node_key <= segment.value ->> 2
+FROM nodes AS node
 LEFT JOIN nodes AS parent
     ON parent.node_key = node.parent_key
-ORDER BY node.node_key
+WHERE node.session_key = ?1
+    AND node.epoch = ?2
+    AND node.node_id = ?4
+    AND node.node_key <= ?3
 
 -- A parent is older than its child, so a step always goes to a smaller key: a damaged row cannot make this run in circles.
 -- name: read_path

@@ -56,6 +56,16 @@ SET
     caused_by = ?17
 WHERE session_key = ?1
 
+-- What a turn changes of its session, and nothing that an index other than that of the time holds.
+-- name: move_head
+UPDATE sessions
+SET
+    revision = ?2,
+    node_count = ?3,
+    epoch = ?4,
+    changed_at_ms = ?5
+WHERE session_key = ?1
+
 -- name: list_sessions
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,

@@ -41,7 +41,7 @@ class Commits(Graph, Work):
     def _existing_hashes(self, family: int, hashes: tuple[str, ...]) -> frozenset[str]:
         if not hashes:
             return frozenset()
-        return frozenset(hash for (hash,) in self._values("find_hashes", (family, json_list(hashes))))
+        return frozenset(hash for (hash,) in self._link.run_many("find_hash", [(family, hash) for hash in hashes]))
 
     def _existing_attachments(self, session_key: int, attachment_ids: tuple[str, ...]) -> frozenset[str]:
         if not attachment_ids:
@@ -52,7 +52,8 @@ class Commits(Graph, Work):
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
         """Write everything."""
         session = plan.session
-        self._store("save_session", session)
+        head = (session.session_key, session.revision, session.node_count, session.epoch, session.changed_at_ms)
+        self._run("move_head", head)
         self._store("insert_revision", plan.revision)
         self._insert_nodes(plan.nodes)
         if plan.blobs:

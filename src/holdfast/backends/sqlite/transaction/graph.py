@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import Base, json_list
+from holdfast.backends.sqlite.transaction.base import Base, fetched, json_list
 from holdfast.errors import Corrupt
 from holdfast.records.limits import LARGEST_INTEGER
 
@@ -30,9 +30,14 @@ class Graph(Base):
     def _find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
         if not segments or not node_ids:
             return []
-        places = [(segment.session_key, segment.epoch, segment.last_key) for segment in segments]
-        bindings = {"segments": json_list(places), "node_ids": json_list(node_ids)}
-        return self._all(r.NodeRow, "find_nodes", bindings)
+        places = [
+            (segment.session_key, segment.epoch, segment.last_key, node_id)
+            for segment in segments
+            for node_id in dict.fromkeys(node_ids)
+        ]
+        found = [fetched(r.NodeRow, values) for values in self._link.run_many("find_node", places)]
+        found.sort(key=_key_of)
+        return found
 
     async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
         """From the leaf towards the root, leaf first, at most `last`; a node that is not live ends it, left out."""

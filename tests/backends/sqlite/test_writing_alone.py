@@ -1,0 +1,183 @@
+"""Who may block and finds nobody writes in his own thread, and nothing that happens to that thread is left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import rows as r
+from holdfast.errors import StoreClosed
+
+WAIT_S = 60
+
+
+def put(ref: str) -> Any:
+    async def operation(transaction: Any) -> int:
+        await transaction.save_artifact(r.ArtifactRow("k", ref, "h", "raw", 1, transaction.now_ms, b"x"))
+        transaction.notify(ref)
+        return threading.get_ident()
+
+    return operation
+
+
+def stored(store: Any) -> list[str]:
+    return sorted(row[1] for row in store.backend.dump()["artifacts"])
+
+
+class Held:
+    """A write of one's own that stands still in the middle until it is let go."""
+
+    def __init__(self, store: Any, threads: ThreadPoolExecutor) -> None:
+        self.started, self.go_on = threading.Event(), threading.Event()
+        self.done: Future[Any] = threads.submit(store.write, self._hold)
+        assert self.started.wait(WAIT_S)
+
+    async def _hold(self, transaction: Any) -> None:
+        await put("held")(transaction)
+        self.started.set()
+        assert self.go_on.wait(WAIT_S)
+
+
+def test_a_caller_that_may_block_writes_in_its_own_thread(store: Any) -> None:
+    assert store.write(put("a")) == threading.get_ident()
+    assert [thread.name for thread in threading.enumerate() if "holdfast" in thread.name] == []
+    assert stored(store) == ["a"]
+
+
+def test_who_finds_somebody_writing_takes_his_turn_behind_him(store: Any) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        held = Held(store, threads)
+        later = [threads.submit(store.write, put(f"later-{index}")) for index in range(3)]
+        held.go_on.set()
+        held.done.result(WAIT_S)
+        idents = {each.result(WAIT_S) for each in later}
+    assert threading.get_ident() not in idents
+    assert stored(store) == ["held", "later-0", "later-1", "later-2"]
+
+
+def test_closing_waits_for_a_write_that_began_and_refuses_the_next(store: Any) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        held = Held(store, threads)
+        closed = threads.submit(store.close)
+        held.go_on.set()
+        held.done.result(WAIT_S)
+        closed.result(WAIT_S)
+    with pytest.raises(StoreClosed):
+        store.write(put("late"))
+
+
+def test_an_interrupt_in_an_operation_is_the_callers_and_leaves_nothing(store: Any) -> None:
+    async def interrupted(transaction: Any) -> None:
+        await put("never")(transaction)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.write(interrupted)
+    assert not store.connection.in_transaction
+    store.write(put("after"))
+    assert stored(store) == ["after"]
+
+
+class Interrupting:
+    """A connection's link that is interrupted right after one of its statements."""
+
+    def __init__(self, link: Any, statement: str) -> None:
+        self._link, self._statement = link, statement
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._link, name, value)
+
+    def control(self, name: str) -> None:
+        self._link.control(name)
+        if name == self._statement:
+            object.__setattr__(self, "_statement", "")
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("statement", "left"), [("begin_write", []), ("commit", ["a"])])
+def test_an_interrupt_between_two_steps_is_heard_and_the_next_write_works(
+    store: Any, statement: str, left: list[str]
+) -> None:
+    writer = store.backend._writer
+    change = store.backend.watch("a")
+    link = writer._link
+    writer._link = Interrupting(link, statement)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(put("a"))
+    writer._link = link
+    assert stored(store) == left
+    # What was stored is told, although its caller was interrupted.
+    assert change.done() == bool(left)
+    change.cancel()
+    store.write(put("b"))
+    assert stored(store) == [*left, "b"]
+
+
+def test_a_transaction_that_an_interrupt_left_open_is_taken_back_before_the_next(store: Any) -> None:
+    store.connection.execute("BEGIN IMMEDIATE")
+    store.connection.execute("DELETE FROM settings")
+    before = store.backend._readers.run(lambda transaction: transaction.fence_floor())
+    store.write(put("a"))
+    assert stored(store) == ["a"]
+    assert store.ask("fence_floor") == before
+
+
+INTERRUPTED_AT_RANDOM = """
+import json, random, signal, sys
+import holdfast
+
+chance = random.Random(7)
+store = holdfast.open_blocking(sys.argv[1], options=holdfast.SqliteOptions(synchronous="off"))
+session = store.sessions.create("chat")
+interrupts, answers = 0, set()
+
+def ring(*_):
+    # A handler that writes while its own thread is writing is told so: it would wait for itself.
+    try:
+        store.sessions.handle("other").save_meta(holdfast.SessionMeta("other", "x", created_at_ms=0))
+        answers.add("stored")
+    except holdfast.Unavailable as error:
+        answers.add("refused")
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, ring)
+number = 1
+while number <= 300:
+    node = holdfast.Node(f"n{number}", parent=f"n{number - 1}" if number > 1 else None)
+    turn = holdfast.Commit(turn_id=f"t{number}", graph=holdfast.Append([node], leaf=node.id))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00005, 0.0015))
+        session.commit(turn)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        interrupts += 1
+        continue
+    number += 1
+view = session.load()
+print(json.dumps([view.revision, len(view.graph.nodes), list(store.maintenance.verify().findings), interrupts > 20,
+                  sorted(answers)]))
+store.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("signal"), "setitimer"), reason="needs timers that send signals")
+def test_interrupts_at_any_moment_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    script = [sys.executable, "-c", INTERRUPTED_AT_RANDOM, str(tmp_path / "state.db")]
+    answer = subprocess.run(script, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert answer.returncode == 0, answer.stderr
+    revision, nodes, findings, interrupted_often, answers = json.loads(answer.stdout)
+    assert (revision, nodes, findings, interrupted_often) == (300, 300, [], True)
+    assert "refused" in answers
