@@ -7,6 +7,7 @@ import enum
 import hashlib
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -359,6 +360,15 @@ def test_packed_content_comes_back_and_is_never_larger(data: bytes) -> None:
 )
 def test_content_is_compressed_where_that_saves_space(data: bytes, encoding: str) -> None:
     assert codec.pack(data)[0] == encoding
+
+
+def test_contents_packed_one_after_another_and_by_several_threads_are_each_a_frame_of_their_own() -> None:
+    contents = [hashlib.sha256(b"%d" % number).hexdigest().encode() * (4 + number) for number in range(200)]
+    alone = [(codec.zstd.compress(data), len(data)) for data in contents]
+    with ThreadPoolExecutor(4) as threads:
+        packed = list(threads.map(codec.pack, contents))
+    assert packed == [("zstd", frame) for frame, _ in alone]
+    assert [codec.zstd.get_frame_info(frame).decompressed_size for _, frame in packed] == [size for _, size in alone]
 
 
 PLAIN = b"holdfast " * 100

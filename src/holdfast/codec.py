@@ -203,10 +203,20 @@ def split_ref(ref: str) -> tuple[ContentFormat, str] | None:
 # Contents.
 
 
+class _OfThisThread(threading.local):
+    """One compressor a thread: making one costs more than a small content does, and threads must not share it."""
+
+    def __init__(self) -> None:
+        self.compressor = zstd.ZstdCompressor()
+
+
+_own = _OfThisThread()
+
+
 def pack(data: bytes) -> tuple[Encoding, bytes]:
     """The bytes as they are stored: compressed where that saves space."""
     if len(data) >= COMPRESS_FROM_BYTES:
-        packed = zstd.compress(data)
+        packed = _own.compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
         if len(packed) < len(data):
             return "zstd", packed
     return "raw", data
