@@ -7,6 +7,7 @@ import enum
 import hashlib
 import json
 import math
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -404,6 +405,19 @@ def test_a_frame_that_promises_too_much_is_refused_before_it_is_opened() -> None
     bomb = codec.zstd.compress(bytes(1 << 24))
     with pytest.raises(Corrupt, match="size does not match"):
         codec.unpack("zstd", bomb, size=10, hash=hashlib.sha256(b"").hexdigest(), table="blobs", key="k")
+
+
+def test_a_frame_that_holds_more_than_it_promises_is_not_opened_beyond_that() -> None:
+    bomb = bytearray(codec.zstd.compress(bytes(1 << 26)))
+    at = bytes(bomb).index((1 << 26).to_bytes(4, "little"))
+    bomb[at : at + 4] = (100).to_bytes(4, "little")
+    tracemalloc.start()
+    try:
+        with pytest.raises(Corrupt, match=r"size does not match|does not decompress"):
+            codec.unpack("zstd", bytes(bomb), size=100, hash=codec.digest(bytes(100)), table="blobs", key="k")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @STEADY
