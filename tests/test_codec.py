@@ -7,6 +7,8 @@ import enum
 import hashlib
 import json
 import math
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -361,6 +363,15 @@ def test_content_is_compressed_where_that_saves_space(data: bytes, encoding: str
     assert codec.pack(data)[0] == encoding
 
 
+def test_contents_packed_one_after_another_and_by_several_threads_are_each_a_frame_of_their_own() -> None:
+    contents = [hashlib.sha256(b"%d" % number).hexdigest().encode() * (4 + number) for number in range(200)]
+    alone = [(codec.zstd.compress(data), len(data)) for data in contents]
+    with ThreadPoolExecutor(4) as threads:
+        packed = list(threads.map(codec.pack, contents))
+    assert packed == [("zstd", frame) for frame, _ in alone]
+    assert [codec.zstd.get_frame_info(frame).decompressed_size for _, frame in packed] == [size for _, size in alone]
+
+
 PLAIN = b"holdfast " * 100
 PACKED = codec.pack(PLAIN)[1]
 
@@ -394,6 +405,19 @@ def test_a_frame_that_promises_too_much_is_refused_before_it_is_opened() -> None
     bomb = codec.zstd.compress(bytes(1 << 24))
     with pytest.raises(Corrupt, match="size does not match"):
         codec.unpack("zstd", bomb, size=10, hash=hashlib.sha256(b"").hexdigest(), table="blobs", key="k")
+
+
+def test_a_frame_that_holds_more_than_it_promises_is_not_opened_beyond_that() -> None:
+    bomb = bytearray(codec.zstd.compress(bytes(1 << 26)))
+    at = bytes(bomb).index((1 << 26).to_bytes(4, "little"))
+    bomb[at : at + 4] = (100).to_bytes(4, "little")
+    tracemalloc.start()
+    try:
+        with pytest.raises(Corrupt, match=r"size does not match|does not decompress"):
+            codec.unpack("zstd", bytes(bomb), size=100, hash=codec.digest(bytes(100)), table="blobs", key="k")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @STEADY

@@ -183,7 +183,7 @@ ORPHANS: list[tuple[str, tuple[Any, ...], str]] = [
     ),
     (
         "put_object",
-        (7, HASH, r.BlobRow(HASH, "raw", 1, b"x")),
+        (7, HASH, r.ObjectRow(HASH, "raw", 1, b"x")),
         f"attachment_objects 7/{HASH}: its manifest row {HASH!r} is missing",
     ),
     ("doom_object", (7, HASH, 0), f"doomed_objects 7/{HASH}/0: its family 7 is missing"),

@@ -33,7 +33,10 @@ RECORD_FORMAT = 1
 COMPRESS_FROM_BYTES = 256
 """Smaller contents are stored as they are: a frame header would eat what compression saves."""
 
-Encoding = Literal["raw", "zstd"]
+LARGEST_WINDOW_LOG = 27
+"""The largest window, 128 MiB, that a reader of zstd grants without being asked for more."""
+
+Encoding = Literal["raw", "zstd", "delta"]
 ContentFormat = Literal["json", "bytes"]
 
 
@@ -203,31 +206,73 @@ def split_ref(ref: str) -> tuple[ContentFormat, str] | None:
 # Contents.
 
 
+class _OfThisThread(threading.local):
+    """One compressor a thread: making one costs more than a small content does, and threads must not share it."""
+
+    def __init__(self) -> None:
+        self.compressor = zstd.ZstdCompressor()
+
+
+_own = _OfThisThread()
+
+
 def pack(data: bytes) -> tuple[Encoding, bytes]:
     """The bytes as they are stored: compressed where that saves space."""
     if len(data) >= COMPRESS_FROM_BYTES:
-        packed = zstd.compress(data)
+        packed = _own.compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
         if len(packed) < len(data):
             return "zstd", packed
     return "raw", data
 
 
-def unpack(encoding: str, body: bytes, *, size: int, hash: str, table: str, key: object) -> bytes:
-    """The original bytes, proven by their hash."""
+def pack_delta(data: bytes, base: bytes) -> bytes:
+    """The bytes as a frame that is read with `base` at hand: what both share, wherever it stands, is not in it."""
+    options = _DELTA_OPTIONS | {zstd.CompressionParameter.window_log: _window_log(data)}
+    compressor = zstd.ZstdCompressor(options=options, zstd_dict=zstd.ZstdDict(base, is_raw=True).as_prefix)
+    return compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
+
+
+_DELTA_OPTIONS: dict[int, int] = {
+    # Without long-distance matching, only the end of a large base is ever found. Level 2 was smallest for its time.
+    zstd.CompressionParameter.compression_level: 2,
+    zstd.CompressionParameter.enable_long_distance_matching: 1,
+    zstd.CompressionParameter.ldm_min_match: 32,
+}
+
+
+def _window_log(data: bytes) -> int:
+    """A base can be looked into for as long as the window holds everything that was written so far."""
+    return min(max(10, (len(data) - 1).bit_length()), LARGEST_WINDOW_LOG)
+
+
+def unpack(
+    encoding: str, body: bytes, *, size: int, hash: str, table: str, key: object, base: bytes | None = None
+) -> bytes:
+    """The original bytes, proven by their hash. A delta needs the base that it was packed with."""
     if encoding == "raw":
         data = body
-    elif encoding == "zstd":
-        try:
-            # The frame states its size: a damaged or hostile one must not make us allocate more than was stored.
-            if zstd.get_frame_info(body).decompressed_size != size:
-                raise Corrupt(table, str(key), "the stored size does not match the frame")
-            data = zstd.decompress(body)
-        except zstd.ZstdError as error:
-            raise Corrupt(table, str(key), "the stored content does not decompress") from error
+    elif (encoding == "zstd" and base is None) or (encoding == "delta" and base is not None):
+        data = _decompress(body, size, base, table=table, key=key)
     else:
         raise Corrupt(table, str(key), f"unknown encoding {encoding!r}")
     if len(data) != size or digest(data) != hash:
         raise Corrupt(table, str(key), "the stored content does not match its hash")
+    return data
+
+
+def _decompress(body: bytes, size: int, base: bytes | None, *, table: str, key: object) -> bytes:
+    try:
+        stated = zstd.get_frame_info(body).decompressed_size
+        prefix = None if base is None else zstd.ZstdDict(base, is_raw=True).as_prefix
+        decompressor = zstd.ZstdDecompressor(zstd_dict=prefix)
+        # A damaged or hostile frame must not make us allocate more than was stored, even if it lies about its size.
+        data = decompressor.decompress(body, max_length=size + 1) if stated == size else b""
+    except (zstd.ZstdError, ValueError, OverflowError) as error:
+        raise Corrupt(table, str(key), "the stored content does not decompress") from error
+    if stated != size or len(data) > size:
+        raise Corrupt(table, str(key), "the stored size does not match the frame")
+    if not decompressor.eof or decompressor.unused_data:
+        raise Corrupt(table, str(key), "the stored content does not decompress")
     return data
 
 

@@ -33,7 +33,7 @@ class StoredUsage(r.Row, frozen=True):
 
 
 class StoredBlob(r.Row, frozen=True):
-    """One content of one family. `base_hash` is reserved and always None."""
+    """One content of one family. `base_hash` is the key frame of a delta, None for a content that is stored whole."""
 
     family: r.Whole
     hash: str

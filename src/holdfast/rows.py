@@ -6,6 +6,7 @@ so that a tuple fetched from SQL is a row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -127,7 +128,17 @@ class UsageRow(Row, frozen=True):
 
 
 class BlobRow(Row, frozen=True):
-    """One content of a family. In `blobs` the hash is a whole ref, which names the format, too."""
+    """One content of a family. The hash is a whole ref, which names the format, too; so is a key frame's."""
+
+    hash: str
+    encoding: str
+    size: Whole
+    body: bytes
+    base_hash: str | None = None
+
+
+class ObjectRow(Row, frozen=True):
+    """The bytes of one attachment of a family."""
 
     hash: str
     encoding: str
@@ -313,6 +324,16 @@ class CommitQuery(msgspec.Struct, frozen=True):
     with_lease: bool = False
 
 
+class Run(msgspec.Struct, frozen=True):
+    """A key frame, and what the deltas took that were stored one after the other on it."""
+
+    ref: str
+    data: bytes
+    stored_bytes: int
+    deltas: int = 0
+    spent_bytes: int = 0
+
+
 class CommitFacts(msgspec.Struct, frozen=True):
     """What stood in the database when a commit was judged."""
 
@@ -324,6 +345,8 @@ class CommitFacts(msgspec.Struct, frozen=True):
     sources: tuple[BatchRow, ...] = ()
     attachment_ids: frozenset[str] = frozenset()
     lease: LeaseRow | None = None
+    runs: Mapping[str, Run] = {}
+    """What large contents may be stored as differences from, by their refs."""
 
 
 class CommitPlan(msgspec.Struct, frozen=True):

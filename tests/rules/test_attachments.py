@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.errors import Corrupt, InvalidRequest, UnknownRef
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
 from holdfast.records.limits import Limits
-from holdfast.rows import AttachmentRow, BlobRow
+from holdfast.rows import AttachmentRow, ObjectRow
 from holdfast.rules import attachments
 
 STEADY = settings(derandomize=True, deadline=None)
@@ -101,7 +101,7 @@ def test_bytes_come_back_as_they_were_put(data: bytes) -> None:
 
 def test_bytes_that_do_not_match_are_damage() -> None:
     with pytest.raises(Corrupt, match="does not match its hash") as info:
-        attachments.opened(BlobRow(ID, "raw", 4, b"dada"))
+        attachments.opened(ObjectRow(ID, "raw", 4, b"dada"))
     assert (info.value.table, info.value.key) == ("attachment_objects", ID)
 
 

@@ -15,7 +15,7 @@ from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Ref
 from holdfast.records.graph import AgentFrame
 from holdfast.records.limits import Limits
 from holdfast.rows import BlobRow
-from holdfast.rules import checkpoints
+from holdfast.rules import checkpoints, deltas
 from holdfast.rules.checkpoints import Contents
 
 STEADY = settings(derandomize=True, deadline=None)
@@ -109,9 +109,9 @@ COMPONENTS = st.dictionaries(
 def test_a_checkpoint_comes_back_from_its_manifest_and_bodies(components: dict[str, Any]) -> None:
     contents = Contents({}, {})
     manifest = check(Checkpoint.of(components), contents)
-    rows = checkpoints.blob_rows(contents, frozenset())
+    rows = checkpoints.blob_rows(contents, frozenset(), {})
     assert {row.hash for row in rows} == set(contents.bodies)
-    found = checkpoints.checkpoint_of(manifest, checkpoints.open_blobs(rows), needed_by="test")
+    found = checkpoints.checkpoint_of(manifest, deltas.opened(rows), needed_by="test")
     assert found.components() == components
     assert [type(found.components()[name]) for name in components] == [type(one) for one in components.values()]
 
@@ -242,10 +242,10 @@ def test_a_ref_of_another_format_is_another_ref() -> None:
 def test_only_bodies_that_are_not_stored_yet_are_written() -> None:
     large = b"x" * 1_000
     contents = Contents({bytes_ref(b"a"): b"a", bytes_ref(b"b"): b"b", bytes_ref(large): large}, {})
-    small, compressed = checkpoints.blob_rows(contents, frozenset({bytes_ref(b"a")}))
+    small, compressed = checkpoints.blob_rows(contents, frozenset({bytes_ref(b"a")}), {})
     assert small == BlobRow(bytes_ref(b"b"), "raw", 1, b"b")
     assert (compressed.hash, compressed.encoding, compressed.size) == (bytes_ref(large), "zstd", 1_000)
-    assert checkpoints.open_blobs([small, compressed]) == {bytes_ref(b"b"): b"b", bytes_ref(large): large}
+    assert deltas.opened([small, compressed]) == {bytes_ref(b"b"): b"b", bytes_ref(large): large}
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_only_bodies_that_are_not_stored_yet_are_written() -> None:
 )
 def test_a_damaged_body_is_told(row: BlobRow, reason: str) -> None:
     with pytest.raises(Corrupt, match=reason) as info:
-        checkpoints.open_blobs([row])
+        deltas.opened([row])
     assert (info.value.table, info.value.key) == ("blobs", row.hash)
 
 

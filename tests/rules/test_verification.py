@@ -42,12 +42,11 @@ def test_a_name_is_never_blank_but_free_text_may_be() -> None:
 
 def test_a_blob_is_what_its_ref_says() -> None:
     row = r.BlobRow("bytes-sha256:" + codec.digest(b"abc"), "raw", 3, b"abc")
-    assert problems(rules.blob(row, None)) == []
-    assert problems(rules.blob(row, "base")) == [
-        f"blobs {row.hash}: is stored as a difference, which nothing here can read"
-    ]
+    assert problems(rules.blob(row)) == []
     with pytest.raises(Corrupt):
-        list(rules.blob(but(row, body=b"abd"), None))
+        list(rules.blob(but(row, body=b"abd")))
+    with pytest.raises(Corrupt, match="its key frame base is missing"):
+        list(rules.blob(but(row, base_hash="base", encoding="delta")))
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ MEMORY_ONLY_COLUMNS = {
 TABLE_ONLY_COLUMNS = {
     # In memory these are part of the table's key and not of the row; a database needs them as columns.
     "usage": lambda row: row[1:],
-    "blobs": lambda row: (row[1], row[2], *row[-2:]),
+    "blobs": lambda row: (row[1], row[2], *row[-2:], row[3]),
     "attachment_objects": lambda row: row[2:],
 }
 FAMILY_COLUMNS = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.operations import sessions
+from holdfast.operations import key_frames, sessions
 from holdfast.operations.work import queue_topic
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
@@ -17,7 +17,11 @@ from holdfast.rules import graph
 
 
 async def commit(
-    tx: Transaction, address: sessions.Address, intent: rules.CommitIntent, batch_ids: Sequence[str]
+    tx: Transaction,
+    address: sessions.Address,
+    intent: rules.CommitIntent,
+    batch_ids: Sequence[str],
+    kept: key_frames.KeyFrames,
 ) -> tuple[SessionRow, CommitReceipt]:
     """Accept a turn, or give the receipt of the same turn accepted before."""
     session = await sessions.ensure(tx, address)
@@ -50,6 +54,10 @@ async def commit(
     for draft in intent.enqueues:
         if draft.session_id not in targets:
             targets[draft.session_id] = await sessions.newest(tx, draft.session_id, presence=True)
+    earlier = rules.predecessors(intent, facts)
+    if earlier:
+        runs = await key_frames.runs_for(tx, kept, session.family, earlier)
+        facts = msgspec.structs.replace(facts, runs=runs)
     plan = rules.judge(
         intent,
         session,
@@ -63,6 +71,8 @@ async def commit(
         now_ms=tx.now_ms,
     )
     await tx.apply_commit(plan, tx.now_ms)
+    if plan.blobs:
+        key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
     for row in plan.enqueues:
         tx.notify(queue_topic(_id_of(targets, row.session_key)))
     if plan.completed_seqs:

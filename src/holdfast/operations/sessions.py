@@ -17,7 +17,7 @@ from holdfast.records.graph import AgentFrame, FullGraph, Graph, Node, ReadScope
 from holdfast.records.limits import Limits
 from holdfast.records.sessions import SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
-from holdfast.rules import checkpoints, commits, graph
+from holdfast.rules import checkpoints, commits, deltas, graph
 from holdfast.rules import sessions as rules
 
 Address: TypeAlias = tuple[str, int | None]
@@ -99,7 +99,7 @@ async def load(
         segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
     needed_by = f"revision {row.session_key}/{row.revision if at is None else at}"
     refs = commits.body_refs(body)
-    bodies = checkpoints.open_blobs(await tx.load_blobs(row.family, refs) if refs else ())
+    bodies = deltas.opened(await tx.load_blobs(row.family, refs) if refs else ())
     config = None if body.config_ref is None else checkpoints.content_of(body.config_ref, bodies, needed_by=needed_by)
     manifest = body.manifest
     view = SessionView(

@@ -8,7 +8,7 @@ from holdfast.inventory import DoomedObject, Setting, StoredObject, name_of
 from holdfast.operations.attachments import outside, space_of
 from holdfast.operations.verification_pages import Tally, known, note_orphans
 from holdfast.ports import AttachmentBytes, Transaction
-from holdfast.rows import ArtifactRow, AttachmentRow, BatchRow, BlobRow, LeaseRow, ProcessRow, SessionRow
+from holdfast.rows import ArtifactRow, AttachmentRow, BatchRow, LeaseRow, ObjectRow, ProcessRow, SessionRow
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import verification as rules
 
@@ -70,7 +70,7 @@ async def check_objects(
     for row in rows:
         if not await tx.attachment_is_referenced(row.family, row.attachment_id):
             note_orphans(tally, [(row, name_of(row), row.attachment_id)], "manifest row")
-        content = BlobRow(row.hash, row.encoding, row.size, row.body)
+        content = ObjectRow(row.hash, row.encoding, row.size, row.body)
         tally.look("attachment_objects", name_of(row), rules.attachment_object(row.attachment_id, content))
 
 

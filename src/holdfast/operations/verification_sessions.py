@@ -135,13 +135,19 @@ async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally, _o
 
 
 async def check_blobs(tx: Transaction, rows: list[StoredBlob], tally: Tally, _objects: AttachmentBytes | None) -> None:
-    """Contents, and the families that they belong to."""
+    """Contents, the families that they belong to, and the key frames that deltas rest on."""
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     orphans = [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)]
     note_orphans(tally, orphans, "family")
     for row in rows:
-        content = BlobRow(row.hash, row.encoding, row.size, row.body)
-        tally.look("blobs", name_of(row), common.blob(content, row.base_hash))
+        await tally.attempt("blobs", name_of(row), _check_blob(tx, row, tally))
+
+
+async def _check_blob(tx: Transaction, row: StoredBlob, tally: Tally) -> None:
+    content = BlobRow(row.hash, row.encoding, row.size, row.body, row.base_hash)
+    # One delta at a time: key frames are large, and many deltas share one.
+    key_frames = () if row.base_hash is None else await tx.load_blobs(row.family, [row.base_hash])
+    tally.look("blobs", name_of(row), common.blob(content, key_frames))
 
 
 def _note_ownerless(

@@ -136,11 +136,19 @@ class GraphTables(Protocol):
         ...
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
-        """The contents that exist, in any order."""
+        """The contents that exist and the key frames of those that are deltas, in any order."""
+        ...
+
+    async def hold_key_frames(self, family: int, hashes: Sequence[str]) -> frozenset[str]:
+        """Those of the contents that are stored whole. They stay until the transaction ends."""
         ...
 
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
-        """Delete (or only count) up to `limit` blobs that no revision of the family lists in `refs`: (count, bytes)."""
+        """Delete (or only count) up to `limit` blobs that no revision of the family needs: (count, bytes).
+
+        It needs those that it lists in `refs`, and the key frames of those. Deltas go first, so that none is ever
+        without its key frame.
+        """
         ...
 
     async def blob_census(self, family: int) -> tuple[int, int, int]:
@@ -263,11 +271,11 @@ class AttachmentTables(Protocol):
         """Whether any session of the family has a manifest row for it."""
         ...
 
-    async def put_object(self, family: int, attachment_id: str, row: r.BlobRow) -> None:
+    async def put_object(self, family: int, attachment_id: str, row: r.ObjectRow) -> None:
         """Store bytes; existing ones stay."""
         ...
 
-    async def get_object(self, family: int, attachment_id: str) -> r.BlobRow | None:
+    async def get_object(self, family: int, attachment_id: str) -> r.ObjectRow | None:
         """Stored bytes."""
         ...
 

@@ -12,7 +12,7 @@ from holdfast import codec
 from holdfast.errors import Corrupt, UnknownRef
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
 from holdfast.records.limits import Limits
-from holdfast.rows import AttachmentRow, BlobRow
+from holdfast.rows import AttachmentRow, ObjectRow
 from holdfast.rules import checks
 
 DELETION_MS = 3_600_000
@@ -127,13 +127,13 @@ def entry_of(session_id: str, row: AttachmentRow) -> AttachmentEntry:
     return AttachmentEntry(session_id, row.attachment_id, row.uri, row.intent_at_ms, row.committed_at_ms)
 
 
-def packed(attachment_id: str, data: bytes) -> BlobRow:
+def packed(attachment_id: str, data: bytes) -> ObjectRow:
     """The bytes as the database keeps them."""
     encoding, body = codec.pack(data)
-    return BlobRow(attachment_id, encoding, len(data), body)
+    return ObjectRow(attachment_id, encoding, len(data), body)
 
 
-def opened(row: BlobRow) -> bytes:
+def opened(row: ObjectRow) -> bytes:
     """The bytes that the database kept, proven."""
     return codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 import msgspec
@@ -12,8 +12,8 @@ from holdfast.errors import Corrupt, InvalidRequest, UnknownRef
 from holdfast.records.checkpoints import WELL_KNOWN_COMPONENTS, Checkpoint, CheckpointManifest, Component, Ref
 from holdfast.records.graph import AgentFrame
 from holdfast.records.limits import Limits
-from holdfast.rows import BlobRow
-from holdfast.rules import checks
+from holdfast.rows import BlobRow, Run
+from holdfast.rules import checks, deltas
 
 FRAME_STATUSES = ("active", "superseded")
 
@@ -119,24 +119,9 @@ def require_known(contents: Contents, known: frozenset[str]) -> None:
             raise UnknownRef(field, ref)
 
 
-def blob_rows(contents: Contents, known: frozenset[str]) -> tuple[BlobRow, ...]:
-    """The rows of the bodies that are not stored yet."""
-    rows: list[BlobRow] = []
-    for ref, data in contents.bodies.items():
-        if ref not in known:
-            encoding, body = codec.pack(data)
-            rows.append(BlobRow(ref, encoding, len(data), body))
-    return tuple(rows)
-
-
-def open_blobs(rows: Iterable[BlobRow]) -> dict[str, bytes]:
-    """The contents of blobs by ref, each proven."""
-    return {
-        row.hash: codec.unpack(
-            row.encoding, row.body, size=row.size, hash=split(row.hash)[1], table="blobs", key=row.hash
-        )
-        for row in rows
-    }
+def blob_rows(contents: Contents, known: frozenset[str], runs: Mapping[str, Run]) -> tuple[BlobRow, ...]:
+    """The rows of the bodies that are not stored yet, as deltas on the runs of their predecessors where that pays."""
+    return tuple(deltas.stored(ref, data, runs.get(ref)) for ref, data in contents.bodies.items() if ref not in known)
 
 
 def content_of(ref: str, bodies: Mapping[str, bytes], *, needed_by: str) -> Component:

@@ -16,7 +16,7 @@ from holdfast.records.leases import Lease
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.work import WorkCompletion
 from holdfast.rows import LIVE, BatchRow, CommitFacts, CommitPlan, NodeRow, RevisionRow, SessionRow, UsageRow
-from holdfast.rules import checkpoints, checks, graph, leases, work
+from holdfast.rules import checkpoints, checks, deltas, graph, leases, work
 
 USAGE_PLACES = 1 << 20
 """A counter's place is the revision that first had it and its rank there: more ranks than a commit has items."""
@@ -299,7 +299,7 @@ def judge(
             committed_at_ms=now_ms,
         ),
         nodes=rows,
-        blobs=checkpoints.blob_rows(intent.contents, facts.hashes),
+        blobs=checkpoints.blob_rows(intent.contents, facts.hashes, facts.runs),
         usage=usage,
         completed_seqs=tuple(completed),
         attachment_ids=intent.attachments,
@@ -395,6 +395,23 @@ def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[s
         usage=intent.usage,
         enqueued=enqueued,
     )
+
+
+def predecessors(intent: CommitIntent, facts: CommitFacts) -> dict[str, str]:
+    """For each large content that is new: what the head has in its place, which it probably differs from a little."""
+    bodies = intent.contents.bodies
+    large = {ref for ref, data in bodies.items() if deltas.is_large(data) and ref not in facts.hashes}
+    if not large or facts.head is None:
+        return {}
+    before = body_of(facts.head)
+    kept = {} if before.manifest is None else before.manifest.refs
+    sent = {} if intent.manifest is None else intent.manifest.refs
+    pairs = [
+        *((ref, kept.get(name)) for name, ref in sent.items()),
+        (intent.config_ref, before.config_ref),
+        *zip(intent.frame_state_refs, before.frame_state_refs, strict=False),
+    ]
+    return {ref: earlier for ref, earlier in pairs if ref in large and earlier is not None}
 
 
 def body_refs(body: TurnBody) -> tuple[str, ...]:

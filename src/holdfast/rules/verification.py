@@ -5,7 +5,7 @@ A rule may also raise `Corrupt`, if what it looks at does not decode. Rows that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -24,6 +24,7 @@ from holdfast.rows import (
     EventRow,
     GrantRow,
     LeaseRow,
+    ObjectRow,
     OccurrenceRow,
     ProcessRow,
     Row,
@@ -33,7 +34,7 @@ from holdfast.rows import (
 from holdfast.rules import (
     artifacts,
     attachments,
-    checkpoints,
+    deltas,
     events,
     grants,
     processes,
@@ -68,11 +69,10 @@ def columns(row: Row, table: str, key: str) -> Iterator[Finding]:
 # Contents.
 
 
-def blob(row: BlobRow, base_hash: str | None) -> Iterator[Finding]:
-    """A content is what its ref says."""
-    if base_hash is not None:
-        yield Finding("blobs", row.hash, "is stored as a difference, which nothing here can read")
-    checkpoints.open_blobs([row])
+def blob(row: BlobRow, key_frames: Iterable[BlobRow] = ()) -> Iterator[Finding]:
+    """A content is what its ref says, and a delta has a key frame that is whole."""
+    deltas.opened([*key_frames, row])
+    yield from ()
 
 
 def counter(key: str, owner: SessionRow | None) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def bytes_outside(row: AttachmentRow, data: bytes | None) -> Iterator[Finding]:
     yield from ()
 
 
-def attachment_object(attachment_id: str, row: BlobRow) -> Iterator[Finding]:
+def attachment_object(attachment_id: str, row: ObjectRow) -> Iterator[Finding]:
     """Attachment bytes are named by their hash."""
     if row.hash != attachment_id or not attachments.is_content_id(attachment_id):
         yield Finding("attachment_objects", attachment_id, f"is not the hash of its bytes, {row.hash!r}")

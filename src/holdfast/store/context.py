@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.errors import InvalidRequest, Unavailable, WaitTimeout
 from holdfast.operations.attachments import Deletion, end_deletion, outside, reserve_deletion, space_of
+from holdfast.operations.key_frames import KeyFrames
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.common import Token
 from holdfast.records.limits import SMALLEST_INTEGER, Limits
@@ -40,6 +41,7 @@ class Context(msgspec.Struct, frozen=True):
     mint: Callable[[], str] = random_name
     borrowed: bool = False
     """Whether everything happens inside a transaction of the caller's, who may take it all back."""
+    key_frames: KeyFrames = msgspec.field(default_factory=KeyFrames)
 
     def token(self) -> Token:
         """A fresh secret."""

@@ -170,7 +170,7 @@ class Session:
         async def operation(tx: Transaction) -> CommitReceipt:
             # Asked again: a commit that was cancelled may have gone on, and has latched the handle meanwhile.
             self._binding.target(intent.session_id)
-            row, receipt = await commits.commit(tx, address, intent, batch_ids)
+            row, receipt = await commits.commit(tx, address, intent, batch_ids, self._context.key_frames)
             # Here and not after the write: a task that is cancelled meanwhile does not undo what it has committed.
             latched.append(self._binding.bind(row))
             return receipt

@@ -429,14 +429,14 @@ def test_the_attachment_manifest_is_kept_per_session(store: Any) -> None:
 
 
 def test_attachment_bytes_stay_as_they_were_first_stored(store: Any) -> None:
-    first = r.BlobRow("h", "raw", 5, b"hello")
+    first = r.ObjectRow("h", "raw", 5, b"hello")
     store.call("put_object", 1, "a", first)
-    store.call("put_object", 1, "a", r.BlobRow("h2", "raw", 1, b"x"))
+    store.call("put_object", 1, "a", r.ObjectRow("h2", "raw", 1, b"x"))
     assert store.ask("get_object", 1, "a") == first
     assert store.ask("get_object", 2, "a") is None
     assert store.call("drop_object", 1, "a") == 5
     assert store.call("drop_object", 1, "a") is None
-    store.call("put_object", 1, "a", r.BlobRow("h0", "raw", 0, b""))
+    store.call("put_object", 1, "a", r.ObjectRow("h0", "raw", 0, b""))
     assert store.call("drop_object", 1, "a") == 0
 
 
@@ -464,7 +464,7 @@ def test_the_census_has_the_fields_of_stats_and_counts_what_there_is(store: Any)
     store.call("stamp_claim", [2], r.ClaimStamp("over", "me", "th", 1, 0, 20, 0))
     store.call("settle_batches", [4], "completed", 5)
     store.call("save_attachment", attachment(1, "a"))
-    store.call("put_object", 1, "a", r.BlobRow("h", "raw", 99, b"1234567"))
+    store.call("put_object", 1, "a", r.ObjectRow("h", "raw", 99, b"1234567"))
     store.call("insert_process", process("p"))
     store.call("insert_process", process("q", status="failed"))
     store.call("apply_event", appended(event("p", 1)))

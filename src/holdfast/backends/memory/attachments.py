@@ -66,11 +66,11 @@ class MemoryAttachments:
         found = self.tables.attachments.scan(lambda row: row.family == family and row.attachment_id == attachment_id)
         return any(True for _ in found)
 
-    async def put_object(self, family: int, attachment_id: str, row: r.BlobRow) -> None:
+    async def put_object(self, family: int, attachment_id: str, row: r.ObjectRow) -> None:
         if self.tables.attachment_objects.get((family, attachment_id)) is None:
             self.tables.attachment_objects.put((family, attachment_id), row)
 
-    async def get_object(self, family: int, attachment_id: str) -> r.BlobRow | None:
+    async def get_object(self, family: int, attachment_id: str) -> r.ObjectRow | None:
         return self.tables.attachment_objects.get((family, attachment_id))
 
     async def drop_object(self, family: int, attachment_id: str) -> int | None:

@@ -143,7 +143,15 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         return sum(self.tables.nodes.drop(row.node_key) for row in list(found)[::-1][:limit])
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
-        return [row for hash in hashes if (row := self.tables.blobs.get((family, hash))) is not None]
+        found = {hash: row for hash in hashes if (row := self.tables.blobs.get((family, hash))) is not None}
+        for base_hash in {row.base_hash for row in found.values() if row.base_hash is not None} - found.keys():
+            if (base := self.tables.blobs.get((family, base_hash))) is not None:
+                found[base_hash] = base
+        return list(found.values())
+
+    async def hold_key_frames(self, family: int, hashes: Sequence[str]) -> frozenset[str]:
+        found = ((hash, self.tables.blobs.get((family, hash))) for hash in hashes)
+        return frozenset(hash for hash, row in found if row is not None and row.base_hash is None)
 
     def _listed_hashes(self, family: int) -> set[str]:
         return {
@@ -154,12 +162,15 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
 
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
         listed = self._listed_hashes(family)
-        keys = [key for key in self.tables.blobs.keys_between(*starting_with(family)) if key[1] not in listed][:limit]
-        size = sum(len(row.body) for key in keys if (row := self.tables.blobs.get(key)) is not None)
-        if not dry_run:
-            for key in keys:
-                self.tables.blobs.drop(key)
-        return len(keys), size
+        rows = list(self.tables.blobs.between(*starting_with(family)))
+        needed = listed | {row.base_hash for row in rows if row.hash in listed}
+        # Deltas first: none is ever without its key frame.
+        found = sorted(
+            (row for row in rows if row.hash not in needed), key=lambda row: (row.base_hash is None, row.hash)
+        )
+        for row in [] if dry_run else found[:limit]:
+            self.tables.blobs.drop((family, row.hash))
+        return len(found[:limit]), sum(len(row.body) for row in found[:limit])
 
     async def blob_census(self, family: int) -> tuple[int, int, int]:
         revisions = len(list(self.tables.revisions.scan(lambda row: row.family == family)))

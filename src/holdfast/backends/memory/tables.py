@@ -107,7 +107,7 @@ class Tables:
         self.work: Table[int, r.BatchRow] = Table()
         self.leases: Table[tuple[str, str], r.LeaseRow] = Table()
         self.attachments: Table[tuple[int, str], r.AttachmentRow] = Table()
-        self.attachment_objects: Table[tuple[int, str], r.BlobRow] = Table()
+        self.attachment_objects: Table[tuple[int, str], r.ObjectRow] = Table()
         self.doomed_objects: Table[tuple[int, str, int], tuple[int, str, int]] = Table()
         self.processes: Table[str, r.ProcessRow] = Table()
         self.events: Table[tuple[str, int], r.EventRow] = Table()

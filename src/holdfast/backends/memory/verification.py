@@ -30,7 +30,7 @@ class MemoryVerification:
         if kind is inventory.StoredUsage:
             return cast("R", inventory.StoredUsage(key[0], *_columns(row)))
         if kind is inventory.StoredBlob:
-            blob = inventory.StoredBlob(key[0], row.hash, row.encoding, None, row.size, row.body)
+            blob = inventory.StoredBlob(key[0], row.hash, row.encoding, row.base_hash, row.size, row.body)
             return cast("R", blob)
         if kind is inventory.StoredObject:
             return cast("R", inventory.StoredObject(*key, *_columns(row)))

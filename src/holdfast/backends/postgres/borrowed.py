@@ -41,6 +41,8 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "session_ids",
         "find_families",
         "share_blobs",
+        "load_blobs",
+        "hold_key_frames",
         "load_commit_facts",
         "apply_commit",
         "read_ledger",

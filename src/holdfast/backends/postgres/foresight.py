@@ -173,6 +173,14 @@ class Foresight:
             lease=lease,
         )
 
+    async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
+        """A look at contents that nobody kept: they never change, and the statement proves that they are there."""
+        return [fetched(r.BlobRow, values) for values in await self._link.all("load_blobs", family, list(hashes))]
+
+    async def hold_key_frames(self, family: int, hashes: Sequence[str]) -> frozenset[str]:
+        """All of them: the statement holds those that it writes deltas on."""
+        return frozenset(hashes)
+
     def _claim(self, session: r.SessionRow, claim_id: str) -> tuple[r.BatchRow, ...]:
         rows = self._remembered.claims.get((session.session_key, claim_id))
         if rows is None:
@@ -237,6 +245,7 @@ class Foresight:
                 before.incarnation,
                 before.lineage,
                 *_proof_of(self._heads[session.session_key].revision),
+                [blob.base_hash for blob in blobs],
             )
         except Unforeseen:
             self._remembered.sessions.drop(session.session_id)

@@ -102,8 +102,8 @@ CREATE TABLE {schema}.usage (
     PRIMARY KEY (family, session_key, source, model)
 );
 
--- base_hash is reserved for contents that will be stored as a difference to another one. Bodies are compressed before
--- they come here, so that PostgreSQL need not try again.
+-- A content with a base_hash is a delta: its difference from a key frame, which is stored whole and has none. Bodies
+-- are compressed before they come here, so that PostgreSQL need not try again.
 CREATE TABLE {schema}.blobs (
     family bigint NOT NULL,
     hash text COLLATE "C" NOT NULL,

@@ -88,7 +88,7 @@ CREATE TABLE usage (
     PRIMARY KEY (session_key, source, model)
 ) STRICT, WITHOUT ROWID;
 
--- base_hash is reserved for contents that will be stored as a difference to another one.
+-- A content with a base_hash is a delta: its difference from a key frame, which is stored whole and has none.
 CREATE TABLE blobs (
     family INTEGER NOT NULL,
     hash TEXT NOT NULL,

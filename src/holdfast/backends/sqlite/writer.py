@@ -3,8 +3,8 @@
 A thread of the store writes for all who cannot block, and for those who find somebody else writing. Who may block and
 finds nobody writes for himself, because two hand-overs between threads cost more than all of a turn's statements.
 
-Each operation of a group is alone in its savepoint, so that one that is refused takes nothing of the others with it. The
-first of a group needs none: there is nothing before it that a rollback could harm.
+Each operation of a group is alone in its savepoint, so that one that is refused takes nothing of the others with it.
+The first of a group needs none: there is nothing before it that a rollback could harm.
 
 The thread also notices what other processes commit. `PRAGMA data_version` of a connection changes when somebody else
 commits and not when the connection itself does, so that asking on the writer's connection tells strangers' commits from
@@ -38,7 +38,7 @@ LOOK_EVERY_S: Final = 0.003
 
 
 class Job:
-    """An operation, how long it waits for the database, and what became of it: a result, or the error that refused it."""
+    """An operation, how long it waits for the database, and what became of it: a result, or an error that refused it."""
 
     __slots__ = ("deadline_s", "error", "future", "operation", "result", "topics")
 

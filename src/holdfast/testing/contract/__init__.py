@@ -8,6 +8,7 @@ from holdfast.testing.contract.claims import ClaimContract
 from holdfast.testing.contract.commits import CommitContract
 from holdfast.testing.contract.completions import CompletionContract
 from holdfast.testing.contract.deliveries import DeliveryContract
+from holdfast.testing.contract.deltas import DeltaContract
 from holdfast.testing.contract.events import EventContract
 from holdfast.testing.contract.forks import ForkContract
 from holdfast.testing.contract.grants import GrantContract
@@ -36,6 +37,7 @@ __all__ = [
     "CompletionContract",
     "Contract",
     "DeliveryContract",
+    "DeltaContract",
     "EventContract",
     "ForkContract",
     "GrantContract",

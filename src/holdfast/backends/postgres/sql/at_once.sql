@@ -68,10 +68,20 @@ targets AS (
             AND target.deleted_at_ms IS NULL
     FOR KEY SHARE OF target
 ),
+key_frames AS (
+    SELECT key_frame.hash
+    FROM head
+    JOIN {schema}.blobs AS key_frame
+        ON key_frame.family = $1::bigint
+            AND key_frame.hash = ANY($73::text[])
+            AND key_frame.base_hash IS NULL
+    FOR KEY SHARE OF key_frame
+),
 clock AS MATERIALIZED (
     SELECT coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
     FROM head
     WHERE (SELECT count(*) FROM held) = cardinality($12::bigint[])
+        AND (SELECT count(*) FROM key_frames) = (SELECT count(DISTINCT hash) FROM unnest($73::text[]) AS needed (hash))
         AND ($16::text IS NULL OR EXISTS (SELECT 1 FROM lease))
         AND (SELECT count(*) FROM attached) = cardinality($19::text[])
         AND (SELECT count(*) FROM targets) = cardinality($21::bigint[])
@@ -161,12 +171,14 @@ new_nodes AS (
 ),
 new_blobs AS (
     INSERT INTO {schema}.blobs (
-        family, hash, encoding, size, body
+        family, hash, encoding, size, body, base_hash
     )
     SELECT
-        $1::bigint, blob.hash, blob.encoding, blob.size, blob.body
+        $1::bigint, blob.hash, blob.encoding, blob.size, blob.body, blob.base_hash
     FROM guarded
-    CROSS JOIN unnest($46::text[], $47::text[], $48::bigint[], $49::bytea[]) AS blob (hash, encoding, size, body)
+    CROSS JOIN unnest($46::text[], $47::text[], $48::bigint[], $49::bytea[], $73::text[]) AS blob (
+        hash, encoding, size, body, base_hash
+    )
     ON CONFLICT (family, hash) DO NOTHING
 ),
 counters AS (
@@ -810,6 +822,12 @@ head AS MATERIALIZED (
             AND revision.session_key = session.session_key
             AND revision.revision = session.revision
 ),
+listed AS MATERIALIZED (
+    SELECT
+        head.family, ref.hash
+    FROM head
+    CROSS JOIN jsonb_array_elements_text(convert_from(head.refs, 'UTF8')::jsonb) AS ref (hash)
+),
 path AS (
     SELECT
         node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
@@ -862,13 +880,22 @@ SELECT
     ),
     ARRAY(
         SELECT ROW(
-            blob.hash, blob.encoding, blob.size, blob.body
+            blob.hash, blob.encoding, blob.size, blob.body, blob.base_hash
         )
-        FROM head
-        CROSS JOIN jsonb_array_elements_text(convert_from(head.refs, 'UTF8')::jsonb) AS ref (hash)
+        FROM (
+            SELECT family, hash
+            FROM listed
+            UNION
+            SELECT delta.family, delta.base_hash
+            FROM listed
+            JOIN {schema}.blobs AS delta
+                ON delta.family = listed.family
+                    AND delta.hash = listed.hash
+                    AND delta.base_hash IS NOT NULL
+        ) AS needed
         JOIN {schema}.blobs AS blob
-            ON blob.family = head.family
-                AND blob.hash = ref.hash
+            ON blob.family = needed.family
+                AND blob.hash = needed.hash
     ),
     ARRAY(
         SELECT ROW(

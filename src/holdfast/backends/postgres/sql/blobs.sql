@@ -2,27 +2,53 @@
 
 -- name: load_blobs
 SELECT
-    hash, encoding, size, body
+    hash, encoding, size, body, base_hash
+FROM {schema}.blobs
+WHERE family = $1::bigint
+    AND hash = ANY(
+        $2::text[]
+        || ARRAY(
+            SELECT base_hash
+            FROM {schema}.blobs
+            WHERE family = $1::bigint
+                AND hash = ANY($2::text[])
+                AND base_hash IS NOT NULL
+        )
+    )
+
+-- name: hold_key_frames
+SELECT hash
 FROM {schema}.blobs
 WHERE family = $1::bigint
     AND hash = ANY($2::text[])
+    AND base_hash IS NULL
+ORDER BY hash
+FOR KEY SHARE
 
+-- Deltas come first, so that none is ever without its key frame.
 -- name: unreferenced_blobs
+WITH listed AS MATERIALIZED (
+    SELECT jsonb_array_elements_text(convert_from(refs, 'UTF8')::jsonb) AS hash
+    FROM {schema}.revisions
+    WHERE family = $1::bigint
+)
 SELECT
     blob.hash,
     octet_length(blob.body)
 FROM {schema}.blobs AS blob
 WHERE blob.family = $1::bigint
+    AND NOT EXISTS (SELECT 1 FROM listed WHERE listed.hash = blob.hash)
     AND NOT EXISTS (
         SELECT 1
-        FROM (
-            SELECT jsonb_array_elements_text(convert_from(refs, 'UTF8')::jsonb) AS hash
-            FROM {schema}.revisions
-            WHERE family = $1::bigint
-        ) AS ref
-        WHERE ref.hash = blob.hash
+        FROM {schema}.blobs AS delta
+        JOIN listed
+            ON listed.hash = delta.hash
+        WHERE delta.family = $1::bigint
+            AND delta.base_hash = blob.hash
     )
-ORDER BY blob.hash
+ORDER BY
+    blob.base_hash IS NULL,
+    blob.hash
 LIMIT $2::bigint
 
 -- name: drop_blobs

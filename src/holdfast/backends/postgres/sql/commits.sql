@@ -138,11 +138,11 @@ new_nodes AS (
 ),
 new_blobs AS (
     INSERT INTO {schema}.blobs (
-        family, hash, encoding, size, body
+        family, hash, encoding, size, body, base_hash
     )
     SELECT
         $1::bigint, blob.*
-    FROM unnest($40::text[], $41::text[], $42::bigint[], $43::bytea[]) AS blob
+    FROM unnest($40::text[], $41::text[], $42::bigint[], $43::bytea[], $65::text[]) AS blob
     ON CONFLICT (family, hash) DO NOTHING
     RETURNING 1
 ),

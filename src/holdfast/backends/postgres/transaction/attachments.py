@@ -64,11 +64,11 @@ class Attachments(Base):
         await self._lock_family(family)
         return bool(await self._number("attachment_is_referenced", family, attachment_id))
 
-    async def put_object(self, family: int, attachment_id: str, row: r.BlobRow) -> None:
+    async def put_object(self, family: int, attachment_id: str, row: r.ObjectRow) -> None:
         await self._run("put_object", family, attachment_id, *msgspec.structs.astuple(row))
 
-    async def get_object(self, family: int, attachment_id: str) -> r.BlobRow | None:
-        return await self._one(r.BlobRow, "get_object", family, attachment_id)
+    async def get_object(self, family: int, attachment_id: str) -> r.ObjectRow | None:
+        return await self._one(r.ObjectRow, "get_object", family, attachment_id)
 
     async def drop_object(self, family: int, attachment_id: str) -> int | None:
         sizes = [size for (size,) in await self._values("drop_object", family, attachment_id)]

@@ -19,6 +19,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.NodeRow: ("nodes", 1),
     r.UsageRow: ("usage", 2),
     r.BlobRow: ("blobs", 1),
+    r.ObjectRow: ("attachment_objects", 1),
     r.BatchRow: ("work", 1),
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),

@@ -12,7 +12,9 @@ from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS, Graph, pl
 from holdfast.backends.postgres.transaction.work import DRAFT_COLUMNS, Work
 from holdfast.errors import Corrupt
 
-BLOB_COLUMNS = len(r.BlobRow.__struct_fields__)
+BLOB_COLUMNS = len(r.BlobRow.__struct_fields__) - 1
+"""Without the base, which comes last of all bindings."""
+
 USAGE_COLUMNS = len(r.UsageRow.__struct_fields__)
 
 
@@ -70,6 +72,7 @@ class Commits(Graph, Work):
             list(plan.attachment_ids),
             now_ms,
             *columns_of(plan.enqueues, DRAFT_COLUMNS, first=1),
+            [blob.base_hash for blob in blobs],
         )
         if written != 1:
             raise Corrupt("sessions", str(session.session_key), "the head is missing")

@@ -84,6 +84,9 @@ class Graph(Base):
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         return await self._all(r.BlobRow, "load_blobs", family, list(hashes))
 
+    async def hold_key_frames(self, family: int, hashes: Sequence[str]) -> frozenset[str]:
+        return frozenset(hash for (hash,) in await self._values("hold_key_frames", family, list(hashes)))
+
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
         await self._lock_family(family)
         found = await self._values("unreferenced_blobs", family, limit)

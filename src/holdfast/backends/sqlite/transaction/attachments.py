@@ -60,13 +60,13 @@ class Attachments(Base):
         """Whether any session of the family has a manifest row for it."""
         return bool(self._number("attachment_is_referenced", (family, attachment_id)))
 
-    async def put_object(self, family: int, attachment_id: str, row: r.BlobRow) -> None:
+    async def put_object(self, family: int, attachment_id: str, row: r.ObjectRow) -> None:
         """Store bytes; existing ones stay."""
         self._run("put_object", (family, attachment_id, *msgspec.structs.astuple(row)))
 
-    async def get_object(self, family: int, attachment_id: str) -> r.BlobRow | None:
+    async def get_object(self, family: int, attachment_id: str) -> r.ObjectRow | None:
         """Stored bytes."""
-        return self._one(r.BlobRow, "get_object", (family, attachment_id))
+        return self._one(r.ObjectRow, "get_object", (family, attachment_id))
 
     async def drop_object(self, family: int, attachment_id: str) -> int | None:
         """Delete stored bytes."""

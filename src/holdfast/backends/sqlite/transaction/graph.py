@@ -123,8 +123,12 @@ class Graph(Base):
         """The contents that exist, in any order."""
         return self._all(r.BlobRow, "load_blobs", (family, json_list(hashes)))
 
+    async def hold_key_frames(self, family: int, hashes: Sequence[str]) -> frozenset[str]:
+        """Those that are stored whole. Nobody else writes while this transaction does."""
+        return frozenset(hash for (hash,) in self._values("hold_key_frames", (family, json_list(hashes))))
+
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
-        """Delete (or only count) up to `limit` blobs that no revision of the family lists in `refs`: (count, bytes)."""
+        """Delete (or only count) up to `limit` blobs that no revision of the family needs: (count, bytes)."""
         found = self._values("unreferenced_blobs", (family, limit))
         if found and not dry_run:
             self._run("drop_blobs", (family, json_list([hash for hash, _ in found])))

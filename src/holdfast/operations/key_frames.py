@@ -1,0 +1,96 @@
+"""The key frames that a store used last are kept, so that a large state is not read again for each of its turns.
+
+What is kept is a hint. The transaction that stores a delta makes sure that the key frame is there, and whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from holdfast.errors import Corrupt
+from holdfast.ports import Transaction
+from holdfast.rows import CommitPlan, Run
+from holdfast.rules import deltas
+
+KEPT_BYTES = 64 * 1024 * 1024
+"""How many bytes of key frames a store keeps. Forgetting one costs a look at the next turn that needs it."""
+
+
+class KeyFrames:
+    """For each content that was stored or looked at lately, the run that it ends."""
+
+    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
+        self._runs: OrderedDict[tuple[int, str], Run] = OrderedDict()
+        self._bytes = 0
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+
+    def get(self, family: int, ref: str) -> Run | None:
+        """The run that ends with this content, which counts as used now."""
+        with self._lock:
+            found = self._runs.get((family, ref))
+            if found is not None:
+                self._runs.move_to_end((family, ref))
+            return found
+
+    def put(self, family: int, ref: str, run: Run) -> None:
+        """Keep a run, and let go of those that were not used for longest."""
+        with self._lock:
+            self._drop((family, ref))
+            self._runs[family, ref] = run
+            self._bytes += len(run.data)
+            while self._bytes > self._most_bytes:
+                self._drop(next(iter(self._runs)))
+
+    def drop(self, family: int, ref: str) -> None:
+        """Forget a run."""
+        with self._lock:
+            self._drop((family, ref))
+
+    def _drop(self, place: tuple[int, str]) -> None:
+        dropped = self._runs.pop(place, None)
+        self._bytes -= 0 if dropped is None else len(dropped.data)
+
+
+async def runs_for(tx: Transaction, kept: KeyFrames, family: int, predecessors: Mapping[str, str]) -> dict[str, Run]:
+    """What each large content may be stored as a difference from: key frames that stay until the transaction ends."""
+    found: dict[str, Run] = {}
+    for ref, earlier in predecessors.items():
+        run = kept.get(family, earlier) or await _read(tx, family, earlier)
+        if run is not None:
+            found[ref] = run
+    if not found:
+        return found
+    held = await tx.hold_key_frames(family, sorted({run.ref for run in found.values()}))
+    for ref in [ref for ref, run in found.items() if run.ref not in held]:
+        kept.drop(family, predecessors[ref])
+        del found[ref]
+    return found
+
+
+async def _read(tx: Transaction, family: int, ref: str) -> Run | None:
+    try:
+        return deltas.run_of(ref, await tx.load_blobs(family, [ref]))
+    except Corrupt:
+        # Reading and verifying say so. Here, what comes is whole, and must not rest on what is damaged.
+        return None
+
+
+def learn(
+    kept: KeyFrames,
+    plan: CommitPlan,
+    bodies: Mapping[str, bytes],
+    predecessors: Mapping[str, str],
+    runs: Mapping[str, Run],
+) -> None:
+    """Keep the runs that the next turn will go on with, in place of those that this one went on with."""
+    family = plan.session.family
+    for row in plan.blobs:
+        run = (
+            deltas.run_after(row, bodies[row.hash], runs.get(row.hash)) if row.size >= deltas.DELTA_FROM_BYTES else None
+        )
+        if run is not None:
+            kept.drop(family, predecessors.get(row.hash, ""))
+            kept.put(family, row.hash, run)
