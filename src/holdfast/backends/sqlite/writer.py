@@ -38,7 +38,7 @@ LOOK_EVERY_S: Final = 0.003
 
 
 class Job:
-    """An operation, how long it waits for the database, and what became of it: a result, or an error that refused it."""
+    """An operation, how long it waits for the database, and what became of it: a result, or why it was refused."""
 
     __slots__ = ("deadline_s", "error", "future", "operation", "result", "topics")
 
