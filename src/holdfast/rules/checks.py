@@ -21,6 +21,15 @@ DEFAULT_PAGE = 50
 
 def identifier(field: str, value: object, limits: Limits) -> str:
     """An id: text that is not blank, holds no NUL and is not over-long. Any other character is fine."""
+    # Nearly every id begins with a visible character and goes on in printable ASCII: one byte a character, and no NUL.
+    if (
+        type(value) is str
+        and value[:1] > " "
+        and len(value) <= limits.id_bytes
+        and value.isascii()
+        and value.isprintable()
+    ):
+        return value
     if not isinstance(value, str):
         raise InvalidRequest(field, f"must be text, not {type(value).__name__}")
     if not value.strip():
