@@ -18,7 +18,7 @@ PATIENCE_S = 30
 
 
 def writers() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "holdfast-sqlite-writer"}
+    return {thread for thread in threading.enumerate() if thread.name.startswith("holdfast-sqlite-")}
 
 
 def drop(holder: list[Any]) -> None:

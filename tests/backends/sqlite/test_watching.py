@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
+from holdfast.backends.sqlite import lookout
 from holdfast.errors import Conflict, StoreClosed
 from holdfast.waiting import AsyncWaiting
 
@@ -28,8 +29,8 @@ def tell(topic: str) -> Callable[[Any], Any]:
     return operation
 
 
-def writer_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "holdfast-sqlite-writer"]
+def store_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-sqlite-")]
 
 
 OTHER_PROCESS = """
@@ -122,46 +123,113 @@ def test_a_commit_of_another_process_is_noticed_by_one_that_waits_for_the_lock(o
 
 
 def test_nothing_runs_until_somebody_writes_or_watches(open_store: Any) -> None:
-    assert writer_threads() == []
+    assert store_threads() == []
     store = open_store()
     store.ask("fence_floor")
-    assert writer_threads() == []
+    assert store_threads() == []
     change = store.backend.watch("topic")
-    assert len(writer_threads()) == 1
+    assert len(store_threads()) == 1
     change.cancel()
     store.close()
-    assert writer_threads() == []
+    assert store_threads() == []
 
 
-class RecordingQueue:
-    """A queue that tells when somebody waits at it without an end."""
+class RecordingNews(lookout.SteadyPace):
+    """Tells when the thread sleeps without an end, and when it sleeps between two looks."""
 
     def __init__(self) -> None:
-        self.queue: SimpleQueue[Any] = SimpleQueue()
-        self.parked, self.looking = threading.Event(), threading.Event()
-        self.put, self.get_nowait, self.empty = self.queue.put, self.queue.get_nowait, self.queue.empty
+        super().__init__()
+        self.asleep, self.looking = threading.Event(), threading.Event()
 
-    def get(self, timeout: float | None = None) -> Any:
-        (self.parked if timeout is None else self.looking).set()
-        return self.queue.get(timeout=timeout)
+    def wait(self, timeout_s: float | None) -> bool:
+        (self.asleep if timeout_s is None else self.looking).set()
+        return super().wait(timeout_s)
 
 
-def test_the_thread_looks_around_only_while_somebody_watches(store: Any) -> None:
-    queue = store.backend._writer._jobs = RecordingQueue()
-    store.submit(tell("x")).result(60)
-    assert queue.parked.wait(60)
-    assert not queue.looking.is_set()
-    change = store.backend.watch("topic")
-    assert queue.looking.wait(60)
-    queue.parked.clear()
-    change.cancel()
-    assert queue.parked.wait(60)
+def test_the_thread_looks_around_only_while_somebody_watches(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    news = RecordingNews()
+    monkeypatch.setattr(lookout, "news_of", lambda _: news)
+    store.write(tell("x"))
+    assert store_threads() == []
+    for _ in range(3):
+        change = store.backend.watch("topic")
+        assert news.looking.wait(60)
+        news.asleep.clear()
+        change.cancel()
+        assert news.asleep.wait(60)
+        news.looking.clear()
+
+
+def test_where_there_is_no_news_looking_at_a_steady_pace_finds_every_commit(
+    store: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "news_of", lambda _: lookout.SteadyPace())
+    with other_process(path) as other:
+        for _ in range(3):
+            change = store.backend.watch("topic")
+            other.commit()
+            assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+
+
+@on_linux
+def test_a_file_system_that_tells_nothing_delays_a_wake_and_loses_none(
+    store: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = tmp_path / "nobody-writes-here"
+    silent.touch()
+    monkeypatch.setattr(lookout, "news_of", lambda _: lookout.LogWritten(str(silent)))
+    with other_process(path) as other:
+        for _ in range(3):
+            change = store.backend.watch("topic")
+            other.commit()
+            assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+
+
+@on_linux
+def test_writing_the_file_is_news_and_silence_is_not(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    news = lookout.news_of(str(log))
+    try:
+        assert isinstance(news, lookout.LogWritten)
+        assert news.wait(0) is False
+        log.write_bytes(b"x" * 10_000)
+        assert news.wait(60) is True
+        assert news.wait(0) is False
+        news.nudge()
+        assert news.wait(None) is True
+    finally:
+        news.close()
+
+
+@on_linux
+def test_looks_come_quickly_after_news_and_ever_more_slowly_without(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    news = lookout.news_of(str(log))
+    news.close()
+    pauses_s = [news.next_pause_s(0.1, news=True)]
+    while pauses_s[-1] < 0.1:
+        pauses_s.append(news.next_pause_s(pauses_s[-1], news=False))
+    assert pauses_s[0] == 0.0005
+    assert all(later <= 1.5 * earlier for earlier, later in itertools.pairwise(pauses_s))
+    assert len(pauses_s) == 15
+    assert news.next_pause_s(0.1, news=False) == 0.1
+
+
+def test_a_file_that_cannot_be_watched_is_looked_at_steadily(tmp_path: Path) -> None:
+    news = lookout.news_of(str(tmp_path / "missing"))
+    assert isinstance(news, lookout.SteadyPace)
+    assert [news.next_pause_s(pause_s, news=False) for pause_s in (0.0005, 0.1)] == [0.003, 0.003]
 
 
 def test_a_store_in_memory_never_looks_around(open_store: Any) -> None:
     store = open_store(":memory:")
     change = store.backend.watch("topic")
-    assert writer_threads() == []
+    assert store_threads() == []
     store.write(tell("topic"))
     assert change.done()
 

@@ -6,7 +6,7 @@ finds nobody writes for himself, because two hand-overs between threads cost mor
 Each operation of a group is alone in its savepoint, so that one that is refused takes nothing of the others with it.
 The first of a group needs none: there is nothing before it that a rollback could harm.
 
-The thread also notices what other processes commit. `PRAGMA data_version` of a connection changes when somebody else
+Commits of other processes are noticed here, too. `PRAGMA data_version` of a connection changes when somebody else
 commits and not when the connection itself does, so that asking on the writer's connection tells strangers' commits from
 our own, for which every topic is known.
 """
@@ -18,11 +18,12 @@ import time
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
 from holdfast.backends.sqlite.link import Link, until_free
+from holdfast.backends.sqlite.lookout import Lookout
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.translation import translated
 from holdfast.clock import read_clock
@@ -32,9 +33,6 @@ from holdfast.records.options import SqliteOptions
 from holdfast.waiting import Signals, run_to_end
 
 T = TypeVar("T")
-
-LOOK_EVERY_S: Final = 0.003
-"""How often to look for commits of other processes while somebody waits; a look takes some ten microseconds."""
 
 
 class Job:
@@ -77,7 +75,7 @@ class Writer:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._looking = False
+        self._lookout = Lookout(link.connection.filename_wal, signals, self._look_around) if shared else None
         # Held by whoever uses the connection; the thread says beforehand that it wants it, so that nobody who comes
         # again and again keeps it waiting.
         self._connection_free = threading.Lock()
@@ -126,11 +124,8 @@ class Writer:
 
     def look_abroad(self) -> None:
         """Notice commits of other processes for as long as somebody watches."""
-        # Read after the watch was registered: either the thread sees the watch before it parks, or we see it parked.
-        if self._shared and not self._looking:
-            with self._lock:
-                self._start()
-                self._jobs.put(None)
+        if self._lookout is not None:
+            self._lookout.wake()
 
     def _start(self) -> None:
         if self._closed:
@@ -139,17 +134,17 @@ class Writer:
             self._thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
             self._thread.start()
 
-    def stop(self) -> threading.Thread | None:
-        """Accept nothing more; the thread ends once it has finished what was accepted."""
+    def stop(self) -> list[threading.Thread]:
+        """Accept nothing more; the threads end once they have finished what was accepted."""
+        lookout = None if self._lookout is None else self._lookout.stop()
         with self._lock:
             self._closed = True
             self._jobs.put(None)
-            return self._thread
+            return [thread for thread in (lookout, self._thread) if thread is not None]
 
     def close(self) -> None:
         """Finish what was accepted, then stop."""
-        thread = self.stop()
-        if thread is not None:
+        for thread in self.stop():
             thread.join()
         with self._connection_free:
             """Whoever writes for himself has finished, and nobody begins any more."""
@@ -158,7 +153,7 @@ class Writer:
 
     def _run(self) -> None:
         while True:
-            job = self._next_job()
+            job = self._jobs.get()
             if job is not None:
                 self._thread_wants_it = True
                 with self._connection_free:
@@ -167,20 +162,11 @@ class Writer:
                 job = None  # it knows the store, which nobody could drop while we wait for the next one
             elif self._closed and self._jobs.empty():
                 # Nothing is put after `closed` is set, so that an empty queue stays empty.
-                self._looking = False
                 return
 
-    def _next_job(self) -> Job | None:
-        self._looking = False
-        if not (self._shared and self._signals.watched):
-            return self._jobs.get()
-        self._looking = True
-        try:
-            return self._jobs.get(timeout=LOOK_EVERY_S)
-        except Empty:
-            with self._connection_free:
-                self._look()
-            return None
+    def _look_around(self) -> None:
+        with self._connection_free:
+            self._look()
 
     def _look(self) -> None:
         """Wake everybody if another process committed: what it changed is not known."""
