@@ -24,6 +24,7 @@ from holdfast.errors import (
     StoreClosed,
     Unavailable,
 )
+from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import at_once, in_background
 
 LEASE = r.LeaseRow("process", "p", "me", "hash", 1, 1, 2)
@@ -315,6 +316,32 @@ def test_an_operation_that_raises_leaves_no_trace_and_its_connection_is_used_aga
         with pytest.raises(LookupError):
             store.write(failing)
     assert store.ask("find_lease", "process", "p") is None
+
+
+def test_a_clock_that_cannot_be_read_costs_no_connection(open_store: Any) -> None:
+    class Stopped:
+        """A clock that says nothing from some reading on."""
+
+        def __init__(self) -> None:
+            self.left = 1_000
+
+        def now_ms(self) -> int:
+            self.left -= 1
+            if self.left < 0:
+                raise Unavailable("no time")
+            return 1_000
+
+    clock = Stopped()
+    store = open_store(clock=clock, max_connections=1, acquire_timeout_ms=5_000)
+    facets = Store(Context(store.backend, holdfast.Limits()))
+    store.loop.drive(facets.sessions.create("chat"))
+    for readings in (0, 1):
+        for _ in range(2):
+            clock.left = readings
+            with pytest.raises(Unavailable, match="no time"):
+                store.loop.drive(facets.sessions.handle("chat").commit(holdfast.Commit()))
+    clock.left = 1_000
+    assert store.loop.drive(facets.sessions.handle("chat").commit(holdfast.Commit())).revision == 1
 
 
 def test_a_reader_cannot_write(store: Any) -> None:

@@ -42,12 +42,10 @@ class Attempt:
 class Step:
     """How far one step came: what it foresaw, whether it began a transaction, and whether that is being committed."""
 
-    __slots__ = ("begun", "committing", "connection", "foresight")
+    __slots__ = ("begun", "committing", "foresight")
 
-    foresight: Foresight
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, foresight: Foresight) -> None:
+        self.foresight = foresight
         self.begun = False
         self.committing = False
 
@@ -90,38 +88,39 @@ class Runs:
         self, kind: type[Foresight], operation: Operation[T], attempt: Attempt
     ) -> tuple[T, list[str]] | None:
         attempt.committing = False
-        step = Step(await self.connections.acquire())
-        link = self.link(step.connection)
+        connection = await self.connections.acquire()
+        link = self.link(connection)
         try:
-            result, foresight = await self._proceed(link, kind, operation, step)
+            step = Step(self._foresight(kind, link, None))
+        except BaseException:
+            await self.connections.release(connection)
+            raise
+        try:
+            result = await self._proceed(link, kind, operation, step)
         except DurabilityUncertain:
             attempt.topics = step.foresight.topics
-            await self._end_step(link, step.begun)
+            await self._end_step(link, step)
             raise
         except (Unforeseen, HoldfastError) as error:
-            await step.foresight.take_back()
-            await self._end_step(link, step.begun)
+            await self._end_step(link, step)
             if step.foresight.done or (step.foresight.tells_the_truth and isinstance(error, HoldfastError)):
                 raise
             return None
         except DriverFailure as failure:
             attempt.committing = step.foresight.proving and (step.committing or not step.begun)
             if is_in_doubt(failure.cause):
-                await self.connections.discard(step.connection)
+                await self.connections.discard(connection)
             else:
-                await self._end_step(link, step.begun)
+                await self._end_step(link, step)
             raise
         except BaseException:
-            await self.connections.discard(step.connection)
+            await self.connections.discard(connection)
             raise
-        await self.connections.release(step.connection)
-        foresight.learn()
-        return result, foresight.topics
+        await self.connections.release(connection)
+        step.foresight.learn()
+        return result, step.foresight.topics
 
-    async def _proceed(
-        self, link: Link, kind: type[Foresight], operation: Operation[T], step: Step
-    ) -> tuple[T, Foresight]:
-        step.foresight = self._foresight(kind, link, None)
+    async def _proceed(self, link: Link, kind: type[Foresight], operation: Operation[T], step: Step) -> T:
         # Behind a pooler, the two messages of one statement reach the same server only in a transaction; the limits of
         # a connection that is not ours hold for one, too. And a clock of a test cannot be read inside the statement:
         # if it was moved meanwhile, the step is taken back.
@@ -140,12 +139,21 @@ class Runs:
         if step.begun:
             step.committing = True
             await link.commit()
-        return result, step.foresight
+        return result
 
-    async def _end_step(self, link: Link, begun: bool) -> None:
-        """Give the connection of a step back that wrote nothing."""
-        if begun:
+    async def _end_step(self, link: Link, step: Step) -> None:
+        """Give the connection of a step back that hands nothing out."""
+        if step.begun:
             await self._recover(link, in_doubt=False)
+            return
+        try:
+            await step.foresight.take_back()
+        except DriverFailure:
+            # The claim stays and ends by itself; why it was not handed out is what the caller needs to know.
+            await self.connections.discard(link.connection)
+        except BaseException:
+            await self.connections.discard(link.connection)
+            raise
         else:
             await self.connections.release(link.connection)
 
@@ -164,7 +172,7 @@ class Runs:
             if self.pooled:
                 await link.control("commit")
         except Unforeseen:
-            await self._end_step(link, self.pooled)
+            await (self._recover(link, in_doubt=False) if self.pooled else self.connections.release(connection))
             return None
         except BaseException:
             await self.connections.discard(connection)

@@ -95,7 +95,7 @@ class Foresight:
         return found
 
     async def take_back(self) -> None:
-        """Give back what was claimed, when the claim cannot be handed out: its batches are damaged."""
+        """Give back what was claimed and is durable, when the claim cannot be handed out: its batches are damaged."""
         if self.done and self._claimed is not None:
             await self._link.run("give_back_at_once", *self._claimed)
 
