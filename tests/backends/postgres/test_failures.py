@@ -419,18 +419,29 @@ def test_a_statement_whose_caller_was_cancelled_ends_at_the_server_and_writes_no
     asyncio.run(body())
 
 
-def test_a_lent_pool_waits_for_a_lock_as_long_as_the_options_say(clean_postgres_url: str) -> None:
+@pytest.mark.parametrize("lent", [False, True], ids=["pooler", "lent pool"])
+@pytest.mark.parametrize("call", ["commit", "history", "load"])
+def test_every_operation_on_connections_that_are_not_ours_has_the_limits_of_the_options(
+    clean_postgres_url: str, lent: bool, call: str
+) -> None:
     async def body() -> None:
         gate = await asyncpg.connect(clean_postgres_url)
         pool = await asyncpg.create_pool(clean_postgres_url, min_size=0, max_size=2)
-        options = holdfast.PostgresOptions(lock_timeout_ms=50, statement_timeout_ms=60_000)
-        async with holdfast.open(pool, options=options) as store:
+        pooler: Any = "none" if lent else "transaction"
+        options = holdfast.PostgresOptions(lock_timeout_ms=50, statement_timeout_ms=60_000, pooler=pooler)
+        async with holdfast.open(pool if lent else clean_postgres_url, options=options) as store:
             handle = await store.sessions.create("chat")
-            async with gate.transaction():
-                await gate.execute("SELECT 1 FROM holdfast.sessions FOR UPDATE")
+            calls: dict[str, Callable[[], Any]] = {
+                "commit": lambda: handle.commit(holdfast.Commit(turn_id="t")),
+                "history": handle.history,
+                "load": handle.load,
+            }
+            async with gate.transaction(), asyncio.timeout(20):
+                await gate.execute("LOCK TABLE holdfast.sessions IN ACCESS EXCLUSIVE MODE")
                 with pytest.raises(Unavailable, match="lock_timeout_ms") as refused:
-                    await handle.commit(holdfast.Commit(turn_id="t"))
+                    await calls[call]()
                 assert refused.value.outcome == "not_applied"
+            await calls[call]()
         await pool.close()
         await gate.close()
 

@@ -65,7 +65,8 @@ class Runs:
         self._options = options
         self._clock = clock
         self._limits_each_time = self.pooled or lent
-        self._begin_step = texts["begin_write"] + (limits_text(options) if self._limits_each_time else "")
+        limits = limits_text(options) if self._limits_each_time else ""
+        self._begin_write, self._begin_read = texts["begin_write"] + limits, texts["begin_read"] + limits
         self.timeout_s = options.statement_timeout_ms / 1000 + GRACE_S
 
     def forget(self) -> None:
@@ -126,7 +127,7 @@ class Runs:
         # if it was moved meanwhile, the step is taken back.
         step.begun = self._limits_each_time or self._clock is not None
         if step.begun:
-            await link.script(self._begin_step)
+            await self.begin(link, writes=True)
         try:
             result = await operation(cast("Transaction", step.foresight))
         except ClockNeeded:
@@ -165,14 +166,15 @@ class Runs:
         """Run an operation that reads a view on what one statement gave; None if it needs a transaction."""
         connection = await self.connections.acquire()
         link = self.link(connection)
+        begun = self._limits_each_time
         try:
-            if self.pooled:
-                await link.control("begin_read")
+            if begun:
+                await self.begin(link, writes=False)
             gathered: Any = await gather(link, view, self.remembered)
-            if self.pooled:
+            if begun:
                 await link.control("commit")
         except Unforeseen:
-            await (self._recover(link, in_doubt=False) if self.pooled else self.connections.release(connection))
+            await (self._recover(link, in_doubt=False) if begun else self.connections.release(connection))
             return None
         except BaseException:
             await self.connections.discard(connection)
@@ -189,7 +191,7 @@ class Runs:
         connection = await self.connections.acquire()
         link = self.link(connection)
         try:
-            transaction = await self._begin(link, writes, again=attempt.again)
+            transaction = await self._transaction(link, writes, again=attempt.again)
             result = await operation(transaction)
             attempt.committing, attempt.topics = writes, transaction.topics
             await link.commit()
@@ -216,15 +218,15 @@ class Runs:
         for lease in transaction.seen.leases:
             self.remembered.learn_lease(lease)
 
-    async def _begin(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
-        await link.control("begin_write" if writes else "begin_read")
-        now_ms = 0
-        if self._limits_each_time:
-            lock_ms, statement_ms = str(self._options.lock_timeout_ms), str(self._options.statement_timeout_ms)
-            [(now_ms, *_)] = await link.all("now_ms_with_limits", lock_ms, statement_ms)
-        elif self._clock is None:
+    async def begin(self, link: Link, *, writes: bool) -> None:
+        """Begin a transaction, with its limits where the connection does not have them."""
+        await link.script(self._begin_write if writes else self._begin_read)
+
+    async def _transaction(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
+        await self.begin(link, writes=writes)
+        if self._clock is None:
             [(now_ms,)] = await link.all("now_ms")
-        if self._clock is not None:
+        else:
             now_ms = self._clock.now_ms()
         self.remembered.learn_clock(now_ms)
         return PostgresTransaction(

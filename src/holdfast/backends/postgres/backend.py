@@ -243,7 +243,7 @@ class PostgresBackend:
         try:
             if self._runs.pooled:
                 # Behind a pooler, the two messages of one statement reach the same server only in a transaction.
-                await link.control("begin_write")
+                await self._runs.begin(link, writes=True)
             await link.all("notify", channel_of(self._options.schema), payload)
             if self._runs.pooled:
                 await link.control("commit")
