@@ -233,8 +233,7 @@ def test_damaged_work_is_named_although_its_claim_cannot_be_given_back(
 @pytest.mark.parametrize("on", [ON_CHAT, ON_JOB], ids=["session", "process"])
 def test_a_lease_is_given_and_holds(cuttable: Cuttable, when: Cut, on: Any) -> None:
     cuttable.do(register())
-    kind = "session" if on == ON_CHAT else "process"
-    lease = cuttable.cut(f"take_{kind}_lease_at_once", when, lambda store: store.leases.claim(on, owner_id="w1"))
+    lease = cuttable.cut("take_lease_at_once", when, lambda store: store.leases.claim(on, owner_id="w1"))
     holder = cuttable.seen(lambda store: store.leases.holder(on))
     assert (holder.owner_id, holder.fence, holder.expires_at_ms) == ("w1", lease.fence, lease.expires_at_ms)
     # Taken again by its own owner, which raises the fence.

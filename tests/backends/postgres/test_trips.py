@@ -304,11 +304,10 @@ def test_a_claim_that_was_given_back_is_refused_by_one_transaction(measured: Mea
 
 @pytest.mark.parametrize("resource", [ON_CHAT, ON_JOB], ids=["session", "process"])
 def test_a_lease_is_taken_and_renewed_in_one_trip_each(measured: Measured, resource: Any) -> None:
-    kind = "session" if resource == ON_CHAT else "process"
     measured.warm(create("chat"), register(), take(resource))
     lease = measured.do(take(resource))
     measured.warm(lambda store: store.leases.renew(lease))
-    assert measured.trips(take(resource)) == [f"take_{kind}_lease_at_once"]
+    assert measured.trips(take(resource)) == ["take_lease_at_once"]
     lease = measured.do(take(resource))
     assert measured.trips(lambda store: store.leases.renew(lease)) == ["extend_lease_at_once"]
 
@@ -316,7 +315,7 @@ def test_a_lease_is_taken_and_renewed_in_one_trip_each(measured: Measured, resou
 def test_a_lease_that_another_holds_is_refused_by_one_transaction(measured: Measured) -> None:
     measured.warm(take(ON_CHAT), take(ON_CHAT, "w2"))
     assert measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld) == [
-        "take_session_lease_at_once",
+        "take_lease_at_once",
         "begin_write",
         "now_ms",
         "lock_session",

@@ -362,9 +362,15 @@ class Foresight:
         return int(expires_at_ms)
 
     async def take_lease(self, ask: r.LeaseAsk) -> r.LeaseRow | None:
-        name = "take_process_lease_at_once" if ask.session_id is None else "take_session_lease_at_once"
-        resource = ask.process_id if ask.session_id is None else ask.session_id
-        [values] = await self._prove(name, resource, self.given_ms, ask.owner_id, ask.token_hash, ask.ttl_ms)
+        [values] = await self._prove(
+            "take_lease_at_once",
+            ask.session_id,
+            ask.process_id,
+            self.given_ms,
+            ask.owner_id,
+            ask.token_hash,
+            ask.ttl_ms,
+        )
         row = fetched(r.LeaseRow, values)
         self._learn_clock(row.claimed_at_ms)
         self._learned.append(partial(self._remembered.learn_lease, row))
