@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.backends.postgres.foresight import Unforeseen, missing
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure, Trouble, translated, trouble_of
 from holdfast.blocking import BlockingStore
@@ -24,6 +25,7 @@ from holdfast.errors import (
     StoreClosed,
     Unavailable,
 )
+from holdfast.ports import Transaction
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import at_once, in_background
 
@@ -316,6 +318,36 @@ def test_an_operation_that_raises_leaves_no_trace_and_its_connection_is_used_aga
         with pytest.raises(LookupError):
             store.write(failing)
     assert store.ask("find_lease", "process", "p") is None
+
+
+def test_a_name_that_no_transaction_has_is_an_error_and_not_a_slower_way(open_store: Any) -> None:
+    store = open_store(max_connections=1, acquire_timeout_ms=5_000)
+    runs: list[str] = []
+
+    async def misspelt(transaction: Any) -> None:
+        runs.append(type(transaction).__name__)
+        await transaction.find_sesion("chat")
+
+    async def unforeseen(transaction: Any) -> None:
+        runs.append(type(transaction).__name__)
+        await transaction.save_lease(LEASE)
+
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="find_sesion"):
+            store.loop.drive(store.backend.write(misspelt, one_step=True))
+        with pytest.raises(AttributeError, match="find_sesion"):
+            store.loop.drive(store.backend.read(misspelt, view=r.ViewQuery("chat", None)))
+    assert runs == ["Foresight", "Gathered"] * 2
+    runs.clear()
+    store.loop.drive(store.backend.write(unforeseen, one_step=True))
+    assert runs == ["Foresight", "Fresh", "PostgresTransaction"]
+    assert store.ask("find_lease", "process", "p") == LEASE
+
+
+def test_every_name_of_a_transaction_that_is_not_foreseen_leads_to_one() -> None:
+    names = {name for name in dir(Transaction) if not name.startswith("_")}
+    assert "save_lease" in names
+    assert {name for name in names if not isinstance(missing(object(), name), Unforeseen)} == set()
 
 
 def test_a_clock_that_cannot_be_read_costs_no_connection(open_store: Any) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from holdfast import rows as r
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Head, Remembered
+from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.transaction.base import Families, columns_of, fetched
 from holdfast.backends.postgres.transaction.commits import BLOB_COLUMNS, USAGE_COLUMNS, hash_of
 from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS, places_of
@@ -29,6 +30,13 @@ OUT_OF_RANGE = "22003"
 
 class Unforeseen(Exception):
     """Things are not as they were remembered, or were never seen: the operation needs a transaction."""
+
+
+def missing(asked: object, name: str) -> Exception:
+    """Why something has no such attribute: a transaction has it, or nobody does."""
+    if hasattr(PostgresTransaction, name) and not name.startswith("_"):
+        return Unforeseen(name)
+    return AttributeError(f"{type(asked).__name__!r} has no attribute {name!r}, and neither has a transaction")
 
 
 class ClockNeeded(Exception):
@@ -67,7 +75,7 @@ class Foresight:
         self.topics: list[str] = []
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise Unforeseen(name)
+        raise missing(self, name)
 
     @property
     def now_ms(self) -> int:
