@@ -340,7 +340,7 @@ def test_a_name_that_no_transaction_has_is_an_error_and_not_a_slower_way(open_st
     assert runs == ["Foresight", "Gathered"] * 2
     runs.clear()
     store.loop.drive(store.backend.write(unforeseen, one_step=True))
-    assert runs == ["Foresight", "Fresh", "PostgresTransaction"]
+    assert runs == ["Foresight", "PostgresTransaction"]
     assert store.ask("find_lease", "process", "p") == LEASE
 
 

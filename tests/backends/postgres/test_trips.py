@@ -199,6 +199,20 @@ def test_a_turn_on_a_session_that_this_process_never_saw_is_two_trips(measured: 
     assert measured.trips(commit(graph=nodes("n3", parent="n2"))) == COMMIT
 
 
+def test_a_first_turn_is_one_look_and_a_transaction(measured: Measured) -> None:
+    measured.warm(commit("one"), commit("two"))
+    assert measured.trips(commit()) == [
+        "glance_session",
+        "begin_write",
+        "now_ms",
+        "lock_session",
+        "insert_session",
+        "load_commit_facts",
+        "apply_commit",
+        "commit",
+    ]
+
+
 def test_a_turn_under_a_lease_is_one_trip(measured: Measured) -> None:
     measured.warm(commit("warm"), commit("warm"), commit())
     lease = measured.do(take(ON_CHAT))
@@ -404,6 +418,10 @@ def test_behind_a_pooler_every_statement_is_prepared_anew_in_a_transaction(
     assert len(measured.trips(commit())) == 12
     measured.elsewhere(commit("unseen"))
     assert len(measured.trips(commit("unseen"))) == 6
+    measured.warm(enqueue(source_key="k"))
+    assert len(measured.trips(enqueue(source_key="k"))) == 12
+    assert len(measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld)) == 12
+    assert len(measured.trips(commit("never seen"))) == 16
 
 
 def test_on_a_pool_that_is_lent_a_call_of_one_trip_takes_three(open_measured: Callable[..., Measured]) -> None:

@@ -27,15 +27,17 @@ GRACE_S: Final = 5.0
 class Attempt:
     """How far the runs of one operation came.
 
-    `committing` says that the last run may have been applied, `again` that an earlier one may have been.
+    `committing` says that the last run may have been applied, `again` that an earlier one may have been, and
+    `found_session` that the last step got as far as a session, as every turn does that is not the first of its session.
     """
 
-    __slots__ = ("again", "committing", "repeatable", "topics")
+    __slots__ = ("again", "committing", "found_session", "repeatable", "topics")
 
     def __init__(self, *, repeatable: bool) -> None:
         self.repeatable = repeatable
         self.committing = False
         self.again = False
+        self.found_session = False
         self.topics: list[str] = []
 
 
@@ -77,13 +79,12 @@ class Runs:
     async def one_step(self, operation: Operation[T], attempt: Attempt) -> tuple[T, list[str]] | None:
         """Run an operation without a transaction; None if it needs one, and then there is no trace of it.
 
-        First it is decided on what is remembered, and if that does not hold, on what is read now.
+        First it is decided on what is remembered, and if that does not hold, a turn is decided on what is read now.
         """
-        for kind in (Foresight, Fresh):
-            answer = await self._step(kind, operation, attempt)
-            if answer is not None:
-                return answer
-        return None
+        answer = await self._step(Foresight, operation, attempt)
+        if answer is None and attempt.found_session:
+            answer = await self._step(Fresh, operation, attempt)
+        return answer
 
     async def _step(
         self, kind: type[Foresight], operation: Operation[T], attempt: Attempt
@@ -106,6 +107,7 @@ class Runs:
             await self._end_step(link, step)
             if step.foresight.done or (step.foresight.tells_the_truth and isinstance(error, HoldfastError)):
                 raise
+            attempt.found_session = step.foresight.found_session
             return None
         except DriverFailure as failure:
             attempt.committing = step.foresight.proving and (step.committing or not step.begun)

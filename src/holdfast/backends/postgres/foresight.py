@@ -82,6 +82,11 @@ class Foresight:
         """The reading of the clock, or before the statement an estimate of it."""
         return self._now_ms
 
+    @property
+    def found_session(self) -> bool:
+        """Whether a session was found, remembered or not."""
+        return bool(self._heads)
+
     def notify(self, topic: str) -> None:
         """Wake those who wait on a topic, once and after the statement is durable."""
         self.topics.append(topic)
