@@ -9,13 +9,35 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.inventory import TABLES
+from holdfast.statements import parse_statements
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "holdfast"
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 STATEMENT_CALLS = frozenset({"execute", "executemany", "executescript", "fetch", "fetchrow", "fetchval", "prepare"})
 
+NAMING_CALLS = frozenset(
+    {"all", "control", "one", "run", "run_many", "write_at_once"}
+    | {
+        "_all",
+        "_batches",
+        "_locked",
+        "_locking",
+        "_number",
+        "_one",
+        "_prove",
+        "_run",
+        "_store",
+        "_store_all",
+        "_values",
+    }
+)
+"""Calls of the backends that are given a statement's name."""
+
 MODULES = sorted(PACKAGE.rglob("*.py"))
+STATEMENT_FOLDERS = sorted((PACKAGE / "backends").glob("*/sql"))
 BACKEND_MODULES = sorted((PACKAGE / "backends").rglob("*.py"))
 QUIET_MODULES = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in {"cli", "cli.py"}]
 TEXT_SUFFIXES = frozenset({".py", ".pyi", ".sql", ".md", ".toml", ".txt", ".json", ".yaml", ".yml", ".sh", ".cfg"})
@@ -76,6 +98,50 @@ def built_statements(tree: ast.Module) -> Iterator[str]:
                 yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
+def names_in(expression: ast.AST) -> Iterator[str]:
+    """The names of statements that an expression may stand for; `*` is the name of a table."""
+    match expression:
+        case ast.JoinedStr(values=parts):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in parts)
+        case ast.Constant(value=str(text)):
+            # What ends so is the beginning of names that are looked for among all.
+            yield text + "*" if text.endswith("_") else text
+        case ast.IfExp(body=one, orelse=other):
+            yield from names_in(one)
+            yield from names_in(other)
+        case _:
+            pass
+
+
+def run_names(tree: ast.AST) -> Iterator[str]:
+    """The names that are given to calls which run a statement, and to the table of all statements."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(args=arguments) if called_name(node) in NAMING_CALLS:
+                for argument in arguments:
+                    yield from names_in(argument)
+            case ast.Subscript(value=ast.Attribute(attr="texts" | "_texts") | ast.Name(id="texts"), slice=name):
+                yield from names_in(name)
+            case _:
+                pass
+
+
+def with_tables(names: Iterator[str]) -> set[str]:
+    """The names, each with a table's name in it once for every table."""
+    return {name.replace("*", table) for name in names for table, _ in TABLES.values()}
+
+
+def unnamed_statements(stored: set[str], trees: list[ast.Module]) -> set[str]:
+    """Statements whose name stands nowhere in the code."""
+    return stored - with_tables(name for tree in trees for node in ast.walk(tree) for name in names_in(node))
+
+
+def missing_statements(stored: set[str], trees: list[ast.Module]) -> set[str]:
+    """Names that no file holds; of those with a table's name in them, at least one must be held."""
+    names = {name for tree in trees for name in run_names(tree)}
+    return {name for name in names if stored.isdisjoint(with_tables(iter([name])))}
+
+
 def prints(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
@@ -97,6 +163,7 @@ def test_the_checks_below_look_at_real_files() -> None:
     assert PACKAGE / "__init__.py" in MODULES
     assert PACKAGE / "__init__.py" in QUIET_MODULES
     assert BACKEND_MODULES
+    assert len(STATEMENT_FOLDERS) >= 2
     assert Path(__file__).resolve() in TEXT_FILES
 
 
@@ -125,6 +192,18 @@ def test_a_function_is_at_most_70_lines_long(path: Path) -> None:
 @pytest.mark.parametrize("path", BACKEND_MODULES, ids=name_of)
 def test_a_backend_never_builds_a_statement_from_strings(path: Path) -> None:
     assert list(built_statements(parse(path))) == []
+
+
+@pytest.mark.parametrize("folder", STATEMENT_FOLDERS, ids=name_of)
+def test_every_statement_is_run_by_somebody_and_every_statement_that_is_run_exists(folder: Path) -> None:
+    stored = {
+        name
+        for file in folder.glob("*.sql")
+        for name, _ in parse_statements(file.read_text(encoding="utf-8"), origin=file.name)
+    }
+    trees = [parse(path) for path in sorted(folder.parent.rglob("*.py"))]
+    assert unnamed_statements(stored, trees) == set()
+    assert missing_statements(stored, trees) == set()
 
 
 @pytest.mark.parametrize("path", QUIET_MODULES, ids=name_of)
@@ -166,6 +245,45 @@ def test_a_built_statement_is_noticed(source: str) -> None:
 @pytest.mark.parametrize("source", ["db.execute(FIND, (x % 2, f'{y}'))", "db.execute('SELECT 1')", "log(f'{x}')"])
 def test_a_bound_value_is_not_mistaken_for_a_built_statement(source: str) -> None:
     assert list(built_statements(ast.parse(source))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "await self._link.all('walk_nodes', key)",
+        "self._one(NodeRow, 'walk_nodes' if all else 'find_node', (key,))",
+        "name = 'walk_nodes'",
+        "self._values(f'walk_{table_of(kind)}')",
+        "WALK = 'walk_'",
+        "texts['walk_nodes']",
+    ],
+)
+def test_a_statement_that_is_named_is_not_mistaken_for_an_unused_one(source: str) -> None:
+    assert unnamed_statements({"walk_nodes"}, [ast.parse(source)]) == set()
+
+
+def test_a_statement_that_nobody_names_is_noticed() -> None:
+    tree = ast.parse("self._run('find_node')\nself._values(f'walk_{table}')")
+    assert unnamed_statements({"find_node", "walk_nodes", "drop_node", "walk_gone"}, [tree]) == {
+        "drop_node",
+        "walk_gone",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("self._run('drop_node')", {"drop_node"}),
+        ("self._one(NodeRow, 'drop_node' if writes else 'find_node', (key,))", {"drop_node"}),
+        ("self._values(f'drop_{table}')", {"drop_*"}),
+        ("self._values(f'walk_{table}')", set()),
+        ("texts['drop_node']", {"drop_node"}),
+        ("self._run('find_node')", set()),
+        ("Corrupt('drop_node')", set()),
+    ],
+)
+def test_a_statement_that_no_file_holds_is_noticed(source: str, missing: set[str]) -> None:
+    assert missing_statements({"find_node", "walk_nodes"}, [ast.parse(source)]) == missing
 
 
 @pytest.mark.parametrize(("body_lines", "found"), [(FUNCTION_LINES_MAX - 1, 0), (FUNCTION_LINES_MAX, 1)])

@@ -28,9 +28,9 @@ class Shortcuts(Protocol):
         ...
 
     async def enqueue_new(self, session_id: str, row: r.BatchRow) -> r.BatchRow | None:
-        """Put a batch into the queue of a live session, if its source key is new there. Key, family and time are given.
+        """Put a batch into the queue of a live session, if its source key is new there.
 
-        Returns the stored row.
+        The row comes without session key, family and times: the database fills them in. Returns it as it is stored.
         """
         ...
 

@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.backends.postgres.foresight import Unforeseen, missing
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure, Trouble, translated, trouble_of
 from holdfast.blocking import BlockingStore
@@ -24,6 +25,8 @@ from holdfast.errors import (
     StoreClosed,
     Unavailable,
 )
+from holdfast.ports import Transaction
+from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import at_once, in_background
 
 LEASE = r.LeaseRow("process", "p", "me", "hash", 1, 1, 2)
@@ -317,6 +320,62 @@ def test_an_operation_that_raises_leaves_no_trace_and_its_connection_is_used_aga
     assert store.ask("find_lease", "process", "p") is None
 
 
+def test_a_name_that_no_transaction_has_is_an_error_and_not_a_slower_way(open_store: Any) -> None:
+    store = open_store(max_connections=1, acquire_timeout_ms=5_000)
+    runs: list[str] = []
+
+    async def misspelt(transaction: Any) -> None:
+        runs.append(type(transaction).__name__)
+        await transaction.find_sesion("chat")
+
+    async def unforeseen(transaction: Any) -> None:
+        runs.append(type(transaction).__name__)
+        await transaction.save_lease(LEASE)
+
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="find_sesion"):
+            store.loop.drive(store.backend.write(misspelt, one_step=True))
+        with pytest.raises(AttributeError, match="find_sesion"):
+            store.loop.drive(store.backend.read(misspelt, view=r.ViewQuery("chat", None)))
+    assert runs == ["Foresight", "Gathered"] * 2
+    runs.clear()
+    store.loop.drive(store.backend.write(unforeseen, one_step=True))
+    assert runs == ["Foresight", "PostgresTransaction"]
+    assert store.ask("find_lease", "process", "p") == LEASE
+
+
+def test_every_name_of_a_transaction_that_is_not_foreseen_leads_to_one() -> None:
+    names = {name for name in dir(Transaction) if not name.startswith("_")}
+    assert "save_lease" in names
+    assert {name for name in names if not isinstance(missing(object(), name), Unforeseen)} == set()
+
+
+def test_a_clock_that_cannot_be_read_costs_no_connection(open_store: Any) -> None:
+    class Stopped:
+        """A clock that says nothing from some reading on."""
+
+        def __init__(self) -> None:
+            self.left = 1_000
+
+        def now_ms(self) -> int:
+            self.left -= 1
+            if self.left < 0:
+                raise Unavailable("no time")
+            return 1_000
+
+    clock = Stopped()
+    store = open_store(clock=clock, max_connections=1, acquire_timeout_ms=5_000)
+    facets = Store(Context(store.backend, holdfast.Limits()))
+    store.loop.drive(facets.sessions.create("chat"))
+    for readings in (0, 1):
+        for _ in range(2):
+            clock.left = readings
+            with pytest.raises(Unavailable, match="no time"):
+                store.loop.drive(facets.sessions.handle("chat").commit(holdfast.Commit()))
+    clock.left = 1_000
+    assert store.loop.drive(facets.sessions.handle("chat").commit(holdfast.Commit())).revision == 1
+
+
 def test_a_reader_cannot_write(store: Any) -> None:
     with pytest.raises(HoldfastError):
         store.ask("save_lease", LEASE)
@@ -392,18 +451,29 @@ def test_a_statement_whose_caller_was_cancelled_ends_at_the_server_and_writes_no
     asyncio.run(body())
 
 
-def test_a_lent_pool_waits_for_a_lock_as_long_as_the_options_say(clean_postgres_url: str) -> None:
+@pytest.mark.parametrize("lent", [False, True], ids=["pooler", "lent pool"])
+@pytest.mark.parametrize("call", ["commit", "history", "load"])
+def test_every_operation_on_connections_that_are_not_ours_has_the_limits_of_the_options(
+    clean_postgres_url: str, lent: bool, call: str
+) -> None:
     async def body() -> None:
         gate = await asyncpg.connect(clean_postgres_url)
         pool = await asyncpg.create_pool(clean_postgres_url, min_size=0, max_size=2)
-        options = holdfast.PostgresOptions(lock_timeout_ms=50, statement_timeout_ms=60_000)
-        async with holdfast.open(pool, options=options) as store:
+        pooler: Any = "none" if lent else "transaction"
+        options = holdfast.PostgresOptions(lock_timeout_ms=50, statement_timeout_ms=60_000, pooler=pooler)
+        async with holdfast.open(pool if lent else clean_postgres_url, options=options) as store:
             handle = await store.sessions.create("chat")
-            async with gate.transaction():
-                await gate.execute("SELECT 1 FROM holdfast.sessions FOR UPDATE")
+            calls: dict[str, Callable[[], Any]] = {
+                "commit": lambda: handle.commit(holdfast.Commit(turn_id="t")),
+                "history": handle.history,
+                "load": handle.load,
+            }
+            async with gate.transaction(), asyncio.timeout(20):
+                await gate.execute("LOCK TABLE holdfast.sessions IN ACCESS EXCLUSIVE MODE")
                 with pytest.raises(Unavailable, match="lock_timeout_ms") as refused:
-                    await handle.commit(holdfast.Commit(turn_id="t"))
+                    await calls[call]()
                 assert refused.value.outcome == "not_applied"
+            await calls[call]()
         await pool.close()
         await gate.close()
 

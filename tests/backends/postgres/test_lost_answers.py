@@ -20,6 +20,7 @@ from holdfast.testing.contract.bench import EventLoop
 Call = Callable[[Store], Awaitable[Any]]
 
 PATIENCE_S = 30
+CONNECTIONS = 2
 CUTS = pytest.mark.parametrize("when", ["before", "after"])
 TYPES = (
     holdfast.EventType("progress"),
@@ -35,7 +36,9 @@ class Cuttable:
         self.loop = loop
         self.wire = Wire(url, statements_of("holdfast"), loop)
         self._backends = [
-            loop.drive(PostgresBackend.open(one, PostgresOptions(max_connections=2), None))
+            loop.drive(
+                PostgresBackend.open(one, PostgresOptions(max_connections=CONNECTIONS, acquire_timeout_ms=5_000), None)
+            )
             for one in (self.wire.url, url)
         ]
         self.store, self.witness = (Store(Context(backend, holdfast.Limits())) for backend in self._backends)
@@ -60,6 +63,7 @@ class Cuttable:
         except holdfast.HoldfastError as error:
             answer = error
         assert self.wire.cut_done == [statement], f"the wire was never cut: {self.wire.trips}"
+        self.wire.cut_done.clear()
         return answer
 
 
@@ -208,6 +212,20 @@ def test_a_claim_is_renewed(cuttable: Cuttable, when: Cut) -> None:
     assert cuttable.do(commit(completes=[longer])).revision == 2
 
 
+@CUTS
+def test_damaged_work_is_named_although_its_claim_cannot_be_given_back(
+    cuttable: Cuttable, when: Cut, administrator: Any
+) -> None:
+    # More often than there are connections: none of them may be lost.
+    for claimed in range(1, CONNECTIONS + 2):
+        cuttable.do(enqueue())
+        administrator.run("UPDATE holdfast.work SET payloads = 'no JSON'")
+        assert isinstance(cuttable.cut("give_back_at_once", when, claim()), holdfast.Corrupt)
+        [(held,)] = administrator.rows("SELECT count(*) FROM holdfast.work WHERE claim_id IS NOT NULL")
+        assert held == (claimed if when == "before" else 0)
+    assert cuttable.do(commit()).revision == 2
+
+
 # Leases.
 
 
@@ -215,8 +233,7 @@ def test_a_claim_is_renewed(cuttable: Cuttable, when: Cut) -> None:
 @pytest.mark.parametrize("on", [ON_CHAT, ON_JOB], ids=["session", "process"])
 def test_a_lease_is_given_and_holds(cuttable: Cuttable, when: Cut, on: Any) -> None:
     cuttable.do(register())
-    kind = "session" if on == ON_CHAT else "process"
-    lease = cuttable.cut(f"take_{kind}_lease_at_once", when, lambda store: store.leases.claim(on, owner_id="w1"))
+    lease = cuttable.cut("take_lease_at_once", when, lambda store: store.leases.claim(on, owner_id="w1"))
     holder = cuttable.seen(lambda store: store.leases.holder(on))
     assert (holder.owner_id, holder.fence, holder.expires_at_ms) == ("w1", lease.fence, lease.expires_at_ms)
     # Taken again by its own owner, which raises the fence.

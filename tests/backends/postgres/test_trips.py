@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import asyncpg
 import pytest
 from tests.backends.postgres.wire import Wire
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.backends.postgres.link import statements_of
+from holdfast.backends.postgres.notifier import Notifier
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 
@@ -27,11 +29,12 @@ ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
 class Measured:
     """A store whose every trip is counted, on one connection that has run each statement before."""
 
-    def __init__(self, url: str, loop: EventLoop) -> None:
+    def __init__(self, url: str, loop: EventLoop, *, lent: bool = False, **options: Any) -> None:
         self.loop = loop
         self.wire = Wire(url, statements_of("holdfast"), loop)
-        options = PostgresOptions(max_connections=1)
-        self.backend = loop.drive(PostgresBackend.open(self.wire.url, options, None))
+        self._pool = loop.drive(_pool_of_one(self.wire.url)) if lent else None
+        place = self.wire.url if self._pool is None else self._pool
+        self.backend = loop.drive(PostgresBackend.open(place, PostgresOptions(max_connections=1, **options), None))
         self.store = Store(Context(self.backend, holdfast.Limits()))
         self.other_backend = loop.drive(PostgresBackend.open(url, PostgresOptions(max_connections=2), None))
         self.other = Store(Context(self.other_backend, holdfast.Limits()))
@@ -39,6 +42,8 @@ class Measured:
     def close(self) -> None:
         self.loop.drive(self.backend.close())
         self.loop.drive(self.other_backend.close())
+        if self._pool is not None:
+            self.loop.drive(self._pool.close())
         self.wire.close()
 
     def do(self, call: Call) -> Any:
@@ -74,11 +79,35 @@ class Measured:
         self.backend._runs.remembered.forget()
 
 
+async def _pool_of_one(url: str) -> Any:
+    return await asyncpg.create_pool(url, min_size=1, max_size=1, statement_cache_size=256)
+
+
 @pytest.fixture
 def measured(clean_postgres_url: str, loop: EventLoop) -> Iterator[Measured]:
     made = Measured(clean_postgres_url, loop)
     yield made
     made.close()
+
+
+@pytest.fixture
+def open_measured(
+    clean_postgres_url: str, loop: EventLoop, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Measured]]:
+    made: list[Measured] = []
+
+    async def nothing(notifier: Notifier, payload: str) -> None: ...
+
+    # A notification that needs a transaction of its own cannot be told from the call that it follows.
+    monkeypatch.setattr(Notifier, "_try_to_send", nothing)
+
+    def open_one(**options: Any) -> Measured:
+        made.append(Measured(clean_postgres_url, loop, **options))
+        return made[-1]
+
+    yield open_one
+    for one in made:
+        one.close()
 
 
 def commit(session_id: str = "chat", **given: Any) -> Call:
@@ -168,6 +197,20 @@ def test_a_turn_on_a_session_that_this_process_never_saw_is_two_trips(measured: 
     measured.elsewhere(commit(graph=nodes("n1")))
     assert measured.trips(commit(graph=nodes("n2", parent="n1"))) == ["glance_session", *COMMIT]
     assert measured.trips(commit(graph=nodes("n3", parent="n2"))) == COMMIT
+
+
+def test_a_first_turn_is_one_look_and_a_transaction(measured: Measured) -> None:
+    measured.warm(commit("one"), commit("two"))
+    assert measured.trips(commit()) == [
+        "glance_session",
+        "begin_write",
+        "now_ms",
+        "lock_session",
+        "insert_session",
+        "load_commit_facts",
+        "apply_commit",
+        "commit",
+    ]
 
 
 def test_a_turn_under_a_lease_is_one_trip(measured: Measured) -> None:
@@ -275,11 +318,10 @@ def test_a_claim_that_was_given_back_is_refused_by_one_transaction(measured: Mea
 
 @pytest.mark.parametrize("resource", [ON_CHAT, ON_JOB], ids=["session", "process"])
 def test_a_lease_is_taken_and_renewed_in_one_trip_each(measured: Measured, resource: Any) -> None:
-    kind = "session" if resource == ON_CHAT else "process"
     measured.warm(create("chat"), register(), take(resource))
     lease = measured.do(take(resource))
     measured.warm(lambda store: store.leases.renew(lease))
-    assert measured.trips(take(resource)) == [f"take_{kind}_lease_at_once"]
+    assert measured.trips(take(resource)) == ["take_lease_at_once"]
     lease = measured.do(take(resource))
     assert measured.trips(lambda store: store.leases.renew(lease)) == ["extend_lease_at_once"]
 
@@ -287,7 +329,7 @@ def test_a_lease_is_taken_and_renewed_in_one_trip_each(measured: Measured, resou
 def test_a_lease_that_another_holds_is_refused_by_one_transaction(measured: Measured) -> None:
     measured.warm(take(ON_CHAT), take(ON_CHAT, "w2"))
     assert measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld) == [
-        "take_session_lease_at_once",
+        "take_lease_at_once",
         "begin_write",
         "now_ms",
         "lock_session",
@@ -355,3 +397,38 @@ def test_the_wire_counts_what_the_backend_counts(measured: Measured) -> None:
     before = measured.backend.statements_run
     trips = measured.trips(commit())
     assert measured.backend.statements_run - before in (len(trips), len(trips) + 1), "a notification may come with it"
+
+
+# Connections that are not ours.
+
+
+def test_behind_a_pooler_every_statement_is_prepared_anew_in_a_transaction(
+    open_measured: Callable[..., Measured],
+) -> None:
+    measured = open_measured(pooler="transaction")
+    measured.warm(commit(), commit(turn_id="t1"), enqueue(), register())
+    one = [commit(), load(), enqueue(), claim(), take(ON_CHAT), append(), complete("job")]
+    assert [len(measured.trips(call)) for call in one] == [4] * len(one)
+    five = [create("new"), register("other"), lambda store: store.sessions.handle("chat").history()]
+    assert [len(measured.trips(call)) for call in five] == [8, 8, 8]
+    assert len(measured.trips(commit(turn_id="t1"))) == 10
+    measured.elsewhere(commit())
+    assert len(measured.refusal(commit(expected_revision=3), holdfast.HeadConflict)) == 10
+    measured.elsewhere(commit())
+    assert len(measured.trips(commit())) == 12
+    measured.elsewhere(commit("unseen"))
+    assert len(measured.trips(commit("unseen"))) == 6
+    measured.warm(enqueue(source_key="k"))
+    assert len(measured.trips(enqueue(source_key="k"))) == 12
+    assert len(measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld)) == 12
+    assert len(measured.trips(commit("never seen"))) == 16
+
+
+def test_on_a_pool_that_is_lent_a_call_of_one_trip_takes_three(open_measured: Callable[..., Measured]) -> None:
+    measured = open_measured(lent=True)
+    measured.warm(commit(), commit(), load(), enqueue(), enqueue(), claim())
+    one = [commit(), load(), enqueue(), claim()]
+    trips = [measured.trips(call) for call in one]
+    # The last one is the pool's own, when the connection is given back.
+    assert {names.pop() for names in trips} == {"SELECT pg_advisory_unlock_all();"}
+    assert [len(names) for names in trips] == [3] * len(one)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import asyncpg
@@ -112,6 +114,76 @@ def test_a_notify_that_never_came_is_made_good_by_the_poll(open_store: Any, monk
     monkeypatch.setattr(Notifier, "_try_to_send", silence)
     other.write(tell)
     change.result(5)
+
+
+class Skipping(selectors.DefaultSelector):
+    """Lets an event loop wait for nothing: its time is at once the next moment that somebody waits for."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        assert timeout is not None, "nobody waits for a time"
+        self.now_s += timeout
+        return super().select(0)
+
+
+def run_skipping(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine on a loop that skips every wait."""
+    selector = Skipping()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.now_s  # type: ignore[method-assign]
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(body())
+
+
+class Quiet:
+    """A connection that lives and on which nobody ever tells anything."""
+
+    def __init__(self) -> None:
+        self.pinged_s: list[float] = []
+
+    async def add_listener(self, channel: str, callback: Any) -> None: ...
+
+    def add_termination_listener(self, callback: Any) -> None: ...
+
+    async def fetch(self, query: str, *, timeout: float) -> list[Any]:
+        self.pinged_s.append(asyncio.get_running_loop().time())
+        return []
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_who_hears_nothing_looks_every_half_minute_and_every_second_where_nothing_can_listen(listens: bool) -> None:
+    connection, left = Quiet(), list[Any]()
+
+    async def connect() -> Any:
+        return connection
+
+    async def disconnect(connection: Any) -> None:
+        left.append(connection)
+
+    async def body() -> None:
+        signals, woken_s = Signals(), list[float]()
+        listener = Listener(
+            signals,
+            lambda _: None,
+            channel="c",
+            ping="SELECT 1",
+            connect=connect if listens else None,
+            disconnect=disconnect,
+        )
+        began_s = asyncio.get_running_loop().time()
+        for _ in range(5):
+            change = asyncio.wrap_future(signals.watch("topic"))
+            listener.wake()
+            await change
+            woken_s.append(round(asyncio.get_running_loop().time() - began_s, 3))
+        # First when it begins to listen, then by the poll.
+        assert woken_s == ([0, 30, 60, 90, 120] if listens else [1, 2, 3, 4, 5])
+        await listener.close()
+        assert left == ([connection] if listens else [])
+
+    run_skipping(body)
+    assert [round(at_s) for at_s in connection.pinged_s] == ([*range(5, 121, 5)] if listens else [])
 
 
 @pytest.mark.parametrize("apart", [False, True])

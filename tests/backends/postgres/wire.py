@@ -1,6 +1,7 @@
-"""A wire between a store and its server counts every trip by the statement that made it, and can be cut at any of them.
+"""A wire between a store and its server counts every trip by the statement that made it, and can fail at any of them.
 
-It understands just enough of PostgreSQL's protocol to know which statement a message runs, and when its answer is
+It can be cut, and it can fall silent: then it takes everything and never says a word, not even that it has ended. It
+understands just enough of PostgreSQL's protocol to know which statement a message runs, and when its answer is
 complete. A trip is what the client waits for: everything up to a Sync or a simple query.
 """
 
@@ -34,7 +35,11 @@ class Wire:
         self.trips: list[str] = []
         self._cuts: dict[str, Cut] = {}
         self._lasting: set[str] = set()
+        self._silences: dict[str, Cut] = {}
         self.cut_done: list[str] = []
+        self.silent_done: list[str] = []
+        self.silent_passages = 0
+        self.all_silent = False
         self._pipes: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Server = loop.drive(self._listen())
 
@@ -74,12 +79,38 @@ class Wire:
                 del self._cuts[statement]
         return when
 
+    def fall_silent(self, statement: str, when: Cut) -> None:
+        """The next connection that runs the statement gets no answer any more, nor to anything that it sends later."""
+        self._silences[statement] = when
+
+    def silent_at(self, statement: str) -> Cut | None:
+        """Whether the connection that runs this statement falls silent, and when."""
+        if self.all_silent:
+            return "before"
+        when = self._silences.pop(statement, None)
+        if when is not None:
+            self.silent_done.append(statement)
+        return when
+
+    async def swallow(self, from_client: asyncio.StreamReader) -> None:
+        """Take what a client sends and say nothing, until it goes away."""
+        self.silent_passages += 1
+        try:
+            while await from_client.read(1 << 16):
+                pass
+        finally:
+            self.silent_passages -= 1
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._pipes.add(task)
         task.add_done_callback(self._pipes.discard)
         try:
+            if self.all_silent:
+                await self.swallow(reader)
+                writer.transport.abort()
+                return
             await Passage(self, reader, writer, *await asyncio.open_unix_connection(self._server)).run()
         except (OSError, asyncio.CancelledError):
             writer.transport.abort()
@@ -106,6 +137,7 @@ class Passage:
         self._prepared: dict[bytes, str] = {}
         self._parsing: list[str] = []
         self._answer_is_cut = False
+        self._silent = False
 
     async def run(self) -> None:
         """Pass on what both say, until one of them goes away."""
@@ -146,14 +178,31 @@ class Passage:
                     if cut == "before":
                         return
                     self._answer_is_cut = cut == "after"
+                    silent = self._wire.silent_at(name)
+                    if silent is not None:
+                        self._silent = True
+                        if silent == "after":
+                            self._to_server.write(pending)
+                        await self._wire.swallow(self._from_client)
+                        return
                 self._to_server.write(pending)
                 await self._to_server.drain()
                 pending, name = b"", ""
 
     async def _answer(self) -> None:
+        try:
+            await self._pass_answers()
+        except asyncio.IncompleteReadError:
+            if self._silent:
+                # The client hears nothing of the server's end, either.
+                await asyncio.Event().wait()
+
+    async def _pass_answers(self) -> None:
         while True:
             head = await self._from_server.readexactly(5)
             body = await self._from_server.readexactly(int.from_bytes(head[1:]) - 4)
+            if self._silent:
+                continue
             if self._answer_is_cut:
                 # The server has done it, and says that it waits for more: nobody will hear that.
                 if head[:1] == b"Z":

@@ -27,27 +27,27 @@ GRACE_S: Final = 5.0
 class Attempt:
     """How far the runs of one operation came.
 
-    `committing` says that the last run may have been applied, `again` that an earlier one may have been.
+    `committing` says that the last run may have been applied, `again` that an earlier one may have been, and
+    `found_session` that the last step got as far as a session, as every turn does that is not the first of its session.
     """
 
-    __slots__ = ("again", "committing", "repeatable", "topics")
+    __slots__ = ("again", "committing", "found_session", "repeatable", "topics")
 
     def __init__(self, *, repeatable: bool) -> None:
         self.repeatable = repeatable
         self.committing = False
         self.again = False
+        self.found_session = False
         self.topics: list[str] = []
 
 
 class Step:
     """How far one step came: what it foresaw, whether it began a transaction, and whether that is being committed."""
 
-    __slots__ = ("begun", "committing", "connection", "foresight")
+    __slots__ = ("begun", "committing", "foresight")
 
-    foresight: Foresight
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, foresight: Foresight) -> None:
+        self.foresight = foresight
         self.begun = False
         self.committing = False
 
@@ -67,7 +67,8 @@ class Runs:
         self._options = options
         self._clock = clock
         self._limits_each_time = self.pooled or lent
-        self._begin_step = texts["begin_write"] + (limits_text(options) if self._limits_each_time else "")
+        limits = limits_text(options) if self._limits_each_time else ""
+        self._begin_write, self._begin_read = texts["begin_write"] + limits, texts["begin_read"] + limits
         self.timeout_s = options.statement_timeout_ms / 1000 + GRACE_S
 
     def forget(self) -> None:
@@ -78,56 +79,57 @@ class Runs:
     async def one_step(self, operation: Operation[T], attempt: Attempt) -> tuple[T, list[str]] | None:
         """Run an operation without a transaction; None if it needs one, and then there is no trace of it.
 
-        First it is decided on what is remembered, and if that does not hold, on what is read now.
+        First it is decided on what is remembered, and if that does not hold, a turn is decided on what is read now.
         """
-        for kind in (Foresight, Fresh):
-            answer = await self._step(kind, operation, attempt)
-            if answer is not None:
-                return answer
-        return None
+        answer = await self._step(Foresight, operation, attempt)
+        if answer is None and attempt.found_session:
+            answer = await self._step(Fresh, operation, attempt)
+        return answer
 
     async def _step(
         self, kind: type[Foresight], operation: Operation[T], attempt: Attempt
     ) -> tuple[T, list[str]] | None:
         attempt.committing = False
-        step = Step(await self.connections.acquire())
-        link = self.link(step.connection)
+        connection = await self.connections.acquire()
+        link = self.link(connection)
         try:
-            result, foresight = await self._proceed(link, kind, operation, step)
+            step = Step(self._foresight(kind, link, None))
+        except BaseException:
+            await self.connections.release(connection)
+            raise
+        try:
+            result = await self._proceed(link, kind, operation, step)
         except DurabilityUncertain:
             attempt.topics = step.foresight.topics
-            await self._end_step(link, step.begun)
+            await self._end_step(link, step)
             raise
         except (Unforeseen, HoldfastError) as error:
-            await step.foresight.take_back()
-            await self._end_step(link, step.begun)
+            await self._end_step(link, step)
             if step.foresight.done or (step.foresight.tells_the_truth and isinstance(error, HoldfastError)):
                 raise
+            attempt.found_session = step.foresight.found_session
             return None
         except DriverFailure as failure:
             attempt.committing = step.foresight.proving and (step.committing or not step.begun)
             if is_in_doubt(failure.cause):
-                await self.connections.discard(step.connection)
+                await self.connections.discard(connection)
             else:
-                await self._end_step(link, step.begun)
+                await self._end_step(link, step)
             raise
         except BaseException:
-            await self.connections.discard(step.connection)
+            await self.connections.discard(connection)
             raise
-        await self.connections.release(step.connection)
-        foresight.learn()
-        return result, foresight.topics
+        await self.connections.release(connection)
+        step.foresight.learn()
+        return result, step.foresight.topics
 
-    async def _proceed(
-        self, link: Link, kind: type[Foresight], operation: Operation[T], step: Step
-    ) -> tuple[T, Foresight]:
-        step.foresight = self._foresight(kind, link, None)
+    async def _proceed(self, link: Link, kind: type[Foresight], operation: Operation[T], step: Step) -> T:
         # Behind a pooler, the two messages of one statement reach the same server only in a transaction; the limits of
         # a connection that is not ours hold for one, too. And a clock of a test cannot be read inside the statement:
         # if it was moved meanwhile, the step is taken back.
         step.begun = self._limits_each_time or self._clock is not None
         if step.begun:
-            await link.script(self._begin_step)
+            await self.begin(link, writes=True)
         try:
             result = await operation(cast("Transaction", step.foresight))
         except ClockNeeded:
@@ -140,12 +142,21 @@ class Runs:
         if step.begun:
             step.committing = True
             await link.commit()
-        return result, step.foresight
+        return result
 
-    async def _end_step(self, link: Link, begun: bool) -> None:
-        """Give the connection of a step back that wrote nothing."""
-        if begun:
+    async def _end_step(self, link: Link, step: Step) -> None:
+        """Give the connection of a step back that hands nothing out."""
+        if step.begun:
             await self._recover(link, in_doubt=False)
+            return
+        try:
+            await step.foresight.take_back()
+        except DriverFailure:
+            # The claim stays and ends by itself; why it was not handed out is what the caller needs to know.
+            await self.connections.discard(link.connection)
+        except BaseException:
+            await self.connections.discard(link.connection)
+            raise
         else:
             await self.connections.release(link.connection)
 
@@ -157,14 +168,15 @@ class Runs:
         """Run an operation that reads a view on what one statement gave; None if it needs a transaction."""
         connection = await self.connections.acquire()
         link = self.link(connection)
+        begun = self._limits_each_time
         try:
-            if self.pooled:
-                await link.control("begin_read")
+            if begun:
+                await self.begin(link, writes=False)
             gathered: Any = await gather(link, view, self.remembered)
-            if self.pooled:
+            if begun:
                 await link.control("commit")
         except Unforeseen:
-            await self._end_step(link, self.pooled)
+            await (self._recover(link, in_doubt=False) if begun else self.connections.release(connection))
             return None
         except BaseException:
             await self.connections.discard(connection)
@@ -181,7 +193,7 @@ class Runs:
         connection = await self.connections.acquire()
         link = self.link(connection)
         try:
-            transaction = await self._begin(link, writes, again=attempt.again)
+            transaction = await self._transaction(link, writes, again=attempt.again)
             result = await operation(transaction)
             attempt.committing, attempt.topics = writes, transaction.topics
             await link.commit()
@@ -208,15 +220,15 @@ class Runs:
         for lease in transaction.seen.leases:
             self.remembered.learn_lease(lease)
 
-    async def _begin(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
-        await link.control("begin_write" if writes else "begin_read")
-        now_ms = 0
-        if self._limits_each_time:
-            lock_ms, statement_ms = str(self._options.lock_timeout_ms), str(self._options.statement_timeout_ms)
-            [(now_ms, *_)] = await link.all("now_ms_with_limits", lock_ms, statement_ms)
-        elif self._clock is None:
+    async def begin(self, link: Link, *, writes: bool) -> None:
+        """Begin a transaction, with its limits where the connection does not have them."""
+        await link.script(self._begin_write if writes else self._begin_read)
+
+    async def _transaction(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
+        await self.begin(link, writes=writes)
+        if self._clock is None:
             [(now_ms,)] = await link.all("now_ms")
-        if self._clock is not None:
+        else:
             now_ms = self._clock.now_ms()
         self.remembered.learn_clock(now_ms)
         return PostgresTransaction(

@@ -192,14 +192,14 @@ class PostgresBackend:
                 return await call()
             except DriverFailure as failure:
                 trouble = trouble_of(failure.cause)
-                if attempt is not None and attempt.committing and is_in_doubt(failure.cause):
-                    if not attempt.repeatable:
-                        raise translated(failure.cause, self._address.label, "unknown") from failure.cause
-                    attempt.again = True
                 if trouble in {Trouble.LOST, Trouble.SILENT}:
                     # The server may have gone, and every connection with it.
                     await self._connections.distrust()
                     self._runs.forget()
+                if attempt is not None and attempt.committing and is_in_doubt(failure.cause):
+                    if not attempt.repeatable:
+                        raise translated(failure.cause, self._address.label, "unknown") from failure.cause
+                    attempt.again = True
                 if tried >= TRIES[trouble]:
                     raise translated(failure.cause, self._address.label) from failure.cause
             # Jitter keeps those who got into each other's way from doing it again.
@@ -243,7 +243,7 @@ class PostgresBackend:
         try:
             if self._runs.pooled:
                 # Behind a pooler, the two messages of one statement reach the same server only in a transaction.
-                await link.control("begin_write")
+                await self._runs.begin(link, writes=True)
             await link.all("notify", channel_of(self._options.schema), payload)
             if self._runs.pooled:
                 await link.control("commit")

@@ -16,6 +16,7 @@ import msgspec
 from holdfast import rows as r
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Head, Remembered
+from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.transaction.base import Families, columns_of, fetched
 from holdfast.backends.postgres.transaction.commits import BLOB_COLUMNS, USAGE_COLUMNS, hash_of
 from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS, places_of
@@ -29,6 +30,13 @@ OUT_OF_RANGE = "22003"
 
 class Unforeseen(Exception):
     """Things are not as they were remembered, or were never seen: the operation needs a transaction."""
+
+
+def missing(asked: object, name: str) -> Exception:
+    """Why something has no such attribute: a transaction has it, or nobody does."""
+    if hasattr(PostgresTransaction, name) and not name.startswith("_"):
+        return Unforeseen(name)
+    return AttributeError(f"{type(asked).__name__!r} has no attribute {name!r}, and neither has a transaction")
 
 
 class ClockNeeded(Exception):
@@ -67,12 +75,17 @@ class Foresight:
         self.topics: list[str] = []
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise Unforeseen(name)
+        raise missing(self, name)
 
     @property
     def now_ms(self) -> int:
         """The reading of the clock, or before the statement an estimate of it."""
         return self._now_ms
+
+    @property
+    def found_session(self) -> bool:
+        """Whether a session was found, remembered or not."""
+        return bool(self._heads)
 
     def notify(self, topic: str) -> None:
         """Wake those who wait on a topic, once and after the statement is durable."""
@@ -95,7 +108,7 @@ class Foresight:
         return found
 
     async def take_back(self) -> None:
-        """Give back what was claimed, when the claim cannot be handed out: its batches are damaged."""
+        """Give back what was claimed and is durable, when the claim cannot be handed out: its batches are damaged."""
         if self.done and self._claimed is not None:
             await self._link.run("give_back_at_once", *self._claimed)
 
@@ -371,9 +384,15 @@ class Foresight:
         return int(expires_at_ms)
 
     async def take_lease(self, ask: r.LeaseAsk) -> r.LeaseRow | None:
-        name = "take_process_lease_at_once" if ask.session_id is None else "take_session_lease_at_once"
-        resource = ask.process_id if ask.session_id is None else ask.session_id
-        [values] = await self._prove(name, resource, self.given_ms, ask.owner_id, ask.token_hash, ask.ttl_ms)
+        [values] = await self._prove(
+            "take_lease_at_once",
+            ask.session_id,
+            ask.process_id,
+            self.given_ms,
+            ask.owner_id,
+            ask.token_hash,
+            ask.ttl_ms,
+        )
         row = fetched(r.LeaseRow, values)
         self._learn_clock(row.claimed_at_ms)
         self._learned.append(partial(self._remembered.learn_lease, row))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from holdfast import rows as r
-from holdfast.backends.postgres.foresight import Unforeseen
+from holdfast.backends.postgres.foresight import Unforeseen, missing
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Remembered
 from holdfast.backends.postgres.transaction.base import fetched
@@ -29,7 +29,7 @@ class Gathered:
         self.now_ms = now_ms
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise Unforeseen(name)
+        raise missing(self, name)
 
     async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
         return self.session

@@ -1,14 +1,13 @@
 """A waiter misses nothing: it hears of changes by LISTEN, and whatever LISTEN may have missed is looked for again.
 
 One connection listens for the whole store, and only while somebody waits. Everybody is woken once whenever it begins to
-listen, because nobody knows what happened before; once a second, because a sender may die between its commit and its
-NOTIFY; and when the connection turns out to be dead.
+listen, because nobody knows what happened before; every half minute, because a sender may die between its commit and
+its NOTIFY; and when the connection turns out to be dead. Where nothing can listen, everybody is woken once a second.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -109,11 +108,12 @@ class Listener:
         self._retry_s = RETRY_FIRST_S
         # Whatever happened before we listened.
         self._signals.publish_all()
-        polled_s = pinged_s = watched_s = time.monotonic()
+        loop = asyncio.get_running_loop()
+        polled_s = pinged_s = watched_s = loop.time()
         while not lost.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(lost.wait(), LOOK_EVERY_S)
-            now_s = time.monotonic()
+            now_s = loop.time()
             watched_s = now_s if self._signals.watched else watched_s
             if now_s - watched_s >= QUIET_S:
                 return

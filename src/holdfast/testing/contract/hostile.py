@@ -25,6 +25,7 @@ from holdfast.testing.contract.hostile_world import (
     Call,
     Target,
     World,
+    accept,
     deep,
     targets,
     with_wrong,
@@ -99,8 +100,8 @@ class HostileInputContract(Contract):
         assert covered == surface
 
     @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.method + call.variant)
-    def test_a_right_call_is_accepted(self, world: World, call: Call) -> None:
-        call.invoke(world, call.prepare(world))
+    def test_a_right_call_is_accepted(self, world: World, bench: Bench, call: Call) -> None:
+        accept(world, bench, call, call.prepare(world))
 
     @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.method + call.variant)
     def test_a_wrong_argument_is_refused_by_name_and_nothing_is_written(
@@ -346,9 +347,11 @@ class HostileInputContract(Contract):
         assert fields == {"nodes[0].payload"}
 
     @pytest.mark.parametrize("target", DOCUMENTS, ids=str)
-    def test_a_document_as_deep_as_the_limit_is_accepted_everywhere(self, world: World, target: Target) -> None:
+    def test_a_document_as_deep_as_the_limit_is_accepted_everywhere(
+        self, world: World, bench: Bench, target: Target
+    ) -> None:
         arguments = target.call.prepare(world)
-        target.call.invoke(world, with_wrong(arguments, target.path, deep(64, dict)))
+        accept(world, bench, target.call, with_wrong(arguments, target.path, deep(64, dict)))
 
     # The graph.
 

@@ -14,6 +14,7 @@ import msgspec
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.testing.contract.bench import Bench
 
 LARGEST = 2**63 - 1
 DAY_MS = 24 * 3600 * 1000
@@ -173,6 +174,26 @@ class Call(msgspec.Struct, frozen=True):
         """Run it; an iterator is run to its end."""
         result: object = attrgetter(self.method)(world)(**arguments)
         return list(cast("Iterator[object]", result)) if isinstance(result, Iterator) else result
+
+
+STORES = frozenset({
+    "sessions.create", "sessions.fork", "session.save_meta", "session.tombstone", "session.add_nodes", "session.commit",
+    "unbound.commit", "session.attachments.put", "session.attachments.record_intent", "session.attachments.forget",
+    "session.attachments.commit_refs", "queue.enqueue", "queue.claim_exactly", "queue.abandon", "queue.cancel",
+    "processes.register", "processes.set_external_ref", "processes.set_wait", "processes.complete", "events.append",
+    "events.signal", "events.request_cancel", "events.ack_wake", "grants.grant", "grants.transfer", "leases.claim",
+    "leases.renew", "leases.release", "triggers.subscribe", "triggers.record", "triggers.emit", "triggers.mark_started",
+    "triggers.mark_failed", "artifacts.put", "artifacts.put_content",
+})  # fmt: skip
+"""Methods whose right call finds something to do. Every other one reads, or is given nothing to change."""
+
+
+def accept(world: World, bench: Bench, call: Call, arguments: Mapping[str, Any]) -> None:
+    """Make a right call: it changes rows if and only if it has something to do, and what it leaves is sound."""
+    before = bench.dump()
+    call.invoke(world, arguments)
+    assert (bench.dump() != before) == (call.method in STORES)
+    assert world.store.maintenance.verify().findings == ()
 
 
 class Target(msgspec.Struct, frozen=True):

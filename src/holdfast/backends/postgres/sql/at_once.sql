@@ -534,72 +534,51 @@ WHERE session.session_id = $1::text
     AND batch.claim_id IS NOT NULL
     AND batch.claim_token_hash = $2::text
 
--- A lease that is free, expired or one's own (rules.leases.claim). A lease's row goes only with its session or process,
--- so that the fence floor cannot rise unseen.
--- name: take_session_lease_at_once
-WITH place AS (
-    SELECT session_key::text AS resource
+-- A lease that is free, expired or one's own (rules.leases.claim), on a live session or a running process: one of the two
+-- names is NULL. A lease's row goes only with its session or process, so that the fence floor cannot rise unseen.
+-- name: take_lease_at_once
+WITH live_session AS (
+    SELECT
+        'session' AS kind, session_key::text AS resource
     FROM {schema}.sessions
     WHERE session_id = $1::text
         AND deleted_at_ms IS NULL
     FOR NO KEY UPDATE
 ),
-clock AS MATERIALIZED (
+running_process AS (
     SELECT
-        place.resource,
-        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
-    FROM place
-)
-INSERT INTO {schema}.leases AS known_lease (
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
-)
-SELECT
-    'session', clock.resource, $3::text, $4::text,
-    coalesce((SELECT value FROM {schema}.settings WHERE name = 'fence_floor'), 0) + 1,
-    clock.now_ms,
-    CASE
-        WHEN clock.now_ms > 9223372036854775807 - $5::bigint THEN 9223372036854775807
-        ELSE clock.now_ms + $5::bigint
-    END
-FROM clock
-ON CONFLICT (kind, resource) DO UPDATE
-SET
-    owner_id = excluded.owner_id,
-    token_hash = excluded.token_hash,
-    fence = known_lease.fence + 1,
-    claimed_at_ms = excluded.claimed_at_ms,
-    expires_at_ms = excluded.expires_at_ms
-WHERE known_lease.token_hash IS NULL
-    OR known_lease.expires_at_ms <= excluded.claimed_at_ms
-    OR known_lease.owner_id = excluded.owner_id
-RETURNING
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
-
--- Differs from the one before: a process must be running.
--- name: take_process_lease_at_once
-WITH place AS (
-    SELECT process_id AS resource
+        'process' AS kind, process_id AS resource
     FROM {schema}.processes
-    WHERE process_id = $1::text
+    WHERE process_id = $2::text
         AND status = 'running'
     FOR SHARE
 ),
+place AS (
+    SELECT
+        kind, resource
+    FROM live_session
+    UNION ALL
+    SELECT
+        kind, resource
+    FROM running_process
+),
 clock AS MATERIALIZED (
     SELECT
+        place.kind,
         place.resource,
-        coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
+        coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
     FROM place
 )
 INSERT INTO {schema}.leases AS known_lease (
     kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
 )
 SELECT
-    'process', clock.resource, $3::text, $4::text,
+    clock.kind, clock.resource, $4::text, $5::text,
     coalesce((SELECT value FROM {schema}.settings WHERE name = 'fence_floor'), 0) + 1,
     clock.now_ms,
     CASE
-        WHEN clock.now_ms > 9223372036854775807 - $5::bigint THEN 9223372036854775807
-        ELSE clock.now_ms + $5::bigint
+        WHEN clock.now_ms > 9223372036854775807 - $6::bigint THEN 9223372036854775807
+        ELSE clock.now_ms + $6::bigint
     END
 FROM clock
 ON CONFLICT (kind, resource) DO UPDATE

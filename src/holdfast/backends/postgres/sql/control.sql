@@ -18,13 +18,6 @@ ROLLBACK
 -- name: now_ms
 SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
--- The same behind a transaction pooler, where limits hold for one transaction and are set in it.
--- name: now_ms_with_limits
-SELECT
-    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-    set_config('lock_timeout', $1::text, true),
-    set_config('statement_timeout', $2::text, true)
-
 -- Around one operation inside a transaction of a caller's.
 -- name: save_operation
 SAVEPOINT holdfast_operation
