@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast.inventory import StoredBlob
 from holdfast.operations import deletion, sessions, triggers
 from holdfast.operations import maintenance as operations
+from holdfast.ports import Transaction
 from holdfast.store import maintenance
 from holdfast.testing.clock import ManualClock
 
@@ -63,6 +66,35 @@ def test_a_collection_takes_everything_that_nobody_reaches_and_counts_it(store: 
         assert view is not None
         assert view.checkpoint == holdfast.Checkpoint(turn_state={"session": session_id, "turn": 7})
         assert [node.id for node in view.graph.nodes] == ["n7"]
+    assert store.maintenance.verify().ok
+
+
+@pytest.mark.usefixtures("batch")
+def test_a_collection_in_steps_never_leaves_a_delta_without_its_key_frame(
+    store: holdfast.BlockingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = store.sessions.create("chat")
+    state = hashlib.shake_128(b"state").digest(70_000)
+    for number in range(4):
+        session.commit(
+            holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=b"%d" % number * 9 + state)),
+        )
+    session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=b"small")))
+    store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
+    seen: list[tuple[int, int]] = []
+    erase = deletion.erase
+
+    async def watched(tx: Transaction, family: int, limit: int) -> deletion.Erased:
+        erased = await erase(tx, family, limit)
+        rows, _ = await tx.scan_rows(StoredBlob, after=None, skip=0, limit=10)
+        bases = {row.base_hash for row in rows if row.base_hash is not None}
+        assert bases <= {row.hash for row in rows if row.base_hash is None}
+        seen.append((len(rows), len(bases)))
+        return erased
+
+    monkeypatch.setattr(deletion, "erase", watched)
+    assert store.maintenance.collect_garbage().deleted_blobs == 4
+    assert seen[-1] == (1, 0)
     assert store.maintenance.verify().ok
 
 

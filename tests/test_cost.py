@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
@@ -67,6 +68,10 @@ class Measured:
             connection.trace_v2(0, None)
         return begun
 
+    def forget(self) -> None:
+        """Be like a process that has just started."""
+        self.store = BlockingStore(Store(Context(self.backend, holdfast.Limits())), self.backend)
+
     def steps(self, call: Callable[[], Any]) -> int:
         """How many instructions of SQLite's virtual machine the call takes."""
         self._steps = 0
@@ -115,6 +120,52 @@ def test_a_commit_costs_the_same_at_turn_10_and_at_turn_1000(measured: Measured)
     # Trees grow by a level, so that a search takes a few steps more; nothing is read that the turn does not name.
     assert steps_at[1_001] <= steps_at[11] * 1.05
     assert session.history(limit=1, newest_first=True).items[0].revision == 1_002
+
+
+def state_after(changes: int, size: int = 1 << 20) -> bytes:
+    """A megabyte that compresses to a half, of which each change replaced a hundredth, in ten pieces."""
+    state = bytearray(hashlib.shake_128(b"state").hexdigest(size // 2).encode())
+    for change in range(1, changes + 1):
+        for piece in range(10):
+            text = hashlib.shake_128(f"{change}/{piece}".encode()).hexdigest(size // 2_000).encode()
+            at = int.from_bytes(hashlib.sha256(text).digest()[:4]) % (size - len(text))
+            state[at : at + len(text)] = text
+    return bytes(state)
+
+
+def test_a_large_state_of_which_a_hundredth_changes_takes_a_sixth_of_what_whole_ones_would(measured: Measured) -> None:
+    session = measured.store.sessions.create("chat")
+    for number in range(40):
+        checkpoint = holdfast.Checkpoint(execution_state=state_after(number))
+        session.commit(holdfast.Commit(checkpoint=checkpoint))
+    stored = measured.store.maintenance.stats().blob_bytes
+    # Whole, each takes a half of its megabyte. 200 turns of that may take 12 MB of 100, and 40 of them as large a part.
+    assert stored < 40 * (1 << 19) * 0.18
+    for number in (0, 1, 20, 39):
+        view = session.load(at=number + 1)
+        assert view is not None
+        assert view.checkpoint == holdfast.Checkpoint(execution_state=state_after(number))
+
+
+def test_a_large_state_costs_one_statement_more_and_a_look_only_if_its_past_was_not_seen(measured: Measured) -> None:
+    session = measured.store.sessions.create("chat")
+
+    def commit(state: bytes) -> Callable[[], Any]:
+        return lambda: session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=state)))
+
+    large = [hashlib.shake_128(b"%d" % number).digest(100) + bytes(70_000) for number in range(5)]
+    commit(b"small")()
+    usual = measured.statements(commit(b"other"))
+    assert usual == measured.statements(commit(large[0][:65_535])), "nothing is paid for a small one"
+    # What it takes the place of is small, which only a look can tell.
+    assert Counter(measured.statements(commit(large[0]))) - Counter(usual) == Counter(["load_blobs"])
+    assert Counter(measured.statements(commit(large[1]))) - Counter(usual) == Counter(["hold_key_frames"])
+    assert measured.store.maintenance.stats().blobs == 5
+    measured.forget()
+    session = measured.store.sessions.handle("chat")
+    more = Counter(measured.statements(commit(large[2]))) - Counter(usual)
+    assert more == Counter(["load_blobs", "hold_key_frames"])
+    assert Counter(measured.statements(commit(large[3]))) - Counter(usual) == Counter(["hold_key_frames"])
 
 
 def test_a_replay_costs_the_same_however_long_ago_the_turn_was(measured: Measured) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
@@ -19,6 +21,7 @@ from holdfast.operations.verification import START, Place, Tally, verify_page
 from holdfast.operations.verification_pages import PAGE, next_rows
 from holdfast.ports import Backend
 from holdfast.records.maintenance import Finding
+from holdfast.rules import deltas
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.waiting import BlockingWaiting, run_to_end
@@ -227,6 +230,40 @@ def test_what_a_session_leaves_behind_without_its_row_is_named(bench: Bench) -> 
         "work 1: its session 7 is missing",
         "work 1: hash is not what the content says",
     ]
+
+
+def test_a_delta_without_a_key_frame_on_a_delta_or_on_other_bytes_is_named_and_others_are_read(bench: Bench) -> None:
+    states = [bytes([number]) * 9 + hashlib.shake_128(b"state").digest(70_000) for number in range(4)]
+    whole, delta, lost, second = (f"bytes-sha256:{hashlib.sha256(state).hexdigest()}" for state in states)
+    mail, chat = bench.store.sessions.create("mail"), bench.store.sessions.create("chat")
+    for state in states[:2]:
+        mail.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=state)))
+    assert bench.found() == []
+    run = r.Run(whole, states[0], 70_009)
+    on_a_delta = deltas.stored(second, states[3], r.Run(delta, states[1], 70_009))
+    on_nothing = deltas.stored(lost, states[2], r.Run(second, states[3], 70_009))
+    wrong = msgspec.structs.replace(deltas.stored(lost, states[2], run), hash="bytes-sha256:" + HASH)
+    planted = (msgspec.structs.replace(on_nothing, base_hash="bytes-sha256:" + "0" * 64), on_a_delta, wrong)
+    chat.commit(holdfast.Commit())
+    row = bench.backend.drive(bench.backend.read(lambda tx: tx.find_session("mail")))
+    assert row is not None
+    turn = r.RevisionRow(row.session_key, 3, row.family, None, None, 0, 0, None, None, None, b"[]", b"\x01{}", 1)
+    bench.write("apply_commit", r.CommitPlan(session=row, revision=turn, blobs=planted), 1)
+    # The row of a turn is only there to bring the contents in.
+    found = [one for one in bench.found() if one.startswith("blobs")]
+    assert found == [
+        f"blobs {key}: {problem}"
+        for key, problem in sorted(
+            [
+                (lost, f"its key frame bytes-sha256:{'0' * 64} is missing"),
+                (second, f"its key frame {delta} is a delta itself"),
+                ("bytes-sha256:" + HASH, "the stored content does not match its hash"),
+            ]
+        )
+    ]
+    view = mail.load(at=2)
+    assert view is not None
+    assert view.checkpoint == holdfast.Checkpoint(execution_state=states[1])
 
 
 def test_many_orphans_of_one_parent_are_one_finding_a_page(bench: Bench) -> None:

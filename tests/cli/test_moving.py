@@ -68,6 +68,25 @@ def test_a_session_comes_back_equal_in_another_store(
     assert run("verify", "--url", other).code == 0
 
 
+def test_a_large_state_that_is_stored_as_a_delta_moves_whole(
+    on: Any, run: Any, url: str, other: str, tmp_path: Path
+) -> None:
+    states = [bytes([number]) * 9 + hashlib.shake_128(b"state").digest(70_000) for number in range(3)]
+    with holdfast.open_blocking(url) as store:
+        session = store.sessions.create("large")
+        for state in states:
+            session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=state)))
+        assert store.maintenance.stats().blob_bytes < 71_000
+    file = tmp_path / "large.jsonl"
+    on("sessions", "export", "large", "-o", file)
+    assert run("sessions", "import", file, "--url", other).code == 0
+    assert facts(other, "large") == facts(url, "large")
+    assert facts(other, "large")["checkpoint"] == holdfast.Checkpoint(execution_state=states[2])
+    with holdfast.open_blocking(other) as store:
+        assert store.maintenance.stats().blobs == 1
+        assert store.maintenance.verify().ok
+
+
 def test_the_same_file_again_changes_nothing(on: Any, run: Any, filled: Any, other: str, tmp_path: Path) -> None:
     file = tmp_path / "chat.jsonl"
     on("sessions", "export", "chat", "-o", file)

@@ -24,7 +24,7 @@ from holdfast.errors import (
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Ref
 from holdfast.records.commits import Commit, CommitReceipt, Usage
 from holdfast.records.common import Token
-from holdfast.records.graph import Append, Graph, Node, ReplaceGraph, Unchanged
+from holdfast.records.graph import AgentFrame, Append, Graph, Node, ReplaceGraph, Unchanged
 from holdfast.records.leases import Lease, OnSession
 from holdfast.records.limits import Limits
 from holdfast.records.work import WorkCompletion, WorkDraft
@@ -430,3 +430,38 @@ def test_a_revision_names_each_ref_that_it_needs_once() -> None:
     assert commits.body_refs(body) == (one, two)
     assert json.loads(commits.encode_refs(body)) == sorted([one, two])
     assert commits.body_refs(TurnBody()) == ()
+
+
+# ---------------------------------------------------------------------------- predecessors
+
+
+def test_a_large_content_that_is_new_follows_what_the_head_has_in_its_place() -> None:
+    sent = {name: name.encode() * 70_000 for name in ("state", "config", "frame", "kept", "fresh")}
+    small = b"s" * 65_535
+    refs = {name: bytes_ref(data) for name, data in sent.items()}
+    before = TurnBody(
+        manifest=CheckpointManifest({"turn_state": "r1", "tool_state": "r2", "plugin_state": "r3"}),
+        config_ref="r4",
+        frames_ref="r5",
+        frame_state_refs=("r6",),
+    )
+    frames = [AgentFrame("f1", execution_state=sent["frame"]), AgentFrame("f2", execution_state=sent["fresh"])]
+    intent = commits.check_commit(
+        Commit(
+            checkpoint=Checkpoint(
+                turn_state=sent["state"], tool_state=small, plugin_state=sent["kept"], others={"new": sent["fresh"]}
+            ),
+            config=sent["config"].decode(),
+            frames=frames,
+        ),
+        "chat",
+        LIMITS,
+    )
+    facts = CommitFacts(head=revision_row(before), hashes=frozenset({refs["kept"]}))
+    config = json_ref(b'"' + sent["config"] + b'"')
+    assert commits.predecessors(intent, facts) == {refs["state"]: "r1", config: "r4", refs["frame"]: "r6"}
+    assert commits.predecessors(intent, CommitFacts()) == {}
+    assert commits.predecessors(intent, CommitFacts(head=revision_row(TurnBody()))) == {}
+    nothing = commits.check_commit(Commit(config=sent["config"].decode()), "chat", LIMITS)
+    assert commits.predecessors(nothing, facts) == {config: "r4"}
+    assert commits.predecessors(commits.check_commit(Commit(), "chat", LIMITS), facts) == {}

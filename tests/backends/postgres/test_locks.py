@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -151,3 +152,71 @@ def test_a_schema_may_be_called_by_a_word_of_sql(clean_postgres_url: str, schema
         assert store.maintenance.verify().findings == ()
     with holdfast.open_blocking(clean_postgres_url) as store:
         assert store.sessions.open("a") is None
+
+
+# Key frames.
+
+
+def large(number: int) -> holdfast.Commit:
+    state = bytes([number]) * 9 + hashlib.shake_128(b"state").digest(70_000)
+    return holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=state))
+
+
+async def with_a_delta(store: holdfast.Store) -> holdfast.Session:
+    chat = await store.sessions.create("chat")
+    for number in (1, 2):
+        await chat.commit(large(number))
+    return chat
+
+
+COLLECTED = "DELETE FROM holdfast.blobs WHERE base_hash IS NULL"
+STORED_AGAIN = f"""
+    CREATE TEMPORARY TABLE gone AS
+    SELECT family, hash, encoding, 'another' AS base_hash, size, body FROM holdfast.blobs WHERE base_hash IS NULL;
+    {COLLECTED};
+    INSERT INTO holdfast.blobs (family, hash, encoding, base_hash, size, body) SELECT * FROM gone
+"""
+
+
+@pytest.mark.parametrize("gone", [COLLECTED, STORED_AGAIN], ids=["collected", "collected and stored as a delta"])
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_key_frame_that_goes_before_a_turn_is_written_is_not_rested_on(
+    clean_postgres_url: str, gone: str, waiting: bool
+) -> None:
+    async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
+        chat = await with_a_delta(store)
+        async with gate.transaction():
+            # As a garbage collection holds it. The turn's statement begins with a snapshot in which all is well.
+            await gate.execute("SELECT 1 FROM holdfast.sessions FOR NO KEY UPDATE")
+            turn = asyncio.ensure_future(chat.commit(large(3))) if waiting else None
+            if waiting:
+                await somebody_waits(onlooker)
+            await gate.execute(gone)
+        receipt = await (turn or chat.commit(large(3)))
+        ref = receipt.manifest.refs["execution_state"]
+        stored = "SELECT encoding, base_hash FROM holdfast.blobs WHERE hash = $1"
+        assert tuple(await onlooker.fetchrow(stored, ref)) == ("raw", None)
+        view = await chat.load()
+        assert view is not None
+        assert view.checkpoint == large(3).checkpoint
+        # And the next one rests on that.
+        receipt = await chat.commit(large(4))
+        assert tuple(await onlooker.fetchrow(stored, receipt.manifest.refs["execution_state"])) == ("delta", ref)
+
+    run(clean_postgres_url, case)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
+def test_a_key_frame_cannot_go_while_a_transaction_rests_a_delta_on_it(clean_postgres_url: str, isolation: str) -> None:
+    async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
+        await with_a_delta(store)
+        async with gate.transaction(isolation=isolation):
+            await store.within(gate).sessions.handle("chat").commit(large(3))
+            await onlooker.execute("SET lock_timeout = '50ms'")
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await onlooker.execute(COLLECTED)
+        kinds = await onlooker.fetch("SELECT encoding FROM holdfast.blobs ORDER BY encoding")
+        assert [kind for (kind,) in kinds] == ["delta", "delta", "raw"]
+        assert (await store.maintenance.verify()).findings == ()
+
+    run(clean_postgres_url, case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -181,6 +182,32 @@ def test_a_turn_of_500_nodes_is_one_trip(measured: Measured) -> None:
     measured.warm(commit(), commit())
     assert measured.trips(commit(graph=nodes(*(f"n{number}" for number in range(500))))) == COMMIT
     assert measured.trips(commit(graph=nodes(*(f"m{number}" for number in range(500)), parent="n499"))) == COMMIT
+
+
+def large(number: int) -> holdfast.Checkpoint:
+    return holdfast.Checkpoint(execution_state=bytes([number]) * 9 + hashlib.shake_128(b"state").digest(70_000))
+
+
+def test_a_turn_with_a_large_state_is_one_trip_and_so_is_reading_it(measured: Measured) -> None:
+    measured.warm(commit("warm"), commit("warm"), load("warm"), commit(checkpoint=large(1)))
+    assert measured.trips(commit(checkpoint=large(2))) == COMMIT
+    assert measured.trips(commit(checkpoint=large(3))) == COMMIT
+    assert measured.trips(load()) == ["gather_view"]
+    view = measured.do(load())
+    assert view.checkpoint == large(3)
+    assert measured.do(lambda store: store.maintenance.stats()).blob_bytes < 70_000 + 1_000
+
+
+def test_a_turn_with_a_large_state_whose_past_this_process_never_saw_is_one_trip_more(measured: Measured) -> None:
+    measured.warm(commit("warm"), commit("warm"), commit("warm", checkpoint=large(8)), load("warm"))
+    measured.elsewhere(commit(checkpoint=large(1)))
+    measured.elsewhere(commit(checkpoint=large(2)))
+    # On a session that knows nothing of a past, so that the connection gets to know the statement.
+    measured.elsewhere(commit("old", checkpoint=large(1)))
+    measured.warm(load(), load("old"), commit("old", checkpoint=large(2)))
+    assert measured.trips(commit(checkpoint=large(3))) == ["load_blobs", *COMMIT]
+    assert measured.trips(commit(checkpoint=large(4))) == COMMIT
+    assert measured.do(load()).checkpoint == large(4)
 
 
 def test_a_turn_right_after_a_load_is_one_trip(measured: Measured) -> None:

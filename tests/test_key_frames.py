@@ -1,0 +1,49 @@
+"""Key frames are kept up to a bound, the ones that were used last; a forgotten one costs a look and nothing else."""
+
+from __future__ import annotations
+
+from holdfast.operations.key_frames import KEPT_BYTES, KeyFrames
+from holdfast.rows import Run
+
+
+def run(size: int, deltas: int = 0) -> Run:
+    return Run(f"frame of {size}", bytes(size), size, deltas)
+
+
+def test_what_was_put_is_found_under_its_family_and_content() -> None:
+    kept = KeyFrames()
+    kept.put(1, "a", run(3))
+    assert kept.get(1, "a") == run(3)
+    assert kept.get(2, "a") is None
+    assert kept.get(1, "b") is None
+    kept.put(1, "a", run(3, deltas=1))
+    assert kept.get(1, "a") == run(3, deltas=1)
+    kept.drop(1, "a")
+    kept.drop(1, "never there")
+    assert kept.get(1, "a") is None
+
+
+def test_what_was_not_used_for_longest_goes_when_the_bound_is_reached() -> None:
+    kept = KeyFrames(most_bytes=10)
+    for ref in "abc":
+        kept.put(1, ref, run(3))
+    assert kept.get(1, "a") is not None
+    kept.put(1, "d", run(2))
+    assert [ref for ref in "abcd" if kept.get(1, ref) is not None] == ["a", "c", "d"]
+    # Dropped and replaced ones make room.
+    kept.drop(1, "c")
+    kept.put(1, "d", run(1))
+    kept.put(1, "e", run(6))
+    assert [ref for ref in "ade" if kept.get(1, ref) is not None] == ["a", "d", "e"]
+
+
+def test_one_that_is_larger_than_the_bound_is_not_kept() -> None:
+    kept = KeyFrames(most_bytes=10)
+    kept.put(1, "a", run(11))
+    assert kept.get(1, "a") is None
+    kept.put(1, "b", run(10))
+    assert kept.get(1, "b") is not None
+
+
+def test_a_store_keeps_64_mebibytes() -> None:
+    assert KEPT_BYTES == 64 * 1024 * 1024
