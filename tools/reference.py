@@ -67,6 +67,12 @@ TOPICS = (
     ),
     Topic("artifacts.md", "Artifacts", (("store.artifacts", facets.Artifacts),), ("records.artifacts",)),
     Topic("maintenance.md", "Maintenance", (("store.maintenance", facets.Maintenance),), ("records.maintenance",)),
+    Topic(
+        "observing.md",
+        "Observing a store",
+        (),
+        ("ports.observing", "observers.logs", "observers.telemetry", "records.observations"),
+    ),
     Topic("values.md", "Values that everything shares", (), ("records.common",)),
     Topic("errors.md", "Errors", (), ("errors",)),
 )

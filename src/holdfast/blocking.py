@@ -33,7 +33,7 @@ class without_await(Generic[P, T]):  # noqa: N801 - read as a verb: claim = with
     """An async method as a blocking one, with the same parameters and the same documentation."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
-        self._method = method
+        self._name = method.__name__
         self.__doc__ = method.__doc__
         self.__wrapped__ = method
 
@@ -45,7 +45,8 @@ class without_await(Generic[P, T]):  # noqa: N801 - read as a verb: claim = with
         """The method, bound to a blocking facet."""
         if facet is None:
             return self
-        bound, backend = self._method.__get__(facet.facet), facet.backend
+        # Asked of the facet and not of the class: an observed store has facets of its own.
+        bound, backend = getattr(facet.facet, self._name), facet.backend
 
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             return cast("T", backend.drive(bound(*args, **kwargs)))
@@ -57,7 +58,7 @@ class without_await_each(Generic[P, T]):  # noqa: N801 - read as a verb, like wi
     """An async iterator as a blocking one."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
-        self._method = method
+        self._name = method.__name__
         self.__doc__ = method.__doc__
         self.__wrapped__ = method
 
@@ -69,7 +70,8 @@ class without_await_each(Generic[P, T]):  # noqa: N801 - read as a verb, like wi
         """The method, bound to a blocking facet."""
         if facet is None:
             return self
-        bound, backend = self._method.__get__(facet.facet), facet.backend
+        # Asked of the facet and not of the class: an observed store has facets of its own.
+        bound, backend = getattr(facet.facet, self._name), facet.backend
 
         def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
             items = bound(*args, **kwargs)

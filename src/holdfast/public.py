@@ -40,8 +40,11 @@ from holdfast.errors import (
     WaitTimeout,
 )
 from holdfast.folder import Folder
+from holdfast.observers.logs import Logging
+from holdfast.observers.telemetry import OpenTelemetry
 from holdfast.opening import ddl, open, open_blocking
 from holdfast.ports import AttachmentBytes, Clock
+from holdfast.ports.observing import Observer
 from holdfast.records.artifacts import Artifact
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Component, Ref
@@ -86,6 +89,7 @@ from holdfast.records.maintenance import (
     Stats,
     VerifyReport,
 )
+from holdfast.records.observations import Observation
 from holdfast.records.options import PostgresOptions, SqliteOptions
 from holdfast.records.processes import (
     BySession,
@@ -193,16 +197,20 @@ __all__ = [
     "LeaseHolder",
     "LeaseLost",
     "Limits",
+    "Logging",
     "MergeKey",
     "Node",
     "NodeConflict",
     "NodesReceipt",
     "NotFound",
     "NotGranted",
+    "Observation",
+    "Observer",
     "Occurrence",
     "OccurrenceConflict",
     "OnProcess",
     "OnSession",
+    "OpenTelemetry",
     "Originator",
     "Page",
     "Payload",

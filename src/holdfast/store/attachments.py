@@ -76,7 +76,7 @@ class SessionAttachments:
                         await self._doom(written)
                     return row
                 write = partial(objects.put, operations.space_of(session.family), intent.attachment_id, body)
-                await backend.offload(partial(operations.outside, write))
+                await self._context.outside(write)
                 written = row
                 if await backend.read(partial(operations.still_intended, row=row)):
                     return row
@@ -104,7 +104,7 @@ class SessionAttachments:
         objects = context.objects
         if data is None and objects is not None and rules.is_kept_here(row):
             read = partial(objects.get, operations.space_of(session.family), checked)
-            data = await context.backend.offload(partial(operations.outside, read))
+            data = await context.outside(read)
             if data is None:
                 # Missing bytes are damage only if the reference is still there and the database has not got them.
                 _, row, data = await context.backend.read(lambda tx: operations.find(tx, address, checked))

@@ -218,7 +218,8 @@ class Events:
         'signal.approve'
         """
         event_type = rules.signal_type("name", name, self._context.limits)
-        return await self.append(process_id, event_type, payload, replay_key=replay_key)
+        key = event_rules.check_replay_key(replay_key, self._context.limits)
+        return await self._append(process_id, event_type, payload, replay_key=key)
 
     async def request_cancel(self, process_id: str, *, reason: str | None = None) -> AppendReceipt:
         """Ask a process to stop. The same reason again is the same request.
