@@ -1,22 +1,18 @@
-"""What happens behind the caller's back is told to the standard loggers, by class and number, never by content.
-
-The `logging` module is loaded by the first note, so that a program in which nothing goes wrong never waits for it.
-"""
+"""What happens behind the caller's back is told to the standard loggers, by class and number, never by content."""
 
 from __future__ import annotations
 
-DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
-"""The levels of `logging`."""
+import logging
+
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+# Without a handler of anybody's, `logging` would print warnings to standard error by itself.
+logging.getLogger("holdfast").addHandler(logging.NullHandler())
 
 
 def note(logger: str, level: int, message: str, **fields: str | float | None) -> None:
     """Tell the logger `holdfast.<logger>`; the fields become attributes of the record, and fill the message."""
-    import logging
-
-    # Without a handler of anybody's, `logging` would print warnings to standard error by itself.
-    root = logging.getLogger("holdfast")
-    if not root.handlers:
-        root.addHandler(logging.NullHandler())
-    target = root.getChild(logger)
+    target = logging.getLogger(f"holdfast.{logger}")
     if target.isEnabledFor(level):
-        target.log(level, message, fields, extra=fields)
+        # Nothing to fill in must be no argument at all: an empty mapping is not taken for one.
+        target.log(level, message, *([fields] if fields else ()), extra=fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import msgspec
@@ -30,13 +31,7 @@ class Logging:
     """
 
     def __init__(self, logger: str = "holdfast.operations") -> None:
-        import logging  # whoever does not log never loads it
-
         self._logger = logging.getLogger(logger)
-        package = logging.getLogger("holdfast")
-        if not package.handlers:
-            # Without a handler of anybody's, `logging` would print warnings to standard error by itself.
-            package.addHandler(logging.NullHandler())
 
     def begin(self, operation: str, system: str, *, steps: bool) -> End | None:  # noqa: ARG002 - all said at the end
         """Nothing is measured for a logger that would drop the worst."""

@@ -57,8 +57,8 @@ class OpenTelemetry:
         self._bytes = meter.create_counter(
             "holdfast.io", unit="By", description="Encoded content in the rows that operations read and wrote."
         )
-        self._retries = meter.create_counter(
-            "holdfast.retries", unit="{retry}", description="How often an operation was run again inside the store."
+        self._reruns = meter.create_counter(
+            "holdfast.reruns", unit="{rerun}", description="How often a transaction was run again inside the store."
         )
 
     def begin(self, operation: str, system: str, *, steps: bool) -> End | None:
@@ -90,7 +90,7 @@ class OpenTelemetry:
             "holdfast.session_id": observation.session_id,
             "holdfast.process_id": observation.process_id,
             "holdfast.transactions": observation.transactions,
-            "holdfast.retries": observation.retries,
+            "holdfast.reruns": observation.reruns,
             "holdfast.rows_read": observation.rows_read,
             "holdfast.rows_written": observation.rows_written,
             "holdfast.bytes_read": observation.bytes_read,
@@ -119,8 +119,8 @@ class OpenTelemetry:
                 counter.add(read, {**common, "holdfast.direction": "read"})
             if written:
                 counter.add(written, {**common, "holdfast.direction": "write"})
-        if observation.retries:
-            self._retries.add(observation.retries, common)
+        if observation.reruns:
+            self._reruns.add(observation.reruns, common)
 
 
 def _system(system: str) -> str:

@@ -14,8 +14,9 @@ class Observation(msgspec.Struct, frozen=True):
     """One operation, after its end. Ids and numbers only: no payload, no token, no text of an error.
 
     `rows_…` and `bytes_…` count the rows that went to and came from the store's tables, and the encoded content in
-    them; of a run that was tried again, only the last try counts. `returned_rows` is the length of what the caller got,
-    None if that is no listing. `error_class` is the name of the error that the caller got.
+    them. Of a transaction that was run again, only the last run counts; `reruns` says how often that was: because
+    somebody was in the way, an answer was lost, or what the store remembered was out of date. `returned_rows` is the
+    length of what the caller got, None if that is no listing. `error_class` is the name of the error that he got.
     """
 
     operation: str
@@ -27,7 +28,7 @@ class Observation(msgspec.Struct, frozen=True):
     session_id: str | None = None
     process_id: str | None = None
     transactions: int = 0
-    retries: int = 0
+    reruns: int = 0
     rows_read: int = 0
     rows_written: int = 0
     bytes_read: int = 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from holdfast.errors import SessionDeleted, Unavailable
+from holdfast.noting import DEBUG, note
 from holdfast.operations import attachments as operations
 from holdfast.operations import maintenance
 from holdfast.ports import AttachmentBytes
@@ -263,6 +264,9 @@ class Attachments:
         while True:
             step = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH))
             intents, objects, freed = intents + step[0], objects + step[1], freed + step[2]
+            note(
+                "maintenance", DEBUG, "swept %(intents)s intents, %(objects)s objects", intents=step[0], objects=step[1]
+            )
             if step[0] < SWEEP_BATCH:
                 break
         deleted, bytes_outside = await context.delete_doomed()

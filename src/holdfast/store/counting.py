@@ -28,10 +28,10 @@ SHORTCUTS = frozenset(vars(Shortcuts))
 class Tally:
     """What one operation has cost until now."""
 
-    __slots__ = ("bytes_read", "bytes_written", "retries", "rows_read", "rows_written", "transactions")
+    __slots__ = ("bytes_read", "bytes_written", "reruns", "rows_read", "rows_written", "transactions")
 
     def __init__(self) -> None:
-        self.transactions = self.retries = 0
+        self.transactions = self.reruns = 0
         self.rows_read = self.rows_written = self.bytes_read = self.bytes_written = 0
 
     def add(self, run: Tally) -> None:
@@ -121,14 +121,18 @@ class CountingBackend:
 
     async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
         """Run an operation, and count what its last run wrote and read."""
-        counts = Counts(operation, writes=True)
-        with counts:
+        tally = TALLY.get()
+        if tally is None:
+            return await self._backend.write(operation, one_step=one_step, repeatable=repeatable)
+        with Counts(operation, tally, writes=True) as counts:
             return await self._backend.write(counts.run, one_step=one_step, repeatable=repeatable)
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
         """Run an operation that only reads, and count what its last run read."""
-        counts = Counts(operation, writes=False)
-        with counts:
+        tally = TALLY.get()
+        if tally is None:
+            return await self._backend.read(operation, view=view)
+        with Counts(operation, tally, writes=False) as counts:
             return await self._backend.read(counts.run, view=view)
 
     def watch(self, topic: str) -> Future[None]:
@@ -163,8 +167,9 @@ class CountingBackend:
 class Counts:
     """The runs of one operation: it may be run again, and then the earlier runs have left no trace."""
 
-    def __init__(self, operation: Operation[Any], *, writes: bool) -> None:
+    def __init__(self, operation: Operation[Any], tally: Tally, *, writes: bool) -> None:
         self._operation = operation
+        self._tally = tally
         self._writes = writes
         self._runs = 0
         self._last = Tally()
@@ -176,12 +181,10 @@ class Counts:
         counting = CountingTransaction(transaction, self._last, writes=self._writes)
         return self._operation(cast("Transaction", counting))
 
-    def __enter__(self) -> None:
-        """Nothing is counted yet."""
+    def __enter__(self) -> Counts:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        tally = TALLY.get()
-        if tally is not None:
-            tally.transactions += 1
-            tally.retries += max(0, self._runs - 1)
-            tally.add(self._last)
+        self._tally.transactions += 1
+        self._tally.reruns += max(0, self._runs - 1)
+        self._tally.add(self._last)

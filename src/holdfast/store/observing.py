@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import Token as ContextToken
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -73,7 +74,7 @@ class Watched:
             session_id=subject[0],
             process_id=subject[1],
             transactions=tally.transactions,
-            retries=tally.retries,
+            reruns=tally.reruns,
             rows_read=tally.rows_read,
             rows_written=tally.rows_written,
             bytes_read=tally.bytes_read,
@@ -151,7 +152,7 @@ def _told(operation: str, method: Callable[..., Any]) -> Callable[..., Any]:
         else:
             return result
         finally:
-            TALLY.reset(place)
+            _leave(place)
             watched.end(error, _subject(self, names, args, kwargs))
 
     return call
@@ -175,8 +176,7 @@ def _told_in_steps(operation: str, method: Callable[..., Any]) -> Callable[..., 
                 except StopAsyncIteration:
                     return
                 finally:
-                    with suppress(ValueError):  # a task that was cancelled is closed in another context
-                        TALLY.reset(place)
+                    _leave(place)
                 watched.returned += 1
                 yield item
         except GeneratorExit:
@@ -188,6 +188,11 @@ def _told_in_steps(operation: str, method: Callable[..., Any]) -> Callable[..., 
             watched.end(error, _subject(self, names, args, kwargs))
 
     return call
+
+
+def _leave(place: ContextToken[Tally | None]) -> None:
+    with suppress(ValueError):  # what was dropped half way is closed in another context
+        TALLY.reset(place)
 
 
 def _subject(
