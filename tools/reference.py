@@ -73,7 +73,7 @@ TOPICS = (
         (),
         ("ports.observing", "observers.logs", "observers.telemetry", "records.observations"),
     ),
-    Topic("values.md", "Values that everything shares", (), ("records.common",)),
+    Topic("values.md", "Values that everything shares", (), ("records.common", "records.restoring")),
     Topic("errors.md", "Errors", (), ("errors",)),
 )
 

@@ -198,6 +198,7 @@ class Processes(Facet):
     """`store.processes`, without await."""
 
     register = without_await(asynchronous.Processes.register)
+    restore = without_await(asynchronous.Processes.restore)
     get = without_await(asynchronous.Processes.get)
     list = without_await(asynchronous.Processes.list)
     set_external_ref = without_await(asynchronous.Processes.set_external_ref)
@@ -259,6 +260,10 @@ class Triggers(Facet):
     reserve = without_await(asynchronous.Triggers.reserve)
     emit = without_await(asynchronous.Triggers.emit)
     undelivered = without_await(asynchronous.Triggers.undelivered)
+    occurrences = without_await(asynchronous.Triggers.occurrences)
+    deliveries = without_await(asynchronous.Triggers.deliveries)
+    restore = without_await(asynchronous.Triggers.restore)
+    restore_occurrence = without_await(asynchronous.Triggers.restore_occurrence)
     mark_started = without_await(asynchronous.Triggers.mark_started)
     mark_failed = without_await(asynchronous.Triggers.mark_failed)
 
@@ -269,6 +274,7 @@ class Artifacts(Facet):
     put = without_await(asynchronous.Artifacts.put)
     put_content = without_await(asynchronous.Artifacts.put_content)
     get = without_await(asynchronous.Artifacts.get)
+    list = without_await(asynchronous.Artifacts.list)
     delete = without_await(asynchronous.Artifacts.delete)
 
 

@@ -45,7 +45,7 @@ from holdfast.observers.telemetry import OpenTelemetry
 from holdfast.opening import ddl, open, open_blocking
 from holdfast.ports import AttachmentBytes, Clock
 from holdfast.ports.observing import Observer
-from holdfast.records.artifacts import Artifact
+from holdfast.records.artifacts import Artifact, ArtifactSummary
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Component, Ref
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView, Usage
@@ -113,6 +113,7 @@ from holdfast.records.processes import (
     SignalWait,
     ToolCall,
 )
+from holdfast.records.restoring import RestoreReceipt
 from holdfast.records.sessions import Child, Relation, Root, SessionDeletionReport, SessionMeta, SessionSummary
 from holdfast.records.triggers import (
     Binding,
@@ -145,6 +146,7 @@ __all__ = [
     "Append",
     "AppendReceipt",
     "Artifact",
+    "ArtifactSummary",
     "Attachment",
     "AttachmentBytes",
     "AttachmentEntry",
@@ -235,6 +237,7 @@ __all__ = [
     "ReplaceGraph",
     "ReplayConflict",
     "Resource",
+    "RestoreReceipt",
     "RetentionPolicy",
     "Revision",
     "Root",
