@@ -67,7 +67,13 @@ TOPICS = (
     ),
     Topic("artifacts.md", "Artifacts", (("store.artifacts", facets.Artifacts),), ("records.artifacts",)),
     Topic("maintenance.md", "Maintenance", (("store.maintenance", facets.Maintenance),), ("records.maintenance",)),
-    Topic("values.md", "Values that everything shares", (), ("records.common",)),
+    Topic(
+        "observing.md",
+        "Observing a store",
+        (),
+        ("ports.observing", "observers.logs", "observers.telemetry", "records.observations"),
+    ),
+    Topic("values.md", "Values that everything shares", (), ("records.common", "records.restoring")),
     Topic("errors.md", "Errors", (), ("errors",)),
 )
 

@@ -33,7 +33,7 @@ class without_await(Generic[P, T]):  # noqa: N801 - read as a verb: claim = with
     """An async method as a blocking one, with the same parameters and the same documentation."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
-        self._method = method
+        self._name = method.__name__
         self.__doc__ = method.__doc__
         self.__wrapped__ = method
 
@@ -45,7 +45,8 @@ class without_await(Generic[P, T]):  # noqa: N801 - read as a verb: claim = with
         """The method, bound to a blocking facet."""
         if facet is None:
             return self
-        bound, backend = self._method.__get__(facet.facet), facet.backend
+        # Asked of the facet and not of the class: an observed store has facets of its own.
+        bound, backend = getattr(facet.facet, self._name), facet.backend
 
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             return cast("T", backend.drive(bound(*args, **kwargs)))
@@ -57,7 +58,7 @@ class without_await_each(Generic[P, T]):  # noqa: N801 - read as a verb, like wi
     """An async iterator as a blocking one."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
-        self._method = method
+        self._name = method.__name__
         self.__doc__ = method.__doc__
         self.__wrapped__ = method
 
@@ -69,7 +70,8 @@ class without_await_each(Generic[P, T]):  # noqa: N801 - read as a verb, like wi
         """The method, bound to a blocking facet."""
         if facet is None:
             return self
-        bound, backend = self._method.__get__(facet.facet), facet.backend
+        # Asked of the facet and not of the class: an observed store has facets of its own.
+        bound, backend = getattr(facet.facet, self._name), facet.backend
 
         def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
             items = bound(*args, **kwargs)
@@ -196,6 +198,7 @@ class Processes(Facet):
     """`store.processes`, without await."""
 
     register = without_await(asynchronous.Processes.register)
+    restore = without_await(asynchronous.Processes.restore)
     get = without_await(asynchronous.Processes.get)
     list = without_await(asynchronous.Processes.list)
     set_external_ref = without_await(asynchronous.Processes.set_external_ref)
@@ -257,6 +260,10 @@ class Triggers(Facet):
     reserve = without_await(asynchronous.Triggers.reserve)
     emit = without_await(asynchronous.Triggers.emit)
     undelivered = without_await(asynchronous.Triggers.undelivered)
+    occurrences = without_await(asynchronous.Triggers.occurrences)
+    deliveries = without_await(asynchronous.Triggers.deliveries)
+    restore = without_await(asynchronous.Triggers.restore)
+    restore_occurrence = without_await(asynchronous.Triggers.restore_occurrence)
     mark_started = without_await(asynchronous.Triggers.mark_started)
     mark_failed = without_await(asynchronous.Triggers.mark_failed)
 
@@ -267,6 +274,7 @@ class Artifacts(Facet):
     put = without_await(asynchronous.Artifacts.put)
     put_content = without_await(asynchronous.Artifacts.put_content)
     get = without_await(asynchronous.Artifacts.get)
+    list = without_await(asynchronous.Artifacts.list)
     delete = without_await(asynchronous.Artifacts.delete)
 
 

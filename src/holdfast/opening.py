@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
@@ -16,10 +16,13 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, InvalidRequest
 from holdfast.folder import Folder
 from holdfast.ports import AttachmentBytes, Backend, Clock
+from holdfast.ports.observing import Observer
 from holdfast.records.limits import Limits
 from holdfast.records.options import PostgresOptions, SqliteOptions
 from holdfast.rules import checks
 from holdfast.store import Context, Store
+from holdfast.store.counting import CountingBackend
+from holdfast.store.observing import Watched, observing_of, told_opening
 from holdfast.waiting import AsyncWaiting, BlockingWaiting, Waiting
 
 if TYPE_CHECKING:
@@ -45,19 +48,23 @@ def open_blocking(
     limits: Limits = Limits(),  # noqa: B008 - a frozen value
     clock: Clock | None = None,
     attachments: str | os.PathLike[str] | AttachmentBytes | None = None,
+    observe: Observer | Sequence[Observer] | None = None,
 ) -> BlockingStore:
     """Open a store for threads: `memory:`, a path, `sqlite:<path>`, `sqlite::memory:` or `postgresql://…`.
 
     Without a `clock`, memory and SQLite use this machine's and PostgreSQL its server's. `attachments` is where
-    attachment bytes live: in the database by default, in a folder if a path is given.
+    attachment bytes live: in the database by default, in a folder if a path is given. `observe` is told of every
+    operation: `Logging()`, `OpenTelemetry()`, an observer of your own, or several of them.
 
     >>> with holdfast.open_blocking("memory:") as other:
     ...     other.durability
     'ephemeral'
     """
-    parts = _check_parts(limits, clock, attachments)
-    backend = open_backend(url, options, parts.clock, BlockingWaiting())
-    return BlockingStore(Store(Context(backend, parts.limits, parts.objects)), backend)
+    parts = _check_parts(limits, clock, attachments, observe)
+    with told_opening(parts.observers, system_of(url)) as watched:
+        backend = open_backend(url, options, parts.clock, BlockingWaiting())
+        store = _store_over(backend, parts, watched)
+    return BlockingStore(store, backend)
 
 
 def open(
@@ -67,6 +74,7 @@ def open(
     limits: Limits = Limits(),  # noqa: B008 - a frozen value
     clock: Clock | None = None,
     attachments: str | os.PathLike[str] | AttachmentBytes | None = None,
+    observe: Observer | Sequence[Observer] | None = None,
 ) -> Opening:
     """Open a store for tasks: `async with holdfast.open(url) as store`, or `store = await holdfast.open(url)`.
 
@@ -80,7 +88,7 @@ def open(
     >>> asyncio.run(main())
     'ephemeral'
     """
-    return Opening(url, options, _check_parts(limits, clock, attachments))
+    return Opening(url, options, _check_parts(limits, clock, attachments, observe))
 
 
 def ddl(url: str | os.PathLike[str], *, options: Options | None = None) -> str:
@@ -116,8 +124,9 @@ class Opening:
 
     async def _open(self) -> Store:
         parts = self._parts
-        backend = await open_backend_async(self._url, self._options, parts.clock)
-        return Store(Context(backend, parts.limits, parts.objects))
+        with told_opening(parts.observers, system_of(self._url)) as watched:
+            backend = await open_backend_async(self._url, self._options, parts.clock)
+            return _store_over(backend, parts, watched)
 
     def __enter__(self) -> NoReturn:
         raise TypeError("holdfast.open is for tasks: use `async with holdfast.open(...)`, or open_blocking")
@@ -137,6 +146,22 @@ class Opening:
     ) -> None:
         if self._store is not None:
             await self._store.close()
+
+
+def _store_over(backend: Backend, parts: Parts, watched: Watched) -> Store:
+    observing = observing_of(parts.observers, backend)
+    if observing is None:
+        return Store(Context(backend, parts.limits, parts.objects))
+    watched.observing = observing
+    context = Context(CountingBackend(backend), parts.limits, parts.objects, observing=observing)
+    return context.facet(Store)(context)
+
+
+def system_of(url: object) -> str:
+    """What kind of database a URL or a pool leads to, in the words of OpenTelemetry where it has one."""
+    if url == "memory:":
+        return "memory"
+    return "postgresql" if _is_pool(url) or str(url).startswith(POSTGRES) else "sqlite"
 
 
 def open_backend(
@@ -269,9 +294,10 @@ class Parts(msgspec.Struct, frozen=True):
     limits: Limits
     clock: Clock | None
     objects: AttachmentBytes | None
+    observers: tuple[Observer, ...] = ()
 
 
-def _check_parts(limits: object, clock: object, attachments: object) -> Parts:
+def _check_parts(limits: object, clock: object, attachments: object, observe: object) -> Parts:
     """Everything that can be refused before a file is touched."""
     given = checks.instance("limits", limits, Limits)
     for name in given.__struct_fields__:
@@ -285,4 +311,14 @@ def _check_parts(limits: object, clock: object, attachments: object) -> Parts:
         objects = Folder(check_path("attachments", cast("object", attachments)))
     elif attachments is not None and not all(callable(getattr(attachments, name, None)) for name in PORT):
         raise InvalidRequest("attachments", f"must be a folder, or have the methods {', '.join(PORT)}")
-    return Parts(given, cast("Clock | None", clock), cast("AttachmentBytes | None", objects))
+    observers = _check_observers(observe)
+    return Parts(given, cast("Clock | None", clock), cast("AttachmentBytes | None", objects), observers)
+
+
+def _check_observers(observe: object) -> tuple[Observer, ...]:
+    if observe is None:
+        return ()
+    given = cast("Sequence[object]", observe) if isinstance(observe, list | tuple) else (observe,)
+    if not all(callable(getattr(one, "begin", None)) for one in given):
+        raise InvalidRequest("observe", "must have a method begin: Logging(), OpenTelemetry(), or several in a list")
+    return cast("tuple[Observer, ...]", tuple(given))

@@ -40,9 +40,12 @@ from holdfast.errors import (
     WaitTimeout,
 )
 from holdfast.folder import Folder
+from holdfast.observers.logs import Logging
+from holdfast.observers.telemetry import OpenTelemetry
 from holdfast.opening import ddl, open, open_blocking
 from holdfast.ports import AttachmentBytes, Clock
-from holdfast.records.artifacts import Artifact
+from holdfast.ports.observing import Observer
+from holdfast.records.artifacts import Artifact, ArtifactSummary
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Component, Ref
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView, Usage
@@ -86,6 +89,7 @@ from holdfast.records.maintenance import (
     Stats,
     VerifyReport,
 )
+from holdfast.records.observations import Observation
 from holdfast.records.options import PostgresOptions, SqliteOptions
 from holdfast.records.processes import (
     BySession,
@@ -109,6 +113,7 @@ from holdfast.records.processes import (
     SignalWait,
     ToolCall,
 )
+from holdfast.records.restoring import RestoreReceipt
 from holdfast.records.sessions import Child, Relation, Root, SessionDeletionReport, SessionMeta, SessionSummary
 from holdfast.records.triggers import (
     Binding,
@@ -141,6 +146,7 @@ __all__ = [
     "Append",
     "AppendReceipt",
     "Artifact",
+    "ArtifactSummary",
     "Attachment",
     "AttachmentBytes",
     "AttachmentEntry",
@@ -193,16 +199,20 @@ __all__ = [
     "LeaseHolder",
     "LeaseLost",
     "Limits",
+    "Logging",
     "MergeKey",
     "Node",
     "NodeConflict",
     "NodesReceipt",
     "NotFound",
     "NotGranted",
+    "Observation",
+    "Observer",
     "Occurrence",
     "OccurrenceConflict",
     "OnProcess",
     "OnSession",
+    "OpenTelemetry",
     "Originator",
     "Page",
     "Payload",
@@ -227,6 +237,7 @@ __all__ = [
     "ReplaceGraph",
     "ReplayConflict",
     "Resource",
+    "RestoreReceipt",
     "RetentionPolicy",
     "Revision",
     "Root",

@@ -307,6 +307,15 @@ class ArtifactRow(Row, frozen=True):
     body: bytes
 
 
+class ArtifactHead(Row, frozen=True):
+    """One artifact without its bytes."""
+
+    kind: str
+    ref: str
+    size: Whole
+    stored_at_ms: Whole
+
+
 # What an operation asks for and what it wants written, each one trip.
 
 

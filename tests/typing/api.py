@@ -5,7 +5,7 @@ Nothing here is run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Literal, assert_type
 
@@ -301,3 +301,21 @@ async def wrong(store: holdfast.Store, session: holdfast.Session, blocking: hold
     blocking.queue.claim("chat")  # type: ignore[call-arg]
     blocking.sessions.create(5)  # type: ignore[arg-type]
     holdfast.Node("n").id = "m"  # type: ignore[misc]
+
+
+class CountsOperations:
+    """An observer as a user writes it."""
+
+    def begin(self, operation: str, system: str, *, steps: bool) -> Callable[[holdfast.Observation], None] | None:
+        return None if steps else self.end
+
+    def end(self, observation: holdfast.Observation) -> None:
+        assert_type(observation.duration_ms, float)
+        assert_type(observation.outcome, Literal["ok", "refused", "failed", "cancelled"])
+        assert_type(observation.error_class, str | None)
+
+
+async def observed(url: str) -> None:
+    assert_type(await holdfast.open(url, observe=CountsOperations()), holdfast.Store)
+    observers: list[holdfast.Observer] = [CountsOperations(), holdfast.Logging(), holdfast.OpenTelemetry()]
+    assert_type(holdfast.open_blocking(url, observe=observers), holdfast.BlockingStore)

@@ -1,48 +1,78 @@
-"""A store is copied session by session, each whole; a second run goes on where the first one stopped."""
+"""A store is copied session by session and thing by thing, each whole; a second run goes on where the first stopped."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import holdfast
 from holdfast.cli.commands import Command, argument
 from holdfast.cli.running import Call, Refused
 
 PAGE = 200
-LEFT_BEHIND = ("processes", "events", "grants", "live_leases", "subscriptions", "occurrences", "artifacts")
+NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
+ONE_THING = (Refused, holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
+"""What concerns one thing leaves the others to be copied; a database that is away ends the run."""
+
+
+class Tally:
+    """What became of everything."""
+
+    def __init__(self) -> None:
+        self.copied: list[str] = []
+        self.already = 0
+        self.others: dict[str, dict[str, int]] = {}
+        self.refused: list[dict[str, str]] = []
+
+    def take_session(self, session_id: str, copy: Callable[[], bool]) -> None:
+        """Copy a session."""
+        try:
+            if copy():
+                self.copied.append(session_id)
+            else:
+                self.already += 1
+        except ONE_THING as problem:
+            self.refused.append({"part": "sessions", "session_id": session_id, "problem": str(problem)})
+
+    def take(self, part: str, id: str, copy: Callable[[], bool]) -> None:
+        """Copy anything else."""
+        counts = self.others[part]
+        try:
+            counts["copied" if copy() else "already_there"] += 1
+        except ONE_THING as problem:
+            self.refused.append({"part": part, "id": id, "problem": str(problem)})
 
 
 def copy(call: Call) -> int:
-    """Every session of one store, in another."""
+    """Everything of one store, in another."""
     given = call.options
     source_url, target_url = given.source, given.target
     source_settings = call.settings(source_url, migrate=False, schema=given.from_schema)
     target_settings = call.settings(target_url, migrate=False, schema=given.to_schema)
     if (source_url, source_settings) == (target_url, target_settings):
         raise Refused("source and target are the same store")
-    copied: list[str] = []
-    already = 0
-    refused: list[dict[str, str]] = []
-    # What concerns one session leaves the others to be copied; a database that is away ends the run.
-    one_session = (Refused, holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
+    tally = Tally()
     with (
         call.open(source_url, source_settings, given.from_attachments) as source,
         call.open(target_url, target_settings, given.to_attachments) as target,
     ):
         stats = source.maintenance.stats()
+        from holdfast.cli import background
         from holdfast.cli.restoring import pages_of
 
-        with call.terminal.progress("copying", stats.sessions) as progress:
+        parts = () if given.sessions_only else background.parts(source, target, stats)
+        with call.terminal.progress("copying", stats.sessions + sum(part.total for part in parts)) as progress:
             for one in pages_of(source, PAGE):
-                try:
-                    if _copy_session(source, target, one):
-                        copied.append(one.session_id)
-                    else:
-                        already += 1
-                except one_session as problem:
-                    refused.append({"session_id": one.session_id, "problem": str(problem)})
+                tally.take_session(one.session_id, lambda one=one: _copy_session(source, target, one))
                 progress.step()
-    left = {name: getattr(stats, name) for name in LEFT_BEHIND}
-    _report(call, copied, already, refused, left)
-    return 1 if refused else 0
+            for part in parts:
+                tally.others[part.name] = {"copied": 0, "already_there": 0}
+                for item in part.items:
+                    tally.take(part.name, item.id, item.move)
+                    progress.step()
+    left = {name: getattr(stats, name) for name in NO_SESSIONS} if given.sessions_only else {}
+    _report(call, tally, {**left, "live_leases": stats.live_leases})
+    return 1 if tally.refused else 0
 
 
 def _copy_session(source: holdfast.BlockingStore, target: holdfast.BlockingStore, one: holdfast.SessionSummary) -> bool:
@@ -86,34 +116,46 @@ def _has_more(source: holdfast.BlockingStore, target: holdfast.BlockingStore, se
             return False
 
 
-def _report(call: Call, copied: list[str], already: int, refused: list[dict[str, str]], left: dict[str, int]) -> None:
+def _report(call: Call, tally: Tally, left: dict[str, int]) -> None:
+    terminal = call.terminal
     if call.options.json:
-        call.terminal.json({"copied": copied, "already_there": already, "refused": refused, "left_behind": left})
+        said: dict[str, Any] = {"copied": tally.copied, "already_there": tally.already, "others": tally.others}
+        terminal.json({**said, "refused": tally.refused, "left_behind": left})
         return
-    call.terminal.line(f"copied {len(copied)} sessions, {already} were there already, {len(refused)} refused")
-    for one in refused:
-        call.terminal.line((f"{one['session_id']}: {one['problem']}", "red"))
+    refused = sum(one["part"] == "sessions" for one in tally.refused)
+    terminal.line(f"copied {len(tally.copied)} sessions, {tally.already} were there already, {refused} refused")
+    for part, counts in tally.others.items():
+        refused = sum(one["part"] == part for one in tally.refused)
+        copied, already = counts["copied"], counts["already_there"]
+        if copied or already or refused:
+            terminal.line(f"copied {copied} {part}, {already} were there already, {refused} refused")
+    for one in tally.refused:
+        terminal.line((f"{one.get('session_id', one.get('id'))}: {one['problem']}", "red"))
     behind = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in left.items() if count)
     if behind:
-        call.terminal.line(f"not copied, because only sessions are: {behind}")
+        terminal.line(f"not copied: {behind}")
 
 
 COMMANDS = (
     Command(
         "copy",
-        "copy every session of a store into another",
+        "copy a whole store into another",
         copy,
         (
             argument("--from", dest="source", metavar="URL", required=True, help="the store to read"),
             argument("--to", dest="target", metavar="URL", required=True, help="the store to write, made by init"),
+            argument("--sessions-only", action="store_true", help="leave everything behind that is no session"),
             argument("--from-schema", metavar="NAME", help="the schema of a PostgreSQL source"),
             argument("--to-schema", metavar="NAME", help="the schema of a PostgreSQL target"),
             argument("--from-attachments", metavar="FOLDER", help="where the source keeps attachment bytes"),
             argument("--to-attachments", metavar="FOLDER", help="where the target keeps attachment bytes"),
         ),
         ("holdfast copy --from agent.db --to postgresql://db/app",),
-        "An object: `copied` (session ids), `already_there` (how many), `refused` (each `session_id` and `problem`), "
-        "`left_behind` (counts of what is no session).",
-        "Run it again after an interruption: what is there is not copied twice. Nothing is overwritten.",
+        "An object: `copied` (session ids), `already_there` (how many), `others` (for each of `subscriptions`,\n"
+        "  `occurrences`, `processes` and `artifacts` how many were `copied` and `already_there`), `refused` (each\n"
+        "  `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not to be copied).",
+        "Run it again after an interruption: what is there is not copied twice. Nothing is overwritten.\n"
+        "Leases are never copied: a running process arrives owned by nobody.\n"
+        "The exit code is 1 if anything was refused.",
     ),
 )

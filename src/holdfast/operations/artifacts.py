@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from holdfast.operations.pages import page_of
 from holdfast.ports import Transaction
-from holdfast.records.artifacts import Artifact
+from holdfast.records.artifacts import Artifact, ArtifactSummary
+from holdfast.records.common import Page
 from holdfast.rules import artifacts as rules
 
 
@@ -17,6 +19,12 @@ async def get(tx: Transaction, kind: str, ref: str) -> Artifact | None:
     """The artifact, None if there is none."""
     row = await tx.find_artifact(kind, ref)
     return None if row is None else rules.opened(row)
+
+
+async def list_page(tx: Transaction, *, after: tuple[str, str], limit: int) -> Page[ArtifactSummary]:
+    """One page of artifacts, without their bytes."""
+    rows = await tx.list_artifacts(after=after, limit=limit + 1)
+    return page_of(rows, limit, rules.summary_of, listing="artifacts", place=lambda row: (row.kind, row.ref))
 
 
 async def delete(tx: Transaction, kind: str, ref: str) -> bool:

@@ -115,6 +115,27 @@ async def undelivered(
     )
 
 
+async def occurrences_page(tx: Transaction, *, after: str, limit: int) -> Page[Occurrence]:
+    """One page of occurrences."""
+    rows = await tx.list_occurrences(after=after, limit=limit + 1)
+    return page_of(rows, limit, rules.occurrence_of, listing="occurrences", place=lambda row: (row.occurrence_id,))
+
+
+async def deliveries_page(tx: Transaction, occurrence_id: str, *, after: int, limit: int) -> Page[TriggerDelivery]:
+    """One page of the deliveries of an occurrence, which must have been recorded."""
+    if await tx.find_occurrence(occurrence_id) is None:
+        raise UnknownOccurrence(occurrence_id)
+    rows = await tx.list_deliveries(occurrence_id, after=after, limit=limit + 1)
+    whole = {row.process_id: await _whole(tx, row) for row in rows[:limit]}
+    return page_of(
+        rows,
+        limit,
+        lambda row: whole[row.process_id],
+        listing="deliveries",
+        place=lambda row: (row.subscription_sequence,),
+    )
+
+
 async def _whole(tx: Transaction, row: DeliveryRow) -> TriggerDelivery:
     occurrence = await tx.find_occurrence(row.occurrence_id)
     subscription = await tx.find_subscription(row.subscription_sequence)

@@ -405,6 +405,10 @@ class TriggerTables(Protocol):
         """Insert with a new sequence number (ascending, never reused). Returns the stored row."""
         ...
 
+    async def restore_subscription(self, row: r.SubscriptionRow) -> None:
+        """Insert with the row's own sequence number, which is free; later new numbers are greater."""
+        ...
+
     async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
         """One subscription."""
         ...
@@ -431,12 +435,20 @@ class TriggerTables(Protocol):
         """One occurrence."""
         ...
 
+    async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
+        """Occurrences by id, greater than `after`."""
+        ...
+
     async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
         """Insert."""
         ...
 
     async def insert_deliveries(self, rows: Sequence[r.DeliveryRow]) -> list[r.DeliveryRow]:
         """Insert those that are absent, and return only those."""
+        ...
+
+    async def list_deliveries(self, occurrence_id: str, *, after: int, limit: int) -> list[r.DeliveryRow]:
+        """Deliveries of an occurrence by the sequence of their subscription, greater than `after`."""
         ...
 
     async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
@@ -473,6 +485,10 @@ class HousekeepingTables(VerificationTables, Protocol):
 
     async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
         """One artifact."""
+        ...
+
+    async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
+        """Artifacts by (kind, ref), greater than `after`, without their bytes."""
         ...
 
     async def save_artifact(self, row: r.ArtifactRow) -> None:

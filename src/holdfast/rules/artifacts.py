@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from holdfast import codec
 from holdfast.errors import InvalidRequest
-from holdfast.records.artifacts import Artifact
+from holdfast.records.artifacts import Artifact, ArtifactSummary
 from holdfast.records.limits import Limits
-from holdfast.rows import ArtifactRow
+from holdfast.rows import ArtifactHead, ArtifactRow
 from holdfast.rules import checks
 
 
@@ -39,3 +39,8 @@ def opened(row: ArtifactRow) -> Artifact:
     key = f"{row.kind}/{row.ref}"
     data = codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="artifacts", key=key)
     return Artifact(row.kind, row.ref, data, row.stored_at_ms)
+
+
+def summary_of(row: ArtifactHead) -> ArtifactSummary:
+    """The artifact without its bytes."""
+    return ArtifactSummary(row.kind, row.ref, row.size, row.stored_at_ms)

@@ -41,16 +41,16 @@ class Store:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.sessions = Sessions(context)
-        self.queue = Queue(context)
-        self.attachments = Attachments(context)
-        self.processes = Processes(context)
-        self.events = Events(context)
-        self.grants = Grants(context)
-        self.leases = Leases(context)
-        self.triggers = Triggers(context)
-        self.artifacts = Artifacts(context)
-        self.maintenance = Maintenance(context)
+        self.sessions = context.facet(Sessions)(context)
+        self.queue = context.facet(Queue)(context)
+        self.attachments = context.facet(Attachments)(context)
+        self.processes = context.facet(Processes)(context)
+        self.events = context.facet(Events)(context)
+        self.grants = context.facet(Grants)(context)
+        self.leases = context.facet(Leases)(context)
+        self.triggers = context.facet(Triggers)(context)
+        self.artifacts = context.facet(Artifacts)(context)
+        self.maintenance = context.facet(Maintenance)(context)
 
     def __repr__(self) -> str:
         return f"Store({self._context.backend!r})"
@@ -91,7 +91,7 @@ class Store:
         (0, 1)
         """
         backend = self._context.backend.borrow(connection)
-        return Store(msgspec.structs.replace(self._context, backend=backend, borrowed=True))
+        return self._context.facet(Store)(msgspec.structs.replace(self._context, backend=backend, borrowed=True))
 
     async def close(self) -> None:
         """Finish what was accepted and let the database go; later calls are `StoreClosed`."""

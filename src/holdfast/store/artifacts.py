@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from holdfast.operations import artifacts as operations
-from holdfast.records.artifacts import Artifact
+from holdfast.records.artifacts import Artifact, ArtifactSummary
+from holdfast.records.common import Page
 from holdfast.rules import artifacts as rules
+from holdfast.rules import checks
 from holdfast.store.context import Context
 
 
@@ -48,6 +50,18 @@ class Artifacts:
         checked_kind = self._context.identifier("kind", kind)
         checked_ref = self._context.identifier("ref", ref)
         return await self._context.backend.read(lambda tx: operations.get(tx, checked_kind, checked_ref))
+
+    async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[ArtifactSummary]:
+        """One page of the artifacts by kind and ref, without their bytes.
+
+        >>> _ = store.artifacts.put("module", "main", b"code")
+        >>> [(one.kind, one.ref, one.size_bytes) for one in store.artifacts.list()]
+        [('module', 'main', 4)]
+        """
+        place = checks.cursor("artifacts", after, [str, str])
+        start = ("", "") if place is None else (str(place[0]), str(place[1]))
+        size = checks.page_size(limit, self._context.limits)
+        return await self._context.backend.read(lambda tx: operations.list_page(tx, after=start, limit=size))
 
     async def delete(self, kind: str, ref: str) -> bool:
         """Remove an artifact; False if there was none.

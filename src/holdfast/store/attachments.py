@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from holdfast.errors import SessionDeleted, Unavailable
+from holdfast.noting import DEBUG, note
 from holdfast.operations import attachments as operations
 from holdfast.operations import maintenance
 from holdfast.ports import AttachmentBytes
@@ -76,7 +77,7 @@ class SessionAttachments:
                         await self._doom(written)
                     return row
                 write = partial(objects.put, operations.space_of(session.family), intent.attachment_id, body)
-                await backend.offload(partial(operations.outside, write))
+                await self._context.outside(write)
                 written = row
                 if await backend.read(partial(operations.still_intended, row=row)):
                     return row
@@ -104,7 +105,7 @@ class SessionAttachments:
         objects = context.objects
         if data is None and objects is not None and rules.is_kept_here(row):
             read = partial(objects.get, operations.space_of(session.family), checked)
-            data = await context.backend.offload(partial(operations.outside, read))
+            data = await context.outside(read)
             if data is None:
                 # Missing bytes are damage only if the reference is still there and the database has not got them.
                 _, row, data = await context.backend.read(lambda tx: operations.find(tx, address, checked))
@@ -263,6 +264,9 @@ class Attachments:
         while True:
             step = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH))
             intents, objects, freed = intents + step[0], objects + step[1], freed + step[2]
+            note(
+                "maintenance", DEBUG, "swept %(intents)s intents, %(objects)s objects", intents=step[0], objects=step[1]
+            )
             if step[0] < SWEEP_BATCH:
                 break
         deleted, bytes_outside = await context.delete_doomed()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from holdfast.errors import InvalidRequest, Unavailable, WaitTimeout
+from holdfast.noting import WARNING, note
 from holdfast.operations.attachments import Deletion, end_deletion, outside, reserve_deletion, space_of
 from holdfast.operations.key_frames import KeyFrames
 from holdfast.ports import AttachmentBytes, Backend
@@ -20,7 +21,9 @@ from holdfast.records.common import Token
 from holdfast.records.limits import SMALLEST_INTEGER, Limits
 from holdfast.rules import checks
 from holdfast.store.binding import Binding, ForgetfulBinding
+from holdfast.store.observing import Observing, observed_class
 
+F = TypeVar("F")
 T = TypeVar("T")
 
 LOOK_AGAIN_MS = 250
@@ -42,6 +45,11 @@ class Context(msgspec.Struct, frozen=True):
     borrowed: bool = False
     """Whether everything happens inside a transaction of the caller's, who may take it all back."""
     key_frames: KeyFrames = msgspec.field(default_factory=KeyFrames)
+    observing: Observing | None = None
+
+    def facet(self, kind: type[F]) -> type[F]:
+        """The class that a facet is made of: of an unobserved store, the facet's own."""
+        return kind if self.observing is None else observed_class(kind)
 
     def token(self) -> Token:
         """A fresh secret."""
@@ -102,7 +110,7 @@ class Context(msgspec.Struct, frozen=True):
         """
         delete = partial(objects.delete, space_of(reserved.family), reserved.attachment_id)
         try:
-            size = await self.backend.offload(partial(outside, delete))
+            size = await self.outside(delete)
         except Exception:
             await self.backend.write(partial(end_deletion, deletion=reserved, failed=True))
             raise
@@ -111,8 +119,17 @@ class Context(msgspec.Struct, frozen=True):
 
     async def try_delete_doomed(self) -> None:
         """The same after an operation that is done: what cannot be deleted now stays noted, and a sweep deletes it."""
-        with contextlib.suppress(Unavailable):
+        try:
             await self.delete_doomed()
+        except Unavailable as error:
+            message = "attachment bytes could not be deleted (%(error_class)s): a sweep will try again"
+            note("attachments", WARNING, message, error_class=type(error).__name__)
+
+    async def outside(self, call: Callable[[], T]) -> T:
+        """What a place for bytes outside of the database answers, asked in the caller's own context."""
+        # A worker thread has an empty one, and a client that traces its calls would lose whose they are.
+        context = copy_context()
+        return await self.backend.offload(lambda: context.run(outside, call))
 
     async def wait_until(
         self, topic: str, look: Callable[[], Awaitable[tuple[T | None, int | None]]], timeout_ms: object, what: str

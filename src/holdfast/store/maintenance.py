@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.errors import Corrupt
 from holdfast.inventory import table_of
+from holdfast.noting import DEBUG, WARNING, note
 from holdfast.operations import maintenance as operations
 from holdfast.operations import sessions as session_operations
 from holdfast.operations import verification
@@ -48,6 +49,7 @@ class Maintenance:
         while True:
             step = await context.backend.write(lambda tx: operations.vacuum(tx, session_key, BATCH))
             removed += step
+            note("maintenance", DEBUG, "vacuumed %(nodes)s nodes", nodes=step)
             if step < BATCH:
                 return VacuumReport(removed)
 
@@ -76,6 +78,7 @@ class Maintenance:
             try:
                 total = await self._collect_family(family, total)
             except Corrupt as error:
+                note("maintenance", WARNING, "family %(family)s is damaged and left alone", family=family)
                 damage = damage or error
         if damage is not None:
             raise damage
@@ -96,6 +99,8 @@ class Maintenance:
                 deleted_nodes=total.deleted_nodes + step.deleted_nodes,
             )
             first = False
+            message = "collected in family %(family)s: %(blobs)s blobs, %(nodes)s nodes"
+            note("maintenance", DEBUG, message, family=family, blobs=step.deleted_blobs, nodes=step.deleted_nodes)
         return total
 
     async def prune(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Literal
 
@@ -10,6 +10,7 @@ from holdfast import codec
 from holdfast.errors import WaitTimeout
 from holdfast.operations import events as event_operations
 from holdfast.operations import processes as operations
+from holdfast.operations import restoring
 from holdfast.records.common import Document, Page, Scope
 from holdfast.records.events import AppendReceipt, ProcessEvent
 from holdfast.records.leases import Lease
@@ -21,10 +22,12 @@ from holdfast.records.processes import (
     ProcessSessionReport,
     SignalWait,
 )
+from holdfast.records.restoring import RestoreReceipt
 from holdfast.rows import EventFilter, ProcessFilter
 from holdfast.rules import checks, leases
 from holdfast.rules import events as event_rules
 from holdfast.rules import processes as rules
+from holdfast.rules import restoring as restoring_rules
 from holdfast.store.context import Context
 
 StatusFilter = Literal["running", "completed", "failed", "cancelled", "any"]
@@ -45,6 +48,24 @@ class Processes:
         """
         registered = rules.check_registration(registration, self._context.limits)
         return await self._context.backend.write(lambda tx: operations.register(tx, registered), repeatable=True)
+
+    async def restore(self, process: Process, events: Sequence[ProcessEvent] = ()) -> RestoreReceipt:
+        """Register a process of another store as it stands there, with its whole log and its times, owned by nobody.
+
+        The same process again is a replay. One that is here already in another state is a `Conflict`, and one that its
+        events do not lead to is `InvalidRequest`. No wake of its events is delivered again; its lease is not restored.
+
+        >>> with holdfast.open_blocking("memory:") as other:
+        ...     _ = other.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        ...     ended = other.processes.complete("build-7", holdfast.Completed(42))
+        ...     log = list(other.events.after("build-7"))
+        >>> store.processes.restore(ended, log).replayed, store.processes.restore(ended, log).replayed
+        (False, True)
+        >>> store.processes.get("build-7") == ended
+        True
+        """
+        restored = restoring_rules.check_process(process, events, self._context.limits)
+        return await self._context.backend.write(lambda tx: restoring.process(tx, restored), repeatable=True)
 
     async def get(self, process_id: str) -> Process | None:
         """The process, None if none of this id is registered.
@@ -218,7 +239,8 @@ class Events:
         'signal.approve'
         """
         event_type = rules.signal_type("name", name, self._context.limits)
-        return await self.append(process_id, event_type, payload, replay_key=replay_key)
+        key = event_rules.check_replay_key(replay_key, self._context.limits)
+        return await self._append(process_id, event_type, payload, replay_key=key)
 
     async def request_cancel(self, process_id: str, *, reason: str | None = None) -> AppendReceipt:
         """Ask a process to stop. The same reason again is the same request.

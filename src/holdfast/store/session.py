@@ -31,7 +31,7 @@ class Session:
     def __init__(self, context: Context, session_id: str | None, incarnation: int | None) -> None:
         self._context = context
         self._binding = context.binding(session_id, incarnation)
-        self.attachments = SessionAttachments(context, self._binding)
+        self.attachments = context.facet(SessionAttachments)(context, self._binding)
 
     def __repr__(self) -> str:
         return f"Session({self._binding.session_id!r})"

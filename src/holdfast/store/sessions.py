@@ -63,7 +63,7 @@ class Sessions:
         row = await self._context.backend.write(
             lambda tx: operations.create(tx, rules.created(meta, tx.now_ms)), repeatable=True
         )
-        return Session(self._context, session_id, row.incarnation)
+        return self._context.facet(Session)(self._context, session_id, row.incarnation)
 
     async def open(self, session_id: str) -> Session | None:
         """A handle on a session that has metadata, None if there is none.
@@ -75,7 +75,7 @@ class Sessions:
         row = await self._context.backend.read(lambda tx: tx.find_session(checked))
         if row is None or not rules.is_open(row):
             return None
-        return Session(self._context, session_id, row.incarnation)
+        return self._context.facet(Session)(self._context, session_id, row.incarnation)
 
     def handle(self, session_id: str) -> Session:
         """A handle on a session, whether or not it exists; nothing is read.
@@ -83,7 +83,7 @@ class Sessions:
         >>> store.sessions.handle("chat-42").load() is None
         True
         """
-        return Session(self._context, self._context.identifier("session_id", session_id), None)
+        return self._context.facet(Session)(self._context, self._context.identifier("session_id", session_id), None)
 
     def unbound(self) -> Session:
         """A handle that belongs to the first session it successfully commits; until then it reads nothing.
@@ -93,7 +93,7 @@ class Sessions:
         >>> handle.session_id
         'chat-42'
         """
-        return Session(self._context, None, None)
+        return self._context.facet(Session)(self._context, None, None)
 
     async def list(
         self,
@@ -156,7 +156,7 @@ class Sessions:
         row = await self._context.backend.write(
             lambda tx: operations.fork(tx, (origin, None), at, rules.created(meta, tx.now_ms), limits)
         )
-        return Session(self._context, into, row.incarnation)
+        return self._context.facet(Session)(self._context, into, row.incarnation)
 
     async def delete(self, session_id: str) -> SessionDeletionReport:
         """Erase a session, its queue, its grants and its subscriptions; processes go on and orphans are reported.

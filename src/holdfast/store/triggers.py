@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from holdfast.operations import restoring
 from holdfast.operations import triggers as operations
 from holdfast.records.common import Document, Page
 from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.records.processes import Host, Originator
+from holdfast.records.restoring import RestoreReceipt
 from holdfast.records.triggers import Emission, Occurrence, Subscription, SubscriptionDraft, TriggerDelivery
 from holdfast.rows import SubscriptionFilter
 from holdfast.rules import checks, processes
+from holdfast.rules import restoring as restoring_rules
 from holdfast.rules import triggers as rules
 from holdfast.store.context import Context
 
@@ -182,6 +187,69 @@ class Triggers:
         return await self._context.backend.read(
             lambda tx: operations.undelivered(tx, reserved_until_ms=until, after=start, limit=size)
         )
+
+    async def occurrences(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[Occurrence]:
+        """One page of what was recorded, by occurrence id, which says nothing about the time.
+
+        >>> _ = store.triggers.record("cron", "daily", idempotency_key="2026-11-15")
+        >>> [one.idempotency_key for one in store.triggers.occurrences()]
+        ['2026-11-15']
+        """
+        place = checks.cursor("occurrences", after, [str])
+        size = checks.page_size(limit, self._context.limits)
+        start = "" if place is None else str(place[0])
+        return await self._context.backend.read(lambda tx: operations.occurrences_page(tx, after=start, limit=size))
+
+    async def deliveries(
+        self, occurrence_id: str, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[TriggerDelivery]:
+        """One page of an occurrence's deliveries, whatever became of them, in the order of their subscriptions.
+
+        >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        >>> _ = store.triggers.subscribe(draft)
+        >>> emission = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15")
+        >>> [one.state for one in store.triggers.deliveries(emission.occurrence.occurrence_id)]
+        ['reserved']
+        """
+        checked = self._context.identifier("occurrence_id", occurrence_id)
+        place = checks.cursor("deliveries", after, [int])
+        size = checks.page_size(limit, self._context.limits)
+        start = 0 if place is None else int(place[0])
+        return await self._context.backend.read(
+            lambda tx: operations.deliveries_page(tx, checked, after=start, limit=size)
+        )
+
+    async def restore(self, subscription: Subscription) -> RestoreReceipt:
+        """Register a subscription of another store under its own number, enabled or not, with its times.
+
+        The same one again is a replay; a number that another subscription has here is a `Conflict`.
+
+        >>> with holdfast.open_blocking("memory:") as other:
+        ...     draft = holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External())
+        ...     _ = other.triggers.subscribe(draft)
+        ...     second = other.triggers.subscribe(draft)
+        >>> store.triggers.restore(second).replayed, [one.handle for one in store.triggers.list()]
+        (False, ['trigger:2'])
+        """
+        row = restoring_rules.check_subscription(subscription, self._context.limits)
+        return await self._context.backend.write(lambda tx: restoring.subscription(tx, row), repeatable=True)
+
+    async def restore_occurrence(
+        self, occurrence: Occurrence, deliveries: Sequence[TriggerDelivery] = ()
+    ) -> RestoreReceipt:
+        """Record an occurrence of another store at its own time, with its deliveries as they stand there.
+
+        Their subscriptions are restored before. Nothing is reserved that was not.
+
+        >>> with holdfast.open_blocking("memory:") as other:
+        ...     occurrence = other.triggers.record("cron", "daily", idempotency_key="2026-11-15")
+        >>> store.triggers.restore_occurrence(occurrence).replayed
+        False
+        >>> store.triggers.record("cron", "daily", idempotency_key="2026-11-15") == occurrence
+        True
+        """
+        row, states = restoring_rules.check_occurrence(occurrence, deliveries, self._context.limits)
+        return await self._context.backend.write(lambda tx: restoring.occurrence(tx, row, states), repeatable=True)
 
     async def mark_started(self, delivery: TriggerDelivery) -> TriggerDelivery:
         """Note that a delivery's process runs; registering the process does so by itself.

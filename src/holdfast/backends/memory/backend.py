@@ -34,6 +34,10 @@ class MemoryHousekeeping(MemoryVerification):
     async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
         return self.tables.artifacts.get((kind, ref))
 
+    async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
+        found = self.tables.artifacts.scan(lambda row: (row.kind, row.ref) > after)
+        return [r.ArtifactHead(row.kind, row.ref, row.size, row.stored_at_ms) for row in found][:limit]
+
     async def save_artifact(self, row: r.ArtifactRow) -> None:
         self.tables.artifacts.put((row.kind, row.ref), row)
 

@@ -161,6 +161,11 @@ class MemoryTriggers:
         self.tables.subscriptions.put(stored.sequence, stored)
         return stored
 
+    async def restore_subscription(self, row: r.SubscriptionRow) -> None:
+        known = self.tables.settings.get("subscription") or 0
+        self.tables.settings.put("subscription", max(known, row.sequence))
+        self.tables.subscriptions.put(row.sequence, row)
+
     async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
         return self.tables.subscriptions.get(sequence)
 
@@ -203,6 +208,9 @@ class MemoryTriggers:
     async def find_occurrence(self, occurrence_id: str) -> r.OccurrenceRow | None:
         return self.tables.occurrences.get(occurrence_id)
 
+    async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
+        return list(self.tables.occurrences.scan(lambda row: row.occurrence_id > after))[:limit]
+
     async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
         self.tables.occurrences.put(row.occurrence_id, row)
 
@@ -214,6 +222,12 @@ class MemoryTriggers:
                 self.tables.deliveries.put(key, row)
                 new.append(row)
         return new
+
+    async def list_deliveries(self, occurrence_id: str, *, after: int, limit: int) -> list[r.DeliveryRow]:
+        found = self.tables.deliveries.scan(
+            lambda row: row.occurrence_id == occurrence_id and row.subscription_sequence > after
+        )
+        return list(found)[:limit]
 
     async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
         return self.tables.deliveries.get((occurrence_id, subscription_sequence))

@@ -21,6 +21,7 @@ from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewel
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
 from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, Unavailable
+from holdfast.noting import DEBUG, INFO, note
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
 from holdfast.rows import ViewQuery
@@ -202,6 +203,8 @@ class PostgresBackend:
                     attempt.again = True
                 if tried >= TRIES[trouble]:
                     raise translated(failure.cause, self._address.label) from failure.cause
+                level = INFO if trouble in {Trouble.LOST, Trouble.SILENT} else DEBUG
+                note("retries", level, "run again after %(error_class)s", error_class=type(failure.cause).__name__)
             # Jitter keeps those who got into each other's way from doing it again.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # noqa: S311
             wait_s = min(wait_s * 2, RETRY_LONGEST_S)

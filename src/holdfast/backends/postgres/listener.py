@@ -14,6 +14,7 @@ from contextlib import suppress
 from holdfast.backends.postgres.link import Connection
 from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
 from holdfast.errors import HoldfastError
+from holdfast.noting import DEBUG, INFO, WARNING, note
 from holdfast.waiting import Signals
 
 POLL_S = 1.0
@@ -64,6 +65,8 @@ class Listener:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        if self._connect is None:
+            note("listener", INFO, "nothing can listen here: waiters look every %(seconds)s s", seconds=POLL_S)
         try:
             while self._signals.watched and not self._closed:
                 if self._connect is None:
@@ -78,18 +81,23 @@ class Listener:
     async def _try_to_listen(self, connect: Connect) -> None:
         try:
             connection = await connect()
-        except (*DRIVER_ERRORS, DriverFailure, HoldfastError):
-            await self._stand_back()
+        except (*DRIVER_ERRORS, DriverFailure, HoldfastError) as error:
+            await self._stand_back(error)
             return
         try:
             await self._listen(connection)
-        except DRIVER_ERRORS:
-            await self._stand_back()
+        except DRIVER_ERRORS as error:
+            await self._stand_back(error)
         finally:
             await self._disconnect(connection)
 
-    async def _stand_back(self) -> None:
+    async def _stand_back(self, error: Exception) -> None:
         """Polling goes on while nobody can listen."""
+        cause = error.cause if isinstance(error, DriverFailure) else error
+        # Told aloud once, and not again before somebody listened in between.
+        level = WARNING if self._retry_s == RETRY_FIRST_S else DEBUG
+        message = "cannot listen (%(error_class)s): waiters look every %(seconds)s s meanwhile"
+        note("listener", level, message, error_class=type(cause).__name__, seconds=self._retry_s)
         self._signals.publish_all()
         await asyncio.sleep(self._retry_s)
         self._retry_s = min(self._retry_s * 2, RETRY_LONGEST_S)
@@ -105,6 +113,8 @@ class Listener:
 
         connection.add_termination_listener(end)
         await connection.add_listener(self._channel, hear)
+        again = self._retry_s != RETRY_FIRST_S
+        note("listener", INFO if again else DEBUG, "listening again" if again else "listening")
         self._retry_s = RETRY_FIRST_S
         # Whatever happened before we listened.
         self._signals.publish_all()
@@ -123,6 +133,7 @@ class Listener:
             if now_s - pinged_s >= PING_EVERY_S and not lost.is_set():
                 pinged_s = now_s
                 await connection.fetch(self._ping, timeout=PING_TIMEOUT_S)
+        note("listener", WARNING, "the listening connection was lost: connecting again")
 
     async def close(self) -> None:
         """Stop listening."""

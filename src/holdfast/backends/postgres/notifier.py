@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 from holdfast.backends.postgres.translation import DriverFailure
 from holdfast.errors import HoldfastError
+from holdfast.noting import WARNING, note
 
 EVERY_S = 0.002
 TRIES = 3
@@ -69,6 +70,7 @@ class Notifier:
             except (DriverFailure, HoldfastError):
                 continue
             return
+        note("notifier", WARNING, "waiters elsewhere could not be told of a change: they find it when they look again")
 
     async def close(self) -> None:
         """Send what is left."""

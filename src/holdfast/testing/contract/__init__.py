@@ -17,6 +17,7 @@ from holdfast.testing.contract.hostile import HostileInputContract
 from holdfast.testing.contract.leases import LeaseContract
 from holdfast.testing.contract.logs import LogContract
 from holdfast.testing.contract.maintenance import MaintenanceContract
+from holdfast.testing.contract.moves import MoveContract
 from holdfast.testing.contract.outside import OutsideBytesContract
 from holdfast.testing.contract.processes import ProcessContract
 from holdfast.testing.contract.queue import QueueContract
@@ -47,6 +48,7 @@ __all__ = [
     "LocalBench",
     "LogContract",
     "MaintenanceContract",
+    "MoveContract",
     "OutsideBytesContract",
     "ParkedWaiters",
     "Parking",

@@ -15,7 +15,8 @@ import pytest
 import holdfast
 from holdfast.blocking import BlockingStore, Facet
 from holdfast.testing.contract.bench import Bench, Contract, refused
-from holdfast.testing.contract.hostile_calls import CALLS
+from holdfast.testing.contract.hostile_calls import CALLS as EVERYDAY
+from holdfast.testing.contract.hostile_moves import MOVES
 from holdfast.testing.contract.hostile_world import (
     BREACHES,
     LARGEST,
@@ -31,6 +32,7 @@ from holdfast.testing.contract.hostile_world import (
     with_wrong,
 )
 
+CALLS = [*EVERYDAY, *MOVES]
 TARGETS = targets(CALLS)
 PAGED = [call for call in CALLS if "after:cursor" in call.parts]
 DOCUMENTS = [target for target in TARGETS if target.kind.startswith("document")]

@@ -7,6 +7,14 @@ FROM {schema}.artifacts
 WHERE kind = $1::text
     AND ref = $2::text
 
+-- name: list_artifacts
+SELECT
+    kind, ref, size, stored_at_ms
+FROM {schema}.artifacts
+WHERE (kind, ref) > ($1::text, $2::text)
+ORDER BY kind, ref
+LIMIT $3::bigint
+
 -- name: save_artifact
 INSERT INTO {schema}.artifacts (
     kind, ref, hash, encoding, size, stored_at_ms, body

@@ -12,6 +12,20 @@ RETURNING
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
     created_at_ms, updated_at_ms, body
 
+-- Differs: a sequence number that is given does not move the sequence, so that numbers are drawn up to it.
+-- name: draw_subscription_sequences
+SELECT max(nextval('{schema}.subscription_sequences'))
+FROM generate_series(1, $1::bigint)
+
+-- name: restore_subscription
+INSERT INTO {schema}.subscriptions (
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+) VALUES (
+    $1::bigint, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::bigint,
+    $11::bigint, $12::bigint, $13::bytea
+)
+
 -- name: find_subscription
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
@@ -165,6 +179,14 @@ FROM {schema}.occurrences
 WHERE occurrence_id = $1::text
 FOR UPDATE
 
+-- name: list_occurrences
+SELECT
+    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+FROM {schema}.occurrences
+WHERE occurrence_id > $1::text
+ORDER BY occurrence_id
+LIMIT $2::bigint
+
 -- name: insert_occurrence
 INSERT INTO {schema}.occurrences (
     occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
@@ -184,6 +206,15 @@ FROM unnest(
 ON CONFLICT (occurrence_id, subscription_sequence) DO NOTHING
 RETURNING
     occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+
+-- name: list_deliveries
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+FROM {schema}.deliveries
+WHERE occurrence_id = $1::text
+    AND subscription_sequence > $2::bigint
+ORDER BY subscription_sequence
+LIMIT $3::bigint
 
 -- name: find_delivery
 SELECT

@@ -24,6 +24,9 @@ class Housekeeping(Base):
     async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
         return await self._one(r.ArtifactRow, "find_artifact", kind, ref)
 
+    async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
+        return await self._all(r.ArtifactHead, "list_artifacts", *after, limit)
+
     async def save_artifact(self, row: r.ArtifactRow) -> None:
         await self._store("save_artifact", row)
 

@@ -23,6 +23,13 @@ class Triggers(Base):
         assert stored is not None
         return stored
 
+    async def restore_subscription(self, row: r.SubscriptionRow) -> None:
+        # Drawn and not set: that needs no more right than any insertion, and never takes the sequence back.
+        drawn = await self._number("draw_subscription_sequences", 1)
+        if drawn < row.sequence:
+            await self._number("draw_subscription_sequences", row.sequence - drawn)
+        await self._store("restore_subscription", row)
+
     async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
         return await self._one(r.SubscriptionRow, self._locking("find_subscription", "lock_subscription"), sequence)
 
@@ -69,6 +76,9 @@ class Triggers(Base):
         name = self._locking("find_occurrence", "lock_occurrence")
         return await self._one(r.OccurrenceRow, name, occurrence_id)
 
+    async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
+        return await self._all(r.OccurrenceRow, "list_occurrences", after, limit)
+
     async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
         await self._store("insert_occurrence", row)
 
@@ -76,6 +86,9 @@ class Triggers(Base):
         if not rows:
             return []
         return await self._all(r.DeliveryRow, "insert_deliveries", *columns_of(rows, DELIVERY_COLUMNS))
+
+    async def list_deliveries(self, occurrence_id: str, *, after: int, limit: int) -> list[r.DeliveryRow]:
+        return await self._all(r.DeliveryRow, "list_deliveries", occurrence_id, after, limit)
 
     async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
         name = self._locking("find_delivery", "lock_delivery")

@@ -7,6 +7,14 @@ FROM artifacts
 WHERE kind = ?1
     AND ref = ?2
 
+-- name: list_artifacts
+SELECT
+    kind, ref, size, stored_at_ms
+FROM artifacts
+WHERE (kind, ref) > (?1, ?2)
+ORDER BY kind, ref
+LIMIT ?3
+
 -- name: save_artifact
 INSERT INTO artifacts (
     kind, ref, hash, encoding, size, stored_at_ms, body

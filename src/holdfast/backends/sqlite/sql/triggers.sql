@@ -12,6 +12,14 @@ RETURNING
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
     created_at_ms, updated_at_ms, body
 
+-- name: restore_subscription
+INSERT INTO subscriptions (
+    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+    created_at_ms, updated_at_ms, body
+) VALUES (
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
+)
+
 -- name: find_subscription
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
@@ -120,6 +128,14 @@ SELECT
 FROM occurrences
 WHERE occurrence_id = ?1
 
+-- name: list_occurrences
+SELECT
+    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+FROM occurrences
+WHERE occurrence_id > ?1
+ORDER BY occurrence_id
+LIMIT ?2
+
 -- name: insert_occurrence
 INSERT INTO occurrences (
     occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
@@ -136,6 +152,15 @@ INSERT INTO deliveries (
 ON CONFLICT (occurrence_id, subscription_sequence) DO NOTHING
 RETURNING
     occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+
+-- name: list_deliveries
+SELECT
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+FROM deliveries
+WHERE occurrence_id = ?1
+    AND subscription_sequence > ?2
+ORDER BY subscription_sequence
+LIMIT ?3
 
 -- name: find_delivery
 SELECT

@@ -29,6 +29,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.OccurrenceRow: ("occurrences", 1),
     r.DeliveryRow: ("deliveries", 2),
     r.ArtifactRow: ("artifacts", 2),
+    r.ArtifactHead: ("artifacts", 2),
 }
 """The table of each kind of row, and how many of its first columns name a row in a message."""
 

@@ -26,6 +26,10 @@ class Housekeeping(Verification):
         """One artifact."""
         return self._one(r.ArtifactRow, "find_artifact", (kind, ref))
 
+    async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
+        """Artifacts by kind and ref, without their bytes."""
+        return self._all(r.ArtifactHead, "list_artifacts", (*after, limit))
+
     async def save_artifact(self, row: r.ArtifactRow) -> None:
         """Insert or overwrite."""
         self._store("save_artifact", row)

@@ -21,6 +21,10 @@ class Triggers(Base):
         [stored] = self._store_all(r.SubscriptionRow, "insert_subscription", [row])
         return stored
 
+    async def restore_subscription(self, row: r.SubscriptionRow) -> None:
+        """Insert with the row's own sequence number; AUTOINCREMENT goes on behind it."""
+        self._store("restore_subscription", row)
+
     async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
         """One subscription."""
         return self._one(r.SubscriptionRow, "find_subscription", (sequence,))
@@ -60,6 +64,10 @@ class Triggers(Base):
         """One occurrence."""
         return self._one(r.OccurrenceRow, "find_occurrence", (occurrence_id,))
 
+    async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
+        """Occurrences by id."""
+        return self._all(r.OccurrenceRow, "list_occurrences", (after, limit))
+
     async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
         """Insert."""
         self._store("insert_occurrence", row)
@@ -67,6 +75,10 @@ class Triggers(Base):
     async def insert_deliveries(self, rows: Sequence[r.DeliveryRow]) -> list[r.DeliveryRow]:
         """Insert those that are absent, and return only those."""
         return self._store_all(r.DeliveryRow, "insert_delivery", rows)
+
+    async def list_deliveries(self, occurrence_id: str, *, after: int, limit: int) -> list[r.DeliveryRow]:
+        """Deliveries of an occurrence by the sequence of their subscription."""
+        return self._all(r.DeliveryRow, "list_deliveries", (occurrence_id, after, limit))
 
     async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
         """One delivery."""

@@ -1,0 +1,120 @@
+"""What belongs to a store and to no session moves item by item, each as it stands, and what is there stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
+
+import holdfast
+from holdfast.cli.running import Refused
+
+T = TypeVar("T")
+
+PAGE = 200
+READ_TRIES = 3
+
+
+class Item(NamedTuple):
+    """One thing to be moved: what it is called, and how; `move` says whether anything was missing."""
+
+    id: str
+    move: Callable[[], bool]
+
+
+class Part(NamedTuple):
+    """A kind of things, and how many of them there are about."""
+
+    name: str
+    total: int
+    items: Iterator[Item]
+
+
+class Listing(Protocol[T]):
+    """One page after the other."""
+
+    def __call__(self, *, after: str | None, limit: int) -> holdfast.Page[T]:
+        """One page."""
+        ...
+
+
+def every(listing: Listing[T]) -> Iterator[T]:
+    """All of a listing, page by page."""
+    after: str | None = None
+    while True:
+        page = listing(after=after, limit=PAGE)
+        yield from page
+        if (after := page.next) is None:
+            return
+
+
+def parts(source: holdfast.BlockingStore, target: holdfast.BlockingStore, stats: holdfast.Stats) -> tuple[Part, ...]:
+    """Everything beside sessions, in the order in which one needs the other."""
+    return (
+        Part("subscriptions", stats.subscriptions, _subscriptions(source, target)),
+        Part("occurrences", stats.occurrences, _occurrences(source, target)),
+        Part("processes", stats.processes, _processes(source, target)),
+        Part("artifacts", stats.artifacts, _artifacts(source, target)),
+    )
+
+
+def _subscriptions(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
+    for one in every(source.triggers.list):
+        yield Item(one.handle, lambda one=one: not target.triggers.restore(one).replayed)
+
+
+def _occurrences(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
+    def move(one: holdfast.Occurrence) -> bool:
+        def page(*, after: str | None, limit: int) -> holdfast.Page[holdfast.TriggerDelivery]:
+            return source.triggers.deliveries(one.occurrence_id, after=after, limit=limit)
+
+        return not target.triggers.restore_occurrence(one, list(every(page))).replayed
+
+    for one in every(source.triggers.occurrences):
+        yield Item(one.occurrence_id, lambda one=one: move(one))
+
+
+def _processes(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
+    def page(*, after: str | None, limit: int) -> holdfast.Page[holdfast.Process]:
+        return source.processes.list(status="any", after=after, limit=limit)
+
+    for one in every(page):
+        yield Item(one.id, lambda one=one: _move_process(source, target, one.id))
+
+
+def _move_process(source: holdfast.BlockingStore, target: holdfast.BlockingStore, process_id: str) -> bool:
+    def log(*, after: str | None, limit: int) -> holdfast.Page[holdfast.ProcessEvent]:
+        return source.events.after(process_id, after or 0, limit=limit)
+
+    def grants(*, after: str | None, limit: int) -> holdfast.Page[holdfast.Grant]:
+        return source.grants.of_process(process_id, after=after, limit=limit)
+
+    for _ in range(READ_TRIES):
+        process = source.processes.get(process_id)
+        if process is None:
+            return False  # pruned meanwhile
+        events = list(every(log))
+        if source.processes.get(process_id) == process:
+            break
+    else:
+        raise Refused("it changes while it is read: stop its workers, then copy again")
+    moved = not target.processes.restore(process, events).replayed
+    for grant in every(grants):
+        if not target.grants.has(grant.scope, process_id):
+            target.grants.grant(grant.scope, process_id, grant.descriptor)
+            moved = True
+    return moved
+
+
+def _artifacts(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
+    def move(one: holdfast.ArtifactSummary) -> bool:
+        here, there = source.artifacts.get(one.kind, one.ref), target.artifacts.get(one.kind, one.ref)
+        if here is None:
+            return False  # deleted meanwhile
+        if there is None:
+            target.artifacts.put(one.kind, one.ref, here.data)
+        elif there.data != here.data:
+            raise Refused("it is there already with other bytes: delete it there to copy it anew")
+        return there is None
+
+    for one in every(source.artifacts.list):
+        yield Item(f"{one.kind}/{one.ref}", lambda one=one: move(one))

@@ -1,0 +1,1 @@
+"""Observers that everybody can use; what each is told, and when, is `holdfast.ports.observing`'s."""

@@ -1,0 +1,61 @@
+"""An operation is one record of a standard logger: its level says how it ended, and its fields what was observed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from holdfast.noting import DEBUG, ERROR, INFO, WARNING
+from holdfast.ports.observing import End
+from holdfast.records.observations import Observation, OperationOutcome
+
+LEVELS: Final[dict[OperationOutcome, int]] = {"ok": DEBUG, "cancelled": DEBUG, "refused": INFO, "failed": WARNING}
+"""A refusal is everyday life among several workers. Nobody is woken for one, and somebody may be for a failure."""
+
+GRAVE = frozenset({"Corrupt", "DurabilityUncertain"})
+"""Failures that do not go away by themselves."""
+
+
+class Logging:
+    """Tells each operation to the standard logger `holdfast.operations`: one record each, at its end.
+
+    DEBUG: done, or given up by its caller. INFO: refused. WARNING: failed. ERROR: failed, and stored data is in doubt.
+    The fields of `Observation` are attributes of the record, with `duration_ms` for the duration.
+
+    >>> import logging
+    >>> logging.getLogger("holdfast").setLevel(logging.DEBUG)
+    >>> with holdfast.open_blocking("memory:", observe=holdfast.Logging()) as observed:
+    ...     session = observed.sessions.create("chat-42")
+    """
+
+    def __init__(self, logger: str = "holdfast.operations") -> None:
+        self._logger = logging.getLogger(logger)
+
+    def begin(self, operation: str, system: str, *, steps: bool) -> End | None:  # noqa: ARG002 - all said at the end
+        """Nothing is measured for a logger that would drop the worst."""
+        return self._tell if self._logger.isEnabledFor(ERROR) else None
+
+    def _tell(self, observation: Observation) -> None:
+        level = ERROR if observation.error_class in GRAVE else LEVELS[observation.outcome]
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, *_message(observation), extra=_fields(observation))
+
+
+def _message(observation: Observation) -> tuple[object, ...]:
+    if observation.error_class is None:
+        return "%s %s in %.3f ms", observation.operation, observation.outcome, observation.duration_ms
+    return (
+        "%s %s by %s in %.3f ms",
+        observation.operation,
+        observation.outcome,
+        observation.error_class,
+        observation.duration_ms,
+    )
+
+
+def _fields(observation: Observation) -> dict[str, object]:
+    fields = msgspec.structs.asdict(observation)
+    del fields["duration_ns"]
+    return {**fields, "duration_ms": observation.duration_ms}

@@ -1,0 +1,65 @@
+"""What comes from another store is inserted as it was there, once; what is here already stays as it is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import SubscriptionConflict, UnknownDelivery
+from holdfast.operations import sessions
+from holdfast.operations.events import process_topic
+from holdfast.operations.writes import hit
+from holdfast.ports import Transaction
+from holdfast.records.restoring import RestoreReceipt
+from holdfast.rows import DeliveryRow, OccurrenceRow, ProcessRow, SubscriptionRow
+from holdfast.rules import processes, triggers
+from holdfast.rules import restoring as rules
+
+
+async def process(tx: Transaction, restored: rules.RestoredProcess) -> RestoreReceipt:
+    """A process with its log, owned by nobody. Its wakes were delivered where it comes from, and are not again."""
+    first = restored.registered
+    existing = await tx.find_process(first.process_id)
+    if existing is not None:
+        rules.same_process(existing, restored)
+        return RestoreReceipt(replayed=True)
+    target = None if first.wake_session_id is None else await tx.find_session(first.wake_session_id, presence=True)
+
+    def here(row: ProcessRow) -> ProcessRow:
+        return processes.without_dead_target(row, target)
+
+    await tx.insert_process(here(first))
+    for write in restored.writes:
+        await tx.apply_event(msgspec.structs.replace(write, process=here(write.process)))
+    hit(await tx.save_process(here(restored.final)), "processes", first.process_id)
+    tx.notify(process_topic(first.process_id))
+    return RestoreReceipt(replayed=False)
+
+
+async def subscription(tx: Transaction, row: SubscriptionRow) -> RestoreReceipt:
+    """A subscription under its own number, because the processes that it starts are named by that."""
+    existing = await tx.find_subscription(row.sequence)
+    if existing is not None:
+        rules.same_subscription(existing, row)
+        return RestoreReceipt(replayed=True)
+    if row.session_id is not None:
+        await sessions.find(tx, (row.session_id, None))  # a deleted session registers nothing
+    if row.key is not None and row.enabled:
+        other = await tx.find_subscription_key(row.session_id, row.frame_id, row.key)
+        if other is not None:
+            raise SubscriptionConflict(row.key)
+    await tx.restore_subscription(row)
+    return RestoreReceipt(replayed=False)
+
+
+async def occurrence(tx: Transaction, row: OccurrenceRow, deliveries: tuple[DeliveryRow, ...]) -> RestoreReceipt:
+    """An occurrence, and its deliveries in the state that they had."""
+    existing = await tx.find_occurrence(row.occurrence_id)
+    if existing is None:
+        await tx.insert_occurrence(row)
+    else:
+        rules.same_occurrence(existing, row)
+    for delivery in deliveries:
+        if await tx.find_subscription(delivery.subscription_sequence) is None:
+            raise UnknownDelivery(row.occurrence_id, triggers.subscription_id(delivery.subscription_sequence))
+    new = await tx.insert_deliveries(deliveries) if deliveries else []
+    return RestoreReceipt(replayed=existing is not None and not new)

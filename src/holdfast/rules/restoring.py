@@ -1,0 +1,154 @@
+"""What comes from another store is accepted if the rules would have made it at the times that it bears.
+
+A log is run again, event by event, through the rule that appends; a delivery must have the process that its occurrence
+and its subscription give it. So nothing can be restored that could not have been written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.errors import Conflict, InvalidRequest, OccurrenceConflict, RegistrationConflict
+from holdfast.records.events import ProcessEvent
+from holdfast.records.limits import Limits
+from holdfast.records.processes import Process, ProcessRegistration
+from holdfast.records.triggers import Occurrence, Subscription, TriggerDelivery
+from holdfast.rows import DeliveryRow, EventWrite, OccurrenceRow, ProcessRow, SubscriptionRow
+from holdfast.rules import checks, events, processes, triggers
+
+ENVELOPE = 2
+"""An outcome stands two levels deeper in the event that completes a process than its caller wrote it."""
+
+
+HIGHEST_NUMBER = 10_000_000
+"""No store has had more subscriptions than this, and a database may have to count up to the number of one."""
+
+
+class RestoredProcess(msgspec.Struct, frozen=True):
+    """A process as it is registered, after each of its events, and as it stands."""
+
+    registered: ProcessRow
+    writes: tuple[EventWrite, ...]
+    final: ProcessRow
+
+
+def check_process(value: object, log: object, limits: Limits) -> RestoredProcess:
+    """A process with its whole log, or what the rules would not have made of it."""
+    given = checks.instance("process", value, Process)
+    registration = ProcessRegistration(
+        given.id, given.input, given.identity, given.event_types, given.provenance, given.env_ref, given.wake_target
+    )
+    registered = processes.check_registration(registration, limits)
+    created_at_ms = checks.whole("process.created_at_ms", given.created_at_ms)
+    first = row = processes.new_process(registered, now_ms=created_at_ms)
+    writes: list[EventWrite] = []
+    for index, one in enumerate(checks.sequence("events", log, most=limits.commit_items)):
+        write = _event(f"events[{index}]", one, row, limits)
+        row = write.process
+        writes.append(write)
+    if given.external_ref is not None:
+        row = processes.with_external_ref(row, processes.check_external_ref(given.external_ref, limits), now_ms=0)
+    if given.wait is not None:
+        row = processes.with_wait(row, processes.check_wait(given.wait, limits), now_ms=0)
+    row = msgspec.structs.replace(row, updated_at_ms=checks.whole("process.updated_at_ms", given.updated_at_ms))
+    # A registration whose wake target was deleted is not known any more; the process is restored without one.
+    if processes.process_of(row) != msgspec.structs.replace(given, registration_hash=row.registration_hash):
+        raise InvalidRequest("process", "is not what its registration and its events make of it")
+    return RestoredProcess(first, tuple(writes), row)
+
+
+def _event(field: str, value: object, row: ProcessRow, limits: Limits) -> EventWrite:
+    given = checks.instance(field, value, ProcessEvent)
+    at_ms = checks.whole(f"{field}.occurred_at_ms", given.occurred_at_ms)
+    intent = events.check_event(
+        row.process_id,
+        given.type,
+        given.payload,
+        replay_key=given.replay_key,
+        wake_target=None,
+        limits=limits,
+        wrapped=ENVELOPE if given.type in events.TERMINAL_TYPES.values() else 0,
+    )
+    plan = events.plan(intent, processes.process_of(row), now_ms=at_ms)
+    acked = checks.flag(f"{field}.acknowledged", given.acknowledged)
+    written = msgspec.structs.replace(plan.row, acked=int(acked))
+    if events.event_of(written) != given or (acked and plan.wake is None):
+        raise InvalidRequest(field, "is not what its type and its payload make of it, in its place in the log")
+    return EventWrite(written, processes.with_event(row, plan.outcome, now_ms=at_ms))
+
+
+def same_process(existing: ProcessRow, restored: RestoredProcess) -> None:
+    """Accept that the process is here, if it is this one and has come at least as far; otherwise say why not."""
+    final = restored.final
+    if existing.registration_hash != final.registration_hash:
+        raise RegistrationConflict(final.process_id, existing.registration_hash, final.registration_hash)
+    if existing.created_at_ms != final.created_at_ms or existing.event_count < final.event_count:
+        raise Conflict(
+            f"process {final.process_id!r} is here already in another state: it was registered here by itself, or has "
+            "gone on where it came from"
+        )
+
+
+def check_subscription(value: object, limits: Limits) -> SubscriptionRow:
+    """A subscription with its own number, enabled or not."""
+    given = checks.instance("subscription", value, Subscription)
+    intent = triggers.check_subscription(given.draft, limits)
+    sequence = triggers.sequence_of("subscription.subscription_id", given.subscription_id, "subscription:", limits)
+    row = msgspec.structs.replace(
+        triggers.new_subscription(intent, now_ms=checks.whole("subscription.created_at_ms", given.created_at_ms)),
+        sequence=sequence or 0,
+        enabled=int(checks.flag("subscription.enabled", given.enabled)),
+        updated_at_ms=checks.whole("subscription.updated_at_ms", given.updated_at_ms),
+    )
+    if not sequence or sequence > HIGHEST_NUMBER or triggers.subscription_of(row) != given:
+        raise InvalidRequest("subscription", "is not what its draft and its number make of it")
+    return row
+
+
+def same_subscription(existing: SubscriptionRow, row: SubscriptionRow) -> None:
+    """Accept that the subscription is here, if it is this one."""
+    if (existing.definition_hash, existing.created_at_ms) != (row.definition_hash, row.created_at_ms):
+        raise Conflict(
+            f"{triggers.subscription_id(row.sequence)} is here already and is another one: restore into a store that "
+            "has no subscriptions of its own"
+        )
+
+
+def check_occurrence(
+    value: object, deliveries: object, limits: Limits
+) -> tuple[OccurrenceRow, tuple[DeliveryRow, ...]]:
+    """An occurrence with what became of it."""
+    given = checks.instance("occurrence", value, Occurrence)
+    intent = triggers.check_occurrence(
+        given.source_type, given.source_key, given.idempotency_key, given.payload, given.source, limits
+    )
+    row = triggers.new_occurrence(intent, now_ms=checks.whole("occurrence.occurred_at_ms", given.occurred_at_ms))
+    if triggers.occurrence_of(row) != given:
+        raise InvalidRequest("occurrence", "is not what its source and its key make of it")
+    log: Sequence[object] = checks.sequence("deliveries", deliveries, most=limits.commit_items)
+    return row, tuple(_delivery(f"deliveries[{index}]", one, row, limits) for index, one in enumerate(log))
+
+
+def same_occurrence(existing: OccurrenceRow, row: OccurrenceRow) -> None:
+    """Accept that the occurrence is here, if it is this one."""
+    if existing.request_hash != row.request_hash:
+        raise OccurrenceConflict(row.source_type, row.source_key, row.idempotency_key)
+
+
+def _delivery(field: str, value: object, occurrence: OccurrenceRow, limits: Limits) -> DeliveryRow:
+    given = checks.instance(field, value, TriggerDelivery)
+    subscription = checks.instance(f"{field}.subscription", given.subscription, Subscription)
+    name = f"{field}.subscription.subscription_id"
+    sequence = triggers.sequence_of(name, subscription.subscription_id, "subscription:", limits) or 0
+    at_ms = checks.whole(f"{field}.reserved_at_ms", given.reserved_at_ms)
+    state = checks.one_of(f"{field}.state", given.state, triggers.DELIVERY_STATES)
+    process_id = triggers.delivery_process_id(occurrence.occurrence_id, triggers.subscription_id(sequence))
+    failure = checks.optional_text(f"{field}.failure", given.failure, limits)
+    theirs = checks.instance(f"{field}.occurrence", given.occurrence, Occurrence)
+    if not sequence or theirs.occurrence_id != occurrence.occurrence_id or given.process_id != process_id:
+        raise InvalidRequest(field, "is not of this occurrence, or has another process")
+    if (failure is not None) != (state == "failed"):
+        raise InvalidRequest(f"{field}.failure", "is there exactly if the delivery has failed")
+    return DeliveryRow(occurrence.occurrence_id, sequence, process_id, state, at_ms, at_ms, failure)

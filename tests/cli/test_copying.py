@@ -1,0 +1,224 @@
+"""A whole store arrives in another as it stood, once; what could not be moved is said, by the exit code, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.testing.clock import ManualClock
+
+
+def fill(url: str) -> None:
+    """Processes in every state, handles, subscriptions with gaps, occurrences in every state, artifacts."""
+    clock = ManualClock(1_600_000_000_000)
+    with holdfast.open_blocking(url, clock=clock) as store:
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(turn_id="t1", graph=holdfast.Append([holdfast.Node("n1")], leaf="n1")))
+        kinds = [
+            holdfast.EventType("progress"),
+            holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload())),
+        ]
+        for name in ("running", "done", "failed"):
+            clock.advance(1_000)
+            store.processes.register(
+                holdfast.ProcessRegistration(
+                    name, holdfast.External({"n": name}), event_types=kinds, wake_target=holdfast.Scope("chat")
+                )
+            )
+            for number in range(3):
+                clock.advance(10)
+                store.events.append(name, "progress", {"percent": number}, replay_key=f"k{number}")
+            store.events.append(name, "news", f"{name} has news")
+        store.processes.complete("done", holdfast.Completed({"ok": True}))
+        store.processes.complete("failed", holdfast.Failed("no luck"))
+        store.grants.grant(holdfast.Scope("chat"), "running", holdfast.HandleDescriptor(label="mine"))
+        store.grants.grant(holdfast.Scope("chat", "frame"), "done")
+        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
+        gone = holdfast.SubscriptionDraft(
+            source_type="cron", target=holdfast.External(), registrant=holdfast.BySession(holdfast.Scope("gone"))
+        )
+        store.triggers.subscribe(gone)
+        for _ in range(3):
+            store.triggers.subscribe(draft)
+        store.triggers.forget_session("gone")
+        store.triggers.cancel("trigger:4")
+        one, two = store.triggers.emit("cron", "daily", idempotency_key="1", payload=[1]).deliveries
+        store.processes.register(holdfast.registration_for(one))
+        store.triggers.mark_failed(two, "no")
+        store.triggers.emit("cron", "daily", idempotency_key="2")
+        store.artifacts.put("module", "main", b"code")
+        store.artifacts.put_content("environment", b"{}" * 5_000)
+    with holdfast.open_blocking(url) as store:
+        store.leases.claim(holdfast.OnProcess("running"), owner_id="worker")
+
+
+def facts(url: str) -> dict[str, Any]:
+    """Everything that a copy promises to keep."""
+    with holdfast.open_blocking(url) as store:
+        processes = list(store.processes.list(status="any"))
+        occurrences = list(store.triggers.occurrences())
+        return {
+            "processes": processes,
+            "events": {one.id: list(store.events.after(one.id)) for one in processes},
+            "wakes": {one.id: list(store.events.wakes(one.id)) for one in processes},
+            "grants": {one.id: list(store.grants.of_process(one.id)) for one in processes},
+            "subscriptions": list(store.triggers.list()),
+            "occurrences": occurrences,
+            "deliveries": {
+                one.occurrence_id: list(store.triggers.deliveries(one.occurrence_id)) for one in occurrences
+            },
+            "undelivered": list(store.triggers.undelivered()),
+            "artifacts": {(one.kind, one.ref): data_of(store, one) for one in store.artifacts.list()},
+            "work": [[item.payload for item in one.items] for one in store.queue.list("chat")],
+        }
+
+
+def data_of(store: holdfast.BlockingStore, one: holdfast.ArtifactSummary) -> bytes:
+    found = store.artifacts.get(one.kind, one.ref)
+    assert found is not None
+    return found.data
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    made = str(tmp_path / "source.db")
+    fill(made)
+    return made
+
+
+def test_everything_moves_to_postgresql_and_back_equal(
+    run: Any, source: str, tmp_path: Path, clean_postgres_url: str
+) -> None:
+    back = str(tmp_path / "back.db")
+    for url in (clean_postgres_url, back):
+        assert run("init", "--url", url).code == 0
+    there = run("copy", "--from", source, "--to", clean_postgres_url, "--json")
+    counts = {
+        "subscriptions": {"copied": 3, "already_there": 0},
+        "occurrences": {"copied": 2, "already_there": 0},
+        "processes": {"copied": 4, "already_there": 0},
+        "artifacts": {"copied": 2, "already_there": 0},
+    }
+    assert there.json == {
+        "copied": ["chat"],
+        "already_there": 0,
+        "others": counts,
+        "refused": [],
+        "left_behind": {"live_leases": 1},
+    }
+    assert there.code == 0
+    assert run("copy", "--from", clean_postgres_url, "--to", back).code == 0
+    expected = facts(source)
+    assert [one.status for one in expected["processes"]][:3] == ["completed", "failed", "running"]
+    assert len(expected["work"]) == 3
+    assert facts(clean_postgres_url) == expected
+    assert facts(back) == expected
+    for url in (clean_postgres_url, back):
+        assert run("verify", "--url", url).code == 0
+        with holdfast.open_blocking(url) as store:
+            assert store.leases.claim(holdfast.OnProcess("running"), owner_id="another").owner_id == "another"
+
+
+def test_a_second_run_copies_nothing(run: Any, source: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "target.db")
+    run("init", "--url", target)
+    assert run("copy", "--from", source, "--to", target).code == 0
+    before = facts(target)
+    again = run("copy", "--from", source, "--to", target)
+    assert (again.code, again.out) == (
+        0,
+        "copied 0 sessions, 1 were there already, 0 refused\n"
+        "copied 0 subscriptions, 3 were there already, 0 refused\n"
+        "copied 0 occurrences, 2 were there already, 0 refused\n"
+        "copied 0 processes, 4 were there already, 0 refused\n"
+        "copied 0 artifacts, 2 were there already, 0 refused\n"
+        "not copied: 1 live leases\n",
+    )
+    assert facts(target) == before
+
+
+def test_a_copy_that_fails_at_any_write_goes_on_and_ends_equal(
+    run: Any, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = str(tmp_path / "target.db")
+    run("init", "--url", target)
+    original = holdfast.open_blocking
+    calls = allowed = 0
+
+    def opened(*args: Any, **kwargs: Any) -> holdfast.BlockingStore:
+        store = original(*args, **kwargs)
+        write = store._backend.write
+
+        async def counted(*inner: Any, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > allowed:
+                raise holdfast.Unavailable("the disk is away")
+            return await write(*inner, **more)
+
+        monkeypatch.setattr(store._backend, "write", counted)
+        return store
+
+    codes: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(holdfast, "open_blocking", opened)
+        while not codes or codes[-1] != 0:
+            calls = 0
+            codes.append(run("copy", "--from", source, "--to", target).code)
+            allowed += 1
+            assert allowed < 100
+    assert len(codes) > 10
+    assert set(codes[:-1]) == {3}
+    assert facts(target) == facts(source)
+
+
+def test_what_is_in_the_way_is_refused_by_name_and_the_rest_is_copied(run: Any, source: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "target.db")
+    with holdfast.open_blocking(target) as store:
+        store.processes.register(holdfast.ProcessRegistration("running", holdfast.External({"another": 1})))
+        store.artifacts.put("module", "main", b"other code")
+        draft = holdfast.SubscriptionDraft(source_type="mine", target=holdfast.External())
+        for _ in range(2):
+            store.triggers.subscribe(draft)
+    said = run("copy", "--from", source, "--to", target, "--json")
+    assert said.code == 1
+    refused = [(one["part"], one["id"]) for one in said.json["refused"]]
+    assert refused[0] == ("subscriptions", "trigger:2")
+    assert ("processes", "running") in refused
+    assert ("artifacts", "module/main") in refused
+    assert said.json["others"]["processes"]["copied"] == 3
+    with holdfast.open_blocking(target) as store:
+        assert data_of(store, next(one for one in store.artifacts.list() if one.ref == "main")) == b"other code"
+    text = run("copy", "--from", source, "--to", target)
+    assert (text.code, "module/main: it is there already with other bytes" in text.out) == (1, True)
+
+
+def test_a_process_that_went_on_after_it_was_copied_is_refused(run: Any, source: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "target.db")
+    run("init", "--url", target)
+    run("copy", "--from", source, "--to", target)
+    with holdfast.open_blocking(source) as store:
+        store.processes.complete("running", holdfast.Completed())
+    said = run("copy", "--from", source, "--to", target, "--json")
+    assert (said.code, [one["id"] for one in said.json["refused"]]) == (1, ["running"])
+
+
+def test_whoever_wants_only_sessions_says_so_and_is_told_what_stays(run: Any, source: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "target.db")
+    run("init", "--url", target)
+    said = run("copy", "--from", source, "--to", target, "--sessions-only", "--json")
+    left = {
+        "processes": 4,
+        "events": 14,
+        "grants": 2,
+        "subscriptions": 3,
+        "occurrences": 2,
+        "artifacts": 2,
+        "live_leases": 1,
+    }
+    assert (said.code, said.json["others"], said.json["left_behind"]) == (0, {}, left)
+    counted = run("status", "--url", target, "--json").json
+    assert (counted["sessions"], counted["processes"], counted["artifacts"]) == (1, 0, 0)

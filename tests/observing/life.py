@@ -1,0 +1,211 @@
+"""One life of a store that calls every public operation, some of them to be refused, with secrets in every payload."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+
+CANARY = "canary-7f3a"
+"""Stands in every payload, label, reason and name of a signal's content: no observer may ever see it."""
+
+SECRET: dict[str, Any] = {"secret": CANARY}
+
+
+class Life:
+    """Calls operations one by one and remembers what an observer should have been told of each."""
+
+    def __init__(self, store: holdfast.BlockingStore) -> None:
+        self.store = store
+        self.expected: list[tuple[str, str | None]] = []
+        self.tokens: list[str] = []
+
+    def done(self, operation: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call it, and expect one event of this name."""
+        result = call(*args, **kwargs)
+        self.expected.append((operation, None))
+        return result
+
+    def refused(self, operation: str, error: type[Exception], call: Callable[..., Any], *args: Any, **kw: Any) -> None:
+        """Call it, and expect one event of this name with the class of this error."""
+        with pytest.raises(error) as caught:
+            call(*args, **kw)
+        self.expected.append((operation, type(caught.value).__name__))
+
+    def run(self) -> None:
+        """All of it."""
+        self.sessions()
+        self.queue()
+        self.processes()
+        self.grants_and_leases()
+        self.triggers()
+        self.attachments_and_artifacts()
+        self.maintenance()
+        self.done("sessions.delete", self.store.sessions.delete, "chat")
+        self.refused("session.load", holdfast.SessionDeleted, self.chat.load)
+
+    def sessions(self) -> None:
+        store, done = self.store, self.done
+        self.chat = chat = done("sessions.create", store.sessions.create, "chat", name=CANARY)
+        done("sessions.open", store.sessions.open, "chat")
+        done("session.meta", chat.meta)
+        done("session.save_meta", chat.save_meta, holdfast.SessionMeta("chat", CANARY, created_at_ms=0))
+        graph = holdfast.Append([holdfast.Node("n1", payload=SECRET)], leaf="n1")
+        checkpoint = holdfast.Checkpoint(turn_state=SECRET, execution_state=CANARY.encode())
+        turn = holdfast.Commit(turn_id="t1", graph=graph, checkpoint=checkpoint, config=SECRET)
+        done("session.commit", chat.commit, turn)
+        self.refused("session.commit", holdfast.HeadConflict, chat.commit, holdfast.Commit(expected_revision=0))
+        self.refused("session.commit", holdfast.InvalidRequest, chat.commit, CANARY)
+        done("session.load", chat.load)
+        done("session.load_node", chat.load_node, "n1")
+        done("session.nodes", chat.nodes)
+        done("session.history", chat.history)
+        done("session.add_nodes", chat.add_nodes, [holdfast.Node("n2", payload=SECRET)])
+        done("session.tombstone", chat.tombstone, ["n2"])
+        done("sessions.fork", store.sessions.fork, "chat", into="fork")
+        done("sessions.list", store.sessions.list)
+        latched = store.sessions.unbound()
+        done("session.commit", latched.commit, holdfast.Commit(session_id="late"))
+
+    def queue(self) -> None:
+        store, done = self.store, self.done
+        draft = holdfast.WorkDraft(session_id="chat", payloads=[SECRET], source_key="k1")
+        batch = done("queue.enqueue", store.queue.enqueue, draft)
+        changed = holdfast.WorkDraft(session_id="chat", payloads=[CANARY], source_key="k1")
+        self.refused("queue.enqueue", holdfast.SourceKeyConflict, store.queue.enqueue, changed)
+        done("queue.get", store.queue.get, "chat", batch.batch_id)
+        done("queue.list", store.queue.list, "chat")
+        done("queue.list_pending", store.queue.list_pending, "chat")
+        done("queue.sessions", store.queue.sessions)
+        done("queue.wait", store.queue.wait, "chat", timeout_ms=60_000)
+        self.refused("queue.wait", holdfast.WaitTimeout, store.queue.wait, "fork", timeout_ms=0)
+        claim = done("queue.claim", store.queue.claim, "chat", owner_id="w")
+        self.tokens.append(claim.token)
+        claim = done("queue.renew", store.queue.renew, claim)
+        done("queue.abandon", store.queue.abandon, claim)
+        self.refused("queue.renew", holdfast.ClaimLost, store.queue.renew, claim)
+        claim = done("queue.claim_exactly", store.queue.claim_exactly, "chat", [batch.batch_id], owner_id="w")
+        self.tokens.append(claim.token)
+        done("queue.abandon", store.queue.abandon, claim)
+        done("queue.cancel", store.queue.cancel, "chat", batch.batch_id)
+
+    def processes(self) -> None:
+        store, done, refused = self.store, self.done, self.refused
+        kinds = [
+            holdfast.EventType("progress"),
+            holdfast.EventType("signal.go"),
+            holdfast.EventType("ring", wake=holdfast.WakeRule(holdfast.Template(CANARY))),
+        ]
+        started = holdfast.Engine("k", SECRET)
+        target = holdfast.Scope("chat")
+        registration = holdfast.ProcessRegistration("p1", started, event_types=kinds, env_ref="e", wake_target=target)
+        done("processes.register", store.processes.register, registration)
+        other = holdfast.ProcessRegistration("p1", holdfast.External(SECRET), event_types=kinds)
+        refused("processes.register", holdfast.RegistrationConflict, store.processes.register, other)
+        done("processes.get", store.processes.get, "p1")
+        done("processes.list", store.processes.list)
+        done("processes.set_external_ref", store.processes.set_external_ref, "p1", holdfast.ExternalRef("ci", CANARY))
+        done("processes.set_wait", store.processes.set_wait, "p1", holdfast.SignalWait("go", ordinal=1))
+        done("processes.clear_wait", store.processes.clear_wait, "p1")
+        done("events.append", store.events.append, "p1", "progress", SECRET)
+        refused("events.append", holdfast.InvalidRequest, store.events.append, "p1", "undeclared", SECRET)
+        done("events.signal", store.events.signal, "p1", "go", SECRET)
+        ring = done("events.append", store.events.append, "p1", "ring", SECRET).event
+        done("events.wakes", store.events.wakes, "p1")
+        done("events.ack_wake", store.events.ack_wake, "p1", ring.sequence)
+        done("events.request_cancel", store.events.request_cancel, "p1", reason=CANARY)
+        done("events.after", store.events.after, "p1")
+        done("events.recent", store.events.recent, "p1")
+        done("events.count", store.events.count, "p1", "progress", through=10)
+        done("events.wait_for", store.events.wait_for, "p1", "progress", timeout_ms=60_000)
+        refused("processes.wait", holdfast.WaitTimeout, store.processes.wait, "p1", timeout_ms=0)
+        done("processes.complete", store.processes.complete, "p1", holdfast.Failed("code", CANARY))
+        done("processes.wait", store.processes.wait, "p1", timeout_ms=60_000)
+        done("events.follow", lambda: list(store.events.follow("p1")))
+        refused("events.follow", holdfast.UnknownProcess, lambda: list(store.events.follow("nobody")))
+
+    def grants_and_leases(self) -> None:
+        store, done, refused = self.store, self.done, self.refused
+        scope, other = holdfast.Scope("chat"), holdfast.Scope("fork", "frame")
+        descriptor = holdfast.HandleDescriptor(label=CANARY)
+        done("grants.grant", store.grants.grant, scope, "p1", descriptor)
+        done("grants.has", store.grants.has, scope, "p1")
+        done("grants.list", store.grants.list, scope)
+        done("grants.list_live", store.grants.list_live, scope)
+        done("grants.of_process", store.grants.of_process, "p1")
+        done("grants.transfer", store.grants.transfer, scope, other, ["p1"])
+        done("grants.revoke", store.grants.revoke, other, "p1")
+        refused("grants.transfer", holdfast.NotGranted, store.grants.transfer, scope, other, ["p1"])
+        on = holdfast.OnSession("chat")
+        lease = done("leases.claim", store.leases.claim, on, owner_id="w")
+        refused("leases.claim", holdfast.LeaseHeld, store.leases.claim, on, owner_id="v")
+        lease = done("leases.renew", store.leases.renew, lease)
+        self.tokens.append(lease.token)
+        done("leases.holder", store.leases.holder, on)
+        done("leases.release", store.leases.release, lease)
+        refused("leases.renew", holdfast.LeaseLost, store.leases.renew, lease)
+        done("processes.forget_session", store.processes.forget_session, "chat")
+
+    def triggers(self) -> None:
+        store, done = self.store, self.done
+        draft = holdfast.SubscriptionDraft(
+            source_type="cron",
+            source_key="daily",
+            target=holdfast.External(SECRET),
+            registrant=holdfast.BySession(holdfast.Scope("chat")),
+        )
+        handle = done("triggers.subscribe", store.triggers.subscribe, draft).handle
+        done("triggers.subscribe", store.triggers.subscribe, draft)
+        done("triggers.list", store.triggers.list)
+        emit = store.triggers.emit
+        emission = done("triggers.emit", emit, "cron", "daily", idempotency_key="1", payload=SECRET, source=CANARY)
+        one, two = emission.deliveries
+        conflict = holdfast.OccurrenceConflict
+        self.refused("triggers.emit", conflict, emit, "cron", "daily", idempotency_key="1", payload=CANARY)
+        occurrence = done("triggers.record", store.triggers.record, "cron", "daily", idempotency_key="2", source=CANARY)
+        done("triggers.reserve", store.triggers.reserve, occurrence.occurrence_id)
+        done("triggers.undelivered", store.triggers.undelivered)
+        done("triggers.mark_started", store.triggers.mark_started, one)
+        done("triggers.mark_failed", store.triggers.mark_failed, two, CANARY)
+        registrant = holdfast.BySession(holdfast.Scope("chat"))
+        done("triggers.cancel", store.triggers.cancel, handle, registrant=registrant)
+        done("triggers.forget_session", store.triggers.forget_session, "chat")
+
+    def attachments_and_artifacts(self) -> None:
+        store, done, own = self.store, self.done, self.chat.attachments
+        ref = done("session.attachments.put", own.put, CANARY.encode(), label=CANARY)
+        done("session.attachments.get", own.get, ref.id)
+        done("session.attachments.entry", own.entry, ref.id)
+        done("session.attachments.list", own.list)
+        done("session.attachments.list_uncommitted", own.list_uncommitted)
+        done("session.attachments.commit_refs", own.commit_refs, [ref.id])
+        done("session.attachments.record_intent", own.record_intent, "photo", uri=f"s3://{CANARY}")
+        self.refused("session.attachments.get", holdfast.UnknownRef, own.get, "nothing")
+        done("session.attachments.forget", own.forget, ref.id)
+        done("attachments.list_uncommitted", store.attachments.list_uncommitted)
+        done("attachments.sweep", store.attachments.sweep, older_than_ms=60_000)
+        done("artifacts.put", store.artifacts.put, "module", "main", CANARY.encode())
+        done("artifacts.put_content", store.artifacts.put_content, "module", CANARY.encode())
+        done("artifacts.get", store.artifacts.get, "module", "main")
+        done("artifacts.delete", store.artifacts.delete, "module", "main")
+        self.refused("artifacts.put", holdfast.InvalidRequest, store.artifacts.put, "module", "main", CANARY)
+
+    def maintenance(self) -> None:
+        store, done = self.store, self.done
+        done("maintenance.vacuum", store.maintenance.vacuum)
+        done("maintenance.collect_garbage", store.maintenance.collect_garbage)
+        done("maintenance.prune", store.maintenance.prune, holdfast.RetentionPolicy(keep_revisions=1))
+        done("maintenance.stats", store.maintenance.stats)
+        done("maintenance.verify", store.maintenance.verify)
+
+    def assert_silent(self, told: object) -> None:
+        """No content and no token is in what an observer was told."""
+        text = json.dumps(told, default=repr)
+        assert CANARY not in text
+        assert self.tokens
+        for token in self.tokens:
+            assert token not in text

@@ -1,0 +1,327 @@
+"""One event an operation, with its public name, its cost and its outcome, and never with any content."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import holdfast
+import holdfast.store
+from holdfast.testing.clock import ManualClock
+
+
+class Told:
+    """An observer that keeps everything it is told."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.observations: list[holdfast.Observation] = []
+
+    def begin(self, operation: str, system: str, *, steps: bool) -> Any:
+        self.begun.append(operation)
+        return self.observations.append
+
+    def named(self, operation: str) -> list[holdfast.Observation]:
+        return [one for one in self.observations if one.operation == operation]
+
+    def last(self) -> holdfast.Observation:
+        return self.observations[-1]
+
+
+def public_operations() -> set[str]:
+    """Every public method that awaits, by the name in its reference."""
+    facets = {
+        "Session": "session",
+        "SessionAttachments": "session.attachments",
+        **{name: name.lower() for name in holdfast.store.__all__ if name not in ("Context", "Session", "Store")},
+    }
+    facets["SessionAttachments"] = "session.attachments"
+    found = {"store.open", "store.close"}
+    for kind, facet in facets.items():
+        for name, method in inspect.getmembers(getattr(holdfast.store, kind), inspect.isfunction):
+            if not name.startswith("_") and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
+                found.add(f"{facet}.{name}")
+    return found
+
+
+def test_each_public_operation_is_told_exactly_once_with_its_name_and_its_error(url: str, life: ModuleType) -> None:
+    told = Told()
+    with holdfast.open_blocking(url, observe=told) as store:
+        whole = life.Life(store)
+        whole.run()
+    expected = [("store.open", None), *whole.expected, ("store.close", None)]
+    assert [(one.operation, one.error_class) for one in told.observations] == expected
+    assert told.begun == [name for name, _ in expected]
+    assert {name for name, _ in expected} == public_operations()
+    for one in told.observations:
+        assert one.outcome == ("ok" if one.error_class is None else "refused"), one
+        assert one.duration_ns > 0
+        assert one.reruns == 0 or one.system == "postgresql"
+        assert one.system == url.partition(":")[0]
+    whole.assert_silent([repr(one) for one in told.observations])
+
+
+def test_the_async_store_tells_the_same_as_the_blocking_one(url: str) -> None:
+    async def main() -> list[holdfast.Observation]:
+        told = Told()
+        async with holdfast.open(url, observe=[told]) as store:
+            session = await store.sessions.create("chat")
+            await session.commit(holdfast.Commit(turn_id="t"))
+            with pytest.raises(holdfast.HeadConflict):
+                await session.commit(holdfast.Commit(expected_revision=0))
+            await store.processes.register(holdfast.ProcessRegistration("p", holdfast.External()))
+            await store.processes.complete("p", holdfast.Completed())
+            assert [event.type async for event in store.events.follow("p")] == ["process.completed"]
+        return told.observations
+
+    observations = asyncio.run(main())
+    assert [(one.operation, one.outcome, one.session_id, one.process_id) for one in observations] == [
+        ("store.open", "ok", None, None),
+        ("sessions.create", "ok", "chat", None),
+        ("session.commit", "ok", "chat", None),
+        ("session.commit", "refused", "chat", None),
+        ("processes.register", "ok", None, "p"),
+        ("processes.complete", "ok", None, "p"),
+        ("events.follow", "ok", None, "p"),
+        ("store.close", "ok", None, None),
+    ]
+
+
+def test_an_observation_says_whom_it_was_about(url: str, life: ModuleType) -> None:
+    told = Told()
+    with holdfast.open_blocking(url, observe=told) as store:
+        life.Life(store).run()
+    by_name = {one.operation: (one.session_id, one.process_id) for one in told.observations if one.outcome == "ok"}
+    assert by_name["sessions.create"] == ("chat", None)
+    assert by_name["sessions.fork"] == ("fork", None)
+    assert by_name["session.commit"] == ("late", None)
+    assert by_name["queue.enqueue"] == ("chat", None)
+    assert by_name["queue.renew"] == ("chat", None)
+    assert by_name["leases.claim"] == ("chat", None)
+    assert by_name["leases.release"] == ("chat", None)
+    assert by_name["grants.grant"] == ("chat", "p1")
+    assert by_name["processes.register"] == (None, "p1")
+    assert by_name["events.follow"] == (None, "p1")
+    assert by_name["session.attachments.put"] == ("chat", None)
+    assert by_name["triggers.record"] == (None, None)
+
+
+def test_rows_and_bytes_are_those_that_the_operation_wrote_and_read(url: str) -> None:
+    told = Told()
+    with holdfast.open_blocking(url, observe=told) as store:
+        session = store.sessions.create("chat")
+        nodes = [holdfast.Node(f"n{number}", payload="x" * 100) for number in range(10)]
+        session.add_nodes(nodes)
+        added = told.last()
+        assert len(session.nodes(limit=4)) == 4
+        listed = told.last()
+        session.tombstone(["n1", "n2", "n3"])
+        hidden = told.last()
+    # Ten nodes and the session's own row; a payload of 100 letters is 102 bytes of JSON.
+    assert added.rows_written == 11
+    assert 1_020 <= added.bytes_written <= 1_100
+    assert (listed.returned_rows, listed.rows_written, listed.bytes_written) == (4, 0, 0)
+    assert listed.rows_read >= 4
+    assert listed.bytes_read >= 408
+    assert hidden.rows_written == 3
+
+
+def test_an_operation_of_many_transactions_is_one_event(tmp_path: Path) -> None:
+    told = Told()
+    with holdfast.open_blocking(tmp_path / "many.db", observe=told) as store:
+        for number in range(3):
+            store.sessions.create(f"chat-{number}").commit(holdfast.Commit())
+        told.observations.clear()
+        store.maintenance.collect_garbage()
+    (one,) = told.named("maintenance.collect_garbage")
+    # One page of families, then each family's roots and its collection.
+    assert one.transactions == 7
+
+
+def test_a_wait_is_one_event_at_its_end(url: str) -> None:
+    told = Told()
+    with holdfast.open_blocking(url, observe=told) as store:
+        store.sessions.create("chat")
+        with pytest.raises(holdfast.WaitTimeout):
+            store.queue.wait("chat", timeout_ms=20)
+    (one,) = told.named("queue.wait")
+    assert (one.outcome, one.error_class) == ("refused", "WaitTimeout")
+    assert one.duration_ms >= 20
+
+
+def test_a_follower_that_has_seen_enough_is_told_as_done_and_one_that_fails_as_refused(url: str) -> None:
+    told = Told()
+    with holdfast.open_blocking(url, observe=told) as store:
+        kinds = [holdfast.EventType("progress")]
+        store.processes.register(holdfast.ProcessRegistration("p", holdfast.External(), event_types=kinds))
+        store.events.append("p", "progress", 1)
+        store.events.append("p", "progress", 2)
+        follower = store.events.follow("p", timeout_ms=60_000)
+        assert next(follower).sequence == 1
+        assert told.named("events.follow") == []
+        follower.close()
+        (one,) = told.named("events.follow")
+        assert (one.outcome, one.returned_rows, one.process_id) == ("ok", 1, "p")
+        with pytest.raises(holdfast.UnknownProcess):
+            next(store.events.follow("nobody"))
+    assert told.named("events.follow")[1].error_class == "UnknownProcess"
+
+
+def test_whoever_is_cancelled_is_told_as_cancelled(url: str) -> None:
+    async def main() -> list[holdfast.Observation]:
+        told = Told()
+        async with holdfast.open(url, observe=told) as store:
+            await store.sessions.create("chat")
+            waiter = asyncio.create_task(store.queue.wait("chat", timeout_ms=60_000))
+            while "queue.wait" not in told.begun:
+                await asyncio.sleep(0)
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+        return told.named("queue.wait")
+
+    (one,) = asyncio.run(main())
+    assert (one.outcome, one.error_class) == ("cancelled", "CancelledError")
+
+
+def test_a_failure_is_told_as_failed(tmp_path: Path) -> None:
+    told = Told()
+    store = holdfast.open_blocking(tmp_path / "closed.db", observe=told)
+    store.close()
+    with pytest.raises(holdfast.StoreClosed):
+        store.sessions.list()
+    assert (told.last().outcome, told.last().error_class) == ("failed", "StoreClosed")
+    nowhere = tmp_path / "missing" / "store.db"
+    with pytest.raises(holdfast.HoldfastError) as caught:
+        holdfast.open_blocking(nowhere, observe=told)
+    opened = told.last()
+    assert (opened.operation, opened.error_class) == ("store.open", type(caught.value).__name__)
+
+
+def test_what_an_observer_raises_is_logged_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def begin(self, operation: str, system: str, *, steps: bool) -> Any:
+            if operation == "sessions.create":
+                raise ValueError("at the beginning")
+
+            def end(observation: holdfast.Observation) -> None:
+                raise LookupError("at the end")
+
+            return end
+
+    told = Told()
+    with caplog.at_level(logging.DEBUG), holdfast.open_blocking("memory:", observe=[Broken(), told]) as store:
+        assert store.sessions.create("chat").commit(holdfast.Commit()).revision == 1
+    assert [one.operation for one in told.observations][1:] == ["sessions.create", "session.commit", "store.close"]
+    blamed = [record for record in caplog.records if record.name == "holdfast.observers"]
+    assert {record.error_class for record in blamed} == {"ValueError", "LookupError"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "wrong", [1, "logging", [holdfast.Limits()], object()], ids=["number", "text", "record", "object"]
+)
+def test_what_is_no_observer_is_refused_before_anything_is_opened(wrong: Any, tmp_path: Path) -> None:
+    path = tmp_path / "never.db"
+    with pytest.raises(holdfast.InvalidRequest) as caught:
+        holdfast.open_blocking(path, observe=wrong)
+    assert caught.value.field == "observe"
+    assert not path.exists()
+
+
+def test_a_callers_transaction_is_observed_too(tmp_path: Path) -> None:
+    import apsw
+
+    told = Told()
+    path = str(tmp_path / "orders.db")
+    with holdfast.open_blocking(path, observe=told) as store:
+        connection = apsw.Connection(path)
+        connection.execute("BEGIN IMMEDIATE")
+        store.within(connection).queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        connection.execute("COMMIT")
+        connection.close()
+    (one,) = told.named("queue.enqueue")
+    assert (one.outcome, one.session_id) == ("ok", "chat")
+    assert one.rows_written >= 1
+
+
+# Off the hot path.
+
+
+def test_an_unobserved_store_runs_no_line_of_the_observers(url: str, life: ModuleType) -> None:
+    """Counted, not timed: whatever the profiler sees of an operation is what the operation itself does."""
+    with holdfast.open_blocking(url) as store:
+        assert type(store.queue.facet) is holdfast.store.Queue
+        assert type(store.sessions.handle("chat").facet) is holdfast.Session
+        seen: set[str] = set()
+        where = (f"{Path('store', name)}" for name in ("observing.py", "counting.py"))
+        watched = (*where, str(Path("holdfast", "observers")), str(Path("logging", "__init__.py")), "opentelemetry")
+
+        def profile(frame: Any, event: str, _: object) -> None:
+            if event == "call" and any(one in frame.f_code.co_filename for one in watched):
+                seen.add(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+
+        whole = life.Life(store)
+        whole.maintenance = lambda: None  # housekeeping notes its steps
+        whole.attachments_and_artifacts = lambda: None
+        sys.setprofile(profile)
+        try:
+            whole.run()
+        finally:
+            sys.setprofile(None)
+    assert {one for one in seen if "pytest" not in one} == set()
+
+
+def calls_of(store: holdfast.BlockingStore) -> int:
+    """How many Python functions a commit enters, in the thread that makes it."""
+    session = store.sessions.create("chat")
+    session.commit(holdfast.Commit(turn_id="warm"))
+    count = 0
+
+    def profile(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        session.commit(holdfast.Commit(turn_id="counted"))
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_logger_that_is_off_adds_a_handful_of_calls_to_a_commit() -> None:
+    logger = logging.getLogger("holdfast.operations")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with holdfast.open_blocking("memory:", clock=ManualClock()) as bare:
+            unobserved = calls_of(bare)
+        with holdfast.open_blocking("memory:", clock=ManualClock(), observe=holdfast.Logging()) as observed:
+            silenced = calls_of(observed)
+    finally:
+        logger.setLevel(before)
+    # The told method, the asking of the observers, isEnabledFor, and the counting backend that does not count.
+    assert silenced - unobserved <= 5
+
+
+@pytest.mark.parametrize("observe", ["None", "holdfast.Logging()"])
+def test_what_is_not_asked_for_is_not_loaded(observe: str) -> None:
+    program = f"""
+import sys, holdfast
+assert holdfast.OpenTelemetry and holdfast.Logging
+with holdfast.open_blocking("sqlite::memory:", observe={observe}) as store:
+    store.sessions.create("chat").commit(holdfast.Commit())
+    store.queue.list("chat")
+print(*sys.modules, sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert not [name for name in loaded if name.startswith("opentelemetry")]
