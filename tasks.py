@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run_example() -> None:
-    run([PYTHON, "examples/first_turn.py"])
+    run([SCRIPTS / "holdfast", "demo"])
 
 
 def run_everything() -> None:
