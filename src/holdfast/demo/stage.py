@@ -112,12 +112,14 @@ class Actor:
             start_new_session=True,
         )
         self.nod(json.dumps({**setting, "owner": name}))
-        threading.Thread(target=self._listen, args=(heard,), daemon=True).start()
+        self._ear = threading.Thread(target=self._listen, args=(heard,), daemon=True)
+        self._ear.start()
 
     def _listen(self, heard: queue.SimpleQueue[tuple[Actor, str]]) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            heard.put((self, line))
+        with self._process.stdout as lines:
+            for line in lines:
+                heard.put((self, line))
         heard.put((self, ""))
 
     def nod(self, line: str = "") -> None:
@@ -133,7 +135,6 @@ class Actor:
         """With a signal that it can neither catch nor tidy up after."""
         self.killed = True
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
         self._close()
 
     def dismiss(self) -> None:
@@ -141,10 +142,11 @@ class Actor:
         if not self.killed:
             self.killed = True
             self._process.terminate()
-            self._process.wait()
             self._close()
 
     def _close(self) -> None:
+        self._process.wait()
+        self._ear.join()
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
