@@ -178,6 +178,8 @@ def environment() -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PYTHONPATH"}}
     return inherited | {
         "PATH": f"{SCRIPTS}{os.pathsep}{os.environ.get('PATH', '')}",
+        # The theme advertises its successor on every build.
+        "NO_MKDOCS_2_WARNING": "1",
         "UV_PROJECT_ENVIRONMENT": str(VENV),
         "VIRTUAL_ENV": str(VENV),
     }

@@ -77,11 +77,11 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
             f"  {name:36}{counted:>5}  ",
             ("ok" if right else f"WRONG, {expected} expected", "green" if right else "red"),
         )
-    extra = report.model_calls - report.expected["turns committed"]
+    answers = report.expected["turns committed"]
     line("")
     line(
-        f"{len(report.killings)} workers killed, {report.replays} stored turns retried, model asked {extra} times more "
-        f"than answers were needed, {report.seconds:.1f} s"
+        f"{len(report.killings)} workers killed, {report.replays} stored turns retried, "
+        f"model asked {report.model_calls} times for {answers} answers, {report.seconds:.1f} s"
     )
     if report.ok:
         line(("nothing was lost, and nothing was done twice", "green"))

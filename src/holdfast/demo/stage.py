@@ -195,6 +195,8 @@ class Stage:
                 self._listen()
                 if self._acts[0]():
                     del self._acts[0]
+            while self._listen():
+                pass  # what was said while the curtain fell
         finally:
             for actor in self._actors:
                 actor.dismiss()
@@ -252,15 +254,16 @@ class Stage:
     def _hire(self) -> None:
         self._actors.append(Actor(f"worker-{len(self._actors) + 1}", self._setting, self._heard))
 
-    def _listen(self) -> None:
+    def _listen(self) -> bool:
+        """Hear one report and react to it; False if there was none."""
         if time.monotonic() - self._began_s > PATIENCE_S:
             raise Stalled(f"the demo has not ended after {PATIENCE_S:.0f} s: run it again, and report that")
         try:
             actor, line = self._heard.get(timeout=LOOK_S)
         except queue.Empty:
-            return
+            return False
         if actor.killed:
-            return
+            return True
         if not line:
             raise Stalled(f"{actor.name} ended by itself, which no worker does: see what it wrote, and report that")
         said = json.loads(line)
@@ -280,6 +283,7 @@ class Stage:
             self._doom.remove(doomed)
             self._kill(actor, doomed, self._shown(said["name"]))
             self._hire()
+        return True
 
     def _kill(self, actor: Actor, doomed: Place, name: str) -> None:
         if doomed.race:
@@ -296,7 +300,8 @@ class Stage:
         name = self._shown(said["name"])
         match said["place"]:
             case "claimed":
-                self._tell(actor.name, f"answers {name} under the session's lease, fence {said['fence']}")
+                verb = self._verb(name, "answers")
+                self._tell(actor.name, f"{verb} {name} under the session's lease, fence {said['fence']}")
             case "thought":
                 calls = "".join(f" -> {tool}" for tool in said["calls"])
                 self._tell(actor.name, f"  {said['text']}{calls}", "dim")
@@ -309,7 +314,8 @@ class Stage:
             case "reserved":
                 self._tell(actor.name, "starts the process that the night has triggered")
             case "running":
-                self._tell(actor.name, f"runs the {name} under its lease, fence {said['fence']}")
+                verb = self._verb(name, "runs")
+                self._tell(actor.name, f"{verb} the {name} under its lease, fence {said['fence']}")
             case "progressed":
                 again = ", noted before the kill" if said["replayed"] else ""
                 self._tell(actor.name, f"  {name}: part {said['part']}{again}", "yellow" if again else "dim")
@@ -317,6 +323,12 @@ class Stage:
                 self._tell(actor.name, f"  {name}: done", "dim")
             case _:  # what was done is seen from the commit that follows, or from the kill
                 return
+
+    def _verb(self, name: str, verb: str) -> str:
+        """What a worker does with something: for the first time, or after one that was killed."""
+        if any(one.name.removesuffix("/0").removesuffix("/1") == name for one in self._killings):
+            return "takes over"
+        return verb
 
     def _shown(self, name: str) -> str:
         """A name without what only machines read."""
