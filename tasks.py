@@ -33,7 +33,7 @@ Command = Sequence[str | Path]
 def main(argv: Sequence[str]) -> int:
     """Prepare the environment and run one task; the exit code is that of the first command to fail."""
     tasks: dict[str, Callable[[list[str]], None]] = {
-        "example": lambda _: run_example(),
+        "example": run_example,
         "test": lambda _: run_everything(),
         "lint": lambda _: run_lint(),
         "types": lambda _: run_types(),
@@ -42,11 +42,13 @@ def main(argv: Sequence[str]) -> int:
     }
     parser = argparse.ArgumentParser(prog="tasks.py", description=__doc__)
     parser.add_argument(
-        "task", choices=tasks, help="example | test (everything) | lint | types | docs | unit [pytest args]"
+        "task",
+        choices=tasks,
+        help="example [demo args] | test (everything) | lint | types | docs | unit [pytest args]",
     )
     options, rest = parser.parse_known_args(argv)
-    if rest and options.task != "unit":
-        parser.error(f"only 'unit' takes further arguments, got: {shlex.join(rest)}")
+    if rest and options.task not in {"example", "unit"}:
+        parser.error(f"only 'example' and 'unit' take further arguments, got: {shlex.join(rest)}")
     try:
         sync(tools=options.task != "example")
         tasks[options.task](rest)
@@ -60,8 +62,9 @@ def main(argv: Sequence[str]) -> int:
 # ---------------------------------------------------------------------------- tasks
 
 
-def run_example() -> None:
-    run([SCRIPTS / "holdfast", "demo"])
+def run_example(arguments: list[str]) -> None:
+    """The demo, with arguments as you would give them to it."""
+    run([SCRIPTS / "holdfast", "demo", *arguments])
 
 
 def run_everything() -> None:
