@@ -1,7 +1,8 @@
 """The one command a fresh checkout needs: `python3 tasks.py test` or `python3 tasks.py example`.
 
 Uses nothing but the standard library and pip. It builds `.venv` from `uv.lock` the first time, and again whenever
-the lock or `pyproject.toml` has changed, then runs the task inside it.
+the lock or `pyproject.toml` has changed, then runs the task inside it. The example needs only what Holdfast itself
+needs; any other task installs the tools as well.
 """
 
 import argparse
@@ -32,19 +33,24 @@ Command = Sequence[str | Path]
 def main(argv: Sequence[str]) -> int:
     """Prepare the environment and run one task; the exit code is that of the first command to fail."""
     tasks: dict[str, Callable[[list[str]], None]] = {
-        "example": lambda _: run_example(),
+        "example": run_example,
         "test": lambda _: run_everything(),
         "lint": lambda _: run_lint(),
         "types": lambda _: run_types(),
+        "docs": lambda _: run_docs(),
         "unit": run_unit,
     }
     parser = argparse.ArgumentParser(prog="tasks.py", description=__doc__)
-    parser.add_argument("task", choices=tasks, help="example | test (everything) | lint | types | unit [pytest args]")
+    parser.add_argument(
+        "task",
+        choices=tasks,
+        help="example [demo args] | test (everything) | lint | types | docs | unit [pytest args]",
+    )
     options, rest = parser.parse_known_args(argv)
-    if rest and options.task != "unit":
-        parser.error(f"only 'unit' takes further arguments, got: {shlex.join(rest)}")
+    if rest and options.task not in {"example", "unit"}:
+        parser.error(f"only 'example' and 'unit' take further arguments, got: {shlex.join(rest)}")
     try:
-        sync()
+        sync(tools=options.task != "example")
         tasks[options.task](rest)
     except subprocess.CalledProcessError as failure:
         print(f"\nFAILED (exit code {failure.returncode}): {describe(failure.cmd)}", file=sys.stderr)
@@ -56,13 +62,15 @@ def main(argv: Sequence[str]) -> int:
 # ---------------------------------------------------------------------------- tasks
 
 
-def run_example() -> None:
-    run([PYTHON, "examples/first_turn.py"])
+def run_example(arguments: list[str]) -> None:
+    """The demo, with arguments as you would give them to it."""
+    run([SCRIPTS / "holdfast", "demo", *arguments])
 
 
 def run_everything() -> None:
     run_lint()
     run_types()
+    run_docs()
     run_covered_tests()
 
 
@@ -77,6 +85,11 @@ def run_types() -> None:
     paths = [path for path in TYPED_PATHS if (ROOT / path).exists()]
     step("basedpyright", [SCRIPTS / "basedpyright", "--pythonpath", PYTHON, *paths])
     step("mypy", [SCRIPTS / "mypy", *paths])
+
+
+def run_docs() -> None:
+    """The pages as a site in build/site; a link that leads nowhere and a page that nothing leads to are errors."""
+    step("docs", [SCRIPTS / "mkdocs", "build", "--strict"])
 
 
 def run_covered_tests() -> None:
@@ -97,18 +110,20 @@ def run_unit(arguments: list[str]) -> None:
 # ---------------------------------------------------------------------------- environment
 
 
-def sync() -> None:
-    """Make `.venv` equal to `uv.lock`; do nothing when it already is."""
-    wanted = fingerprint()
-    if PYTHON.exists() and STAMP.exists() and STAMP.read_text(encoding="utf-8") == wanted:
+def sync(*, tools: bool) -> None:
+    """Make `.venv` equal to `uv.lock`, with or without tools; do nothing when it already has what is needed."""
+    whole, bare = f"{fingerprint()} with tools", f"{fingerprint()} without tools"
+    found = STAMP.read_text(encoding="utf-8") if PYTHON.exists() and STAMP.exists() else ""
+    if found in ([whole] if tools else [whole, bare]):
         return
     started_s = time.monotonic()
     print("==> preparing .venv", flush=True)
     if not PYTHON.exists():
         create_venv()
     install_uv()
-    run([uv(), "sync", "--frozen", "--all-extras", "--all-groups", "--quiet", "--no-python-downloads"])
-    STAMP.write_text(wanted, encoding="utf-8")
+    parts = ["--all-extras", "--all-groups"] if tools else ["--extra", "postgres", "--no-default-groups"]
+    run([uv(), "sync", "--frozen", *parts, "--quiet", "--no-python-downloads"])
+    STAMP.write_text(whole if tools else bare, encoding="utf-8")
     print(f"    ready in {time.monotonic() - started_s:.1f} s", flush=True)
 
 
@@ -166,6 +181,8 @@ def environment() -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PYTHONPATH"}}
     return inherited | {
         "PATH": f"{SCRIPTS}{os.pathsep}{os.environ.get('PATH', '')}",
+        # The theme advertises its successor on every build.
+        "NO_MKDOCS_2_WARNING": "1",
         "UV_PROJECT_ENVIRONMENT": str(VENV),
         "VIRTUAL_ENV": str(VENV),
     }

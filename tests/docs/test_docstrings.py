@@ -116,7 +116,8 @@ def run_page(text: str, name: str, mark: str | None = None) -> int:
     blocks = blocks_of(text, mark)
     for block in blocks:
         source = "\n" * (block.line - 1) + block.code
-        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        # A reader's program has none of this file's imports from the future.
+        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         if code.co_flags & inspect.CO_COROUTINE:
             asyncio.run(eval(code, namespace))
         else:

@@ -10,6 +10,7 @@ from holdfast.cli import (
     attachments,
     completion,
     copying,
+    demo,
     housekeeping,
     processes,
     queue,
@@ -21,6 +22,7 @@ from holdfast.cli import (
 from holdfast.cli.commands import Argument, Command, argument
 
 COMMANDS: tuple[Command, ...] = (
+    *demo.COMMANDS,
     *stores.COMMANDS,
     *sessions.COMMANDS,
     *queue.COMMANDS,

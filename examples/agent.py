@@ -1,0 +1,1 @@
+../src/holdfast/demo/agent.py

@@ -1,0 +1,139 @@
+"""The demo shows its timeline as it happens, and ends with a count that is right or an exit code that is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import holdfast
+from holdfast.cli.commands import Command, argument, whole
+from holdfast.cli.running import POSTGRES, Call, Misused, Refused
+
+if TYPE_CHECKING:
+    from holdfast.demo.stage import Moment, Report
+
+SCHEMA = "holdfast_demo"
+CONNECTIONS = 4
+WHO = {"user": "bold", "clock": "bold", "worker-1": "cyan", "worker-2": "green", "worker-3": "yellow"}
+
+
+def demo(call: Call) -> int:
+    """One performance, from an empty session to the count."""
+    from holdfast.demo.stage import Stage, Stalled
+
+    # Not HOLDFAST_URL: what plays here must not play in a store that somebody meant for something else.
+    url = call.options.url or _fresh_file()
+    if url == "memory:":
+        raise Misused("the demo needs a store that two processes can open: leave --url out, or name a file")
+    settings = _settings(call, url)
+    options = holdfast.PostgresOptions(**settings) if settings else None
+
+    def show(moment: Moment) -> None:
+        if not call.options.json:
+            _line(call, moment)
+
+    with holdfast.open_blocking(url, options=options) as store:
+        stage = Stage(store, {"url": url, "postgres": settings}, seed=call.options.seed, show=show)
+        try:
+            report = stage.perform()
+        except Stalled as stalled:
+            raise Refused(str(stalled)) from None
+    if call.options.json:
+        call.terminal.json(_document(url, report))
+    else:
+        _sum_up(call, url, report)
+    return 0 if report.ok else 1
+
+
+def _fresh_file() -> str:
+    from pathlib import Path
+    from tempfile import mkdtemp
+
+    return str(Path(mkdtemp(prefix="holdfast-demo-")) / "agent.db")
+
+
+def _settings(call: Call, url: str) -> dict[str, Any] | None:
+    """How every process opens the store; None for the defaults of SQLite."""
+    if not url.startswith(POSTGRES):
+        call.settings(url, migrate=True)
+        return None
+    schema, pooler = call.options.schema or SCHEMA, call.options.pooler or "none"
+    return {"schema": schema, "pooler": pooler, "max_connections": CONNECTIONS}
+
+
+def _line(call: Call, moment: Moment) -> None:
+    tone = (moment.what, moment.tone) if moment.tone else moment.what
+    call.terminal.line((f"{moment.at_s:6.2f} s  ", "dim"), (f"{moment.who:9} ", WHO.get(moment.who, "dim")), tone)
+    call.terminal.flush()
+
+
+def _sum_up(call: Call, url: str, report: Report) -> None:
+    line = call.terminal.line
+    line("")
+    line(("counted in the store", "bold"))
+    for name, expected in report.expected.items():
+        counted = report.counted[name]
+        right = counted == expected
+        line(
+            f"  {name:36}{counted:>5}  ",
+            ("ok" if right else f"WRONG, {expected} expected", "green" if right else "red"),
+        )
+    answers = report.expected["turns committed"]
+    line("")
+    line(
+        f"{len(report.killings)} workers killed, {report.replays} stored turns retried, "
+        f"model asked {report.model_calls} times for {answers} answers, {report.seconds:.1f} s"
+    )
+    if report.ok:
+        line(("nothing was lost, and nothing was done twice", "green"))
+    else:
+        line(("the count is wrong", "red"))
+    # A URL may hold a password, which does not belong on a screen.
+    where = f"--url {url}" if not url.startswith(POSTGRES) else f"--url … --schema {call.options.schema or SCHEMA}"
+    line("")
+    line(("look into it:", "dim"))
+    for command in (f"sessions graph {report.session_id}", "processes list --status any", "status"):
+        line((f"  {_program()} {command} {where}", "dim"))
+
+
+def _program() -> str:
+    """How this program was started: from a clone it is on nobody's path."""
+    import sys
+    from pathlib import Path
+
+    started = Path(sys.argv[0]).absolute()
+    if started.name != "holdfast":
+        return "python -m holdfast"
+    return str(started.relative_to(Path.cwd())) if started.is_relative_to(Path.cwd()) else "holdfast"
+
+
+def _document(url: str, report: Report) -> dict[str, object]:
+    return {
+        "ok": report.ok,
+        "session_id": report.session_id,
+        "file": None if url.startswith(POSTGRES) else url,
+        "seconds": report.seconds,
+        "killings": [one._asdict() for one in report.killings],
+        "replays": report.replays,
+        "model_calls": report.model_calls,
+        "expected": report.expected,
+        "counted": report.counted,
+        "timeline": [{"at_s": one.at_s, "who": one.who, "what": one.what} for one in report.timeline],
+    }
+
+
+COMMANDS = (
+    Command(
+        "demo",
+        "run an agent whose workers are killed, and count that nothing is lost or done twice",
+        demo,
+        (argument("--seed", metavar="N", type=whole, help="choose by chance where workers are killed"),),
+        ("holdfast demo", "holdfast demo --seed 7", "holdfast demo --url postgresql://app@db/agents"),
+        "An object: `ok`, `session_id`, `file` (null on PostgreSQL), `seconds`, `killings` (each with `worker`, "
+        "`place`, `name`, `race`, `at_s`), `replays`, `model_calls`, `expected` and `counted` (numbers by name), "
+        "`timeline` (each with `at_s`, `who`, `what`).",
+        "Without --url it makes a file in a folder for temporary files, and leaves it there to be looked into.\n"
+        "HOLDFAST_URL is not read. On PostgreSQL everything goes into the schema holdfast_demo, or that of --schema.\n"
+        "No key, server or network is needed: the model reads from a script. Exit code 1 if the count is wrong.",
+        opens_a_store=False,
+    ),
+)

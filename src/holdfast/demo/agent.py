@@ -1,0 +1,259 @@
+"""A small agent that may be killed at any moment: another worker goes on where it stood, and nothing happens twice.
+
+This is the example to copy. A worker runs two loops, each in a thread: `converse` answers what people and processes
+say, `run_processes` does the work in the background. Every step has a name that is made from what is answered, and what
+a step does to the store carries that name. So a step that is tried again, by whomever, is the same step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import holdfast
+
+LEASE_MS = 500
+"""How long a worker that died keeps its work from the others. In earnest: half a minute, renewed every ten seconds."""
+LOOK_S = 0.05
+PARTS = 3
+
+Message: TypeAlias = dict[str, Any]
+"""Something said: `role` (user, process, assistant or tool), `text`, and what belongs to the role."""
+
+
+def silent(place: str, name: str, **facts: Any) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker on one session. `report` is told of each place at which it would be interesting to die."""
+
+    store: holdfast.BlockingStore
+    session_id: str
+    owner_id: str
+    model: Callable[[list[Message]], Message]
+    report: Callable[..., None] = silent
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def scope(self) -> holdfast.Scope:
+        """The session as one who starts processes and is woken by them."""
+        return holdfast.Scope(self.session_id)
+
+
+# The conversation.
+
+
+def say(store: holdfast.BlockingStore, session_id: str, key: str, text: str) -> holdfast.WorkBatch:
+    """Put a person's message into the session's queue. Said again under the same key, it is the same message."""
+    payload = {"type": "turn_input", "text": text}
+    return store.queue.enqueue(holdfast.WorkDraft(session_id=session_id, source_key=key, payloads=[payload]))
+
+
+def heard(batch: holdfast.WorkBatch) -> tuple[str, Message]:
+    """What a batch of work says, and the name of the turn that answers it."""
+    payload = batch.items[0].payload
+    if payload["type"] == "process_wake":
+        wake = payload["wake"]
+        name = f"{wake['process_id']}#{wake['sequence']}"
+        return name, {"role": "process", "text": wake["input"], "process": wake["process_id"]}
+    return batch.source_key or batch.batch_id, {"role": "user", "text": payload["text"]}
+
+
+def converse(worker: Worker) -> None:
+    """Answer whatever comes, one turn at a time, as long as nobody else does."""
+    store, lane = worker.store, holdfast.OnSession(worker.session_id)
+    while not worker.stopping.is_set():
+        try:
+            store.queue.wait(worker.session_id, owner_id=worker.owner_id, timeout_ms=1_000)
+            lease = store.leases.claim(lane, owner_id=worker.owner_id, ttl_ms=LEASE_MS)
+        except (holdfast.WaitTimeout, holdfast.LeaseHeld):
+            continue  # nothing was said, or another worker answers it
+        try:
+            claim = store.queue.claim(
+                worker.session_id, owner_id=worker.owner_id, ttl_ms=LEASE_MS, max_batches=1, lease=lease
+            )
+            if claim is not None:
+                take_turn(worker, lease, claim)
+        except (holdfast.LeaseLost, holdfast.ClaimLost, holdfast.HeadConflict):
+            pass  # we were too slow: another worker has taken over, and nothing of ours was stored
+        finally:
+            store.leases.release(lease)
+
+
+def take_turn(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim) -> None:
+    """Ask the model, run the tools that it calls, commit; again until it calls none. Then the claim is settled, too."""
+    store, session = worker.store, worker.store.sessions.handle(worker.session_id)
+    name, message = heard(claim.batches[0])
+    worker.report("claimed", name, fence=lease.fence, batch_id=claim.batches[0].batch_id)
+    view = session.load(holdfast.ActivePath(last=100))
+    revision, path = (0, ()) if view is None else (view.revision, view.graph.nodes)
+    # What an earlier try of this turn has stored is left out: it is said again below, step by step.
+    earlier = [node for node in path if not node.id.startswith(f"{name}/")]
+    leaf = earlier[-1].id if earlier else None
+    conversation: list[Message] = [*(node.payload for node in earlier), message]
+
+    for step in itertools.count():
+        turn_id = f"{name}/{step}"
+        lease, claim = store.leases.renew(lease, ttl_ms=LEASE_MS), store.queue.renew(claim, ttl_ms=LEASE_MS)
+        answer = once(session, f"{turn_id}:answer", worker.model, conversation)
+        worker.report("thought", turn_id, text=answer["text"], calls=[call["tool"] for call in answer["calls"]])
+        results = [
+            once(session, f"{turn_id}:call-{number}", run_tool, worker, f"{turn_id}.{number}", call)
+            for number, call in enumerate(answer["calls"])
+        ]
+        worker.report("acted", turn_id, calls=[call["tool"] for call in answer["calls"]])
+
+        nodes = [holdfast.Node(f"{turn_id}:heard", leaf, message["role"], message)] if step == 0 else []
+        nodes.append(holdfast.Node(f"{turn_id}:answer", nodes[-1].id if nodes else leaf, "assistant", answer))
+        for number, result in enumerate(results):
+            nodes.append(holdfast.Node(f"{turn_id}:call-{number}", nodes[-1].id, "tool", result))
+        receipt = session.commit(
+            holdfast.Commit(
+                turn_id=turn_id,
+                expected_revision=revision,
+                graph=holdfast.Append(nodes, leaf=nodes[-1].id),
+                checkpoint=holdfast.Checkpoint(turn_state={"turn": name, "step": step}),
+                usage=[holdfast.Usage("turn", answer["model"], answer["input_tokens"], answer["output_tokens"])],
+                attachments=[result["attachment"] for result in results if "attachment" in result],
+                completes=[] if results else [claim],
+                lease=lease,
+            )
+        )
+        worker.report("committed", turn_id, revision=receipt.revision, replayed=receipt.replayed)
+        if not results:
+            return
+        conversation += [answer, *results]
+        revision, leaf = receipt.revision, nodes[-1].id
+
+
+def once(session: holdfast.BlockingSession, node_id: str, make: Callable[..., Message], *args: Any) -> Message:
+    """What an earlier try has stored, or what is made now. A model that is asked again would not say the same again."""
+    stored = session.load_node(node_id)
+    return make(*args) if stored is None else stored.payload
+
+
+# Tools. Whatever one does to the store is named by the call, and so happens once, however often the call is made.
+
+BUILD_EVENTS = (
+    holdfast.EventType("progress"),
+    holdfast.EventType("question", wake=holdfast.WakeRule(holdfast.Pointer("/text"))),
+    holdfast.EventType("signal.approve"),
+    # The end of a process, declared anew: it wakes the session in the transaction that records it.
+    holdfast.EventType(
+        "process.completed",
+        terminal=holdfast.TerminalRule("completed", holdfast.Pointer("/await_output")),
+        wake=holdfast.WakeRule(holdfast.Pointer("/await_output/value/summary")),
+    ),
+)
+
+
+def start_build(worker: Worker, call_id: str, args: Message) -> Message:
+    """Start a process in the background, which asks before it publishes."""
+    process_id = f"{worker.session_id}:{call_id}"
+    worker.store.processes.register(
+        holdfast.ProcessRegistration(
+            process_id,
+            holdfast.External({"label": args["label"], "asks": True}),
+            event_types=BUILD_EVENTS,
+            provenance=holdfast.Provenance(holdfast.BySession(worker.scope)),
+            wake_target=worker.scope,
+        )
+    )
+    worker.store.grants.grant(worker.scope, process_id)
+    return {"process": process_id}
+
+
+def approve(worker: Worker, call_id: str, args: Message) -> Message:
+    """Answer a process that waits, with a signal."""
+    worker.store.events.signal(args["process"], "approve", {"by": worker.session_id}, replay_key=call_id)
+    return {"approved": args["process"]}
+
+
+def attach_notes(worker: Worker, call_id: str, args: Message) -> Message:  # noqa: ARG001 - the bytes name themselves
+    """Put what a process made beside the conversation. The commit that names the attachment makes it permanent."""
+    outcome = worker.store.processes.wait(args["process"], timeout_ms=10_000)
+    assert isinstance(outcome, holdfast.Completed)
+    session = worker.store.sessions.handle(worker.session_id)
+    ref = session.attachments.put(outcome.value["notes"].encode(), media_type="text/markdown", label="notes.md")
+    return {"attachment": ref.id, "bytes": ref.byte_count}
+
+
+def build_each_night(worker: Worker, call_id: str, args: Message) -> Message:
+    """Start such a process whenever a source fires."""
+    worker.store.triggers.subscribe(
+        holdfast.SubscriptionDraft(
+            source_type="cron",
+            source_key=f"{worker.session_id}:night",
+            key=f"{worker.session_id}:{call_id}",
+            target=holdfast.External({"label": args["label"], "asks": False}),
+            event_types=BUILD_EVENTS,
+            registrant=holdfast.BySession(worker.scope),
+            wake_target=worker.scope,
+        )
+    )
+    return {"source": f"{worker.session_id}:night"}
+
+
+TOOLS = {tool.__name__: tool for tool in (start_build, approve, attach_notes, build_each_night)}
+
+
+def run_tool(worker: Worker, call_id: str, call: Message) -> Message:
+    """What a tool answers, as something said."""
+    result = TOOLS[call["tool"]](worker, call_id, call["args"])
+    return {"role": "tool", "text": call["tool"], **result}
+
+
+# Processes.
+
+
+def run_processes(worker: Worker) -> None:
+    """Start what triggers have asked for, and run what nobody runs."""
+    store = worker.store
+    while not worker.stopping.wait(LOOK_S):
+        for delivery in store.triggers.undelivered():
+            if delivery.subscription.draft.wake_target == worker.scope:
+                worker.report("reserved", delivery.process_id)
+                store.processes.register(holdfast.registration_for(delivery))
+        for process in store.processes.list(started_by=worker.session_id):
+            try:
+                run_process(worker, process)
+            except (holdfast.LeaseHeld, holdfast.LeaseLost, holdfast.AlreadyTerminal):
+                continue  # another worker runs it, or has ended it
+
+
+def run_process(worker: Worker, process: holdfast.Process) -> None:
+    """Run a build under its lease. The log says what was done before: an event under a replay key stands in it once."""
+    store = worker.store
+    assert isinstance(process.input, holdfast.External)
+    settings = process.input.metadata
+    lease = store.leases.claim(holdfast.OnProcess(process.id), owner_id=worker.owner_id, ttl_ms=LEASE_MS)
+    worker.report("running", process.id, label=settings["label"], fence=lease.fence)
+    for part in range(1, PARTS + 1):
+        noted = store.events.append(process.id, "progress", {"part": part}, replay_key=f"part-{part}")
+        worker.report("progressed", process.id, part=part, replayed=noted.replayed)
+        lease = store.leases.renew(lease, ttl_ms=LEASE_MS)
+    if settings["asks"]:
+        store.events.append(process.id, "question", {"text": "May I publish the notes?"}, replay_key="question")
+        lease = wait_for_approval(worker, process, lease)
+    worker.report("built", process.id)
+    result = {"summary": f"The {settings['label']} is done: 12 files", "notes": f"# Notes of the {settings['label']}\n"}
+    store.processes.complete(process.id, holdfast.Completed(result), lease=lease)
+
+
+def wait_for_approval(worker: Worker, process: holdfast.Process, lease: holdfast.Lease) -> holdfast.Lease:
+    """Wait for the signal, and keep the lease alive meanwhile."""
+    store = worker.store
+    store.processes.set_wait(process.id, holdfast.SignalWait("approve", ordinal=1))
+    while True:
+        try:
+            store.events.wait_for(process.id, "signal.approve", timeout_ms=LEASE_MS // 3)
+            break
+        except holdfast.WaitTimeout:
+            lease = store.leases.renew(lease, ttl_ms=LEASE_MS)
+    store.processes.clear_wait(process.id)
+    return store.leases.renew(lease, ttl_ms=LEASE_MS)

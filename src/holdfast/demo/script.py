@@ -1,0 +1,70 @@
+"""What the demo's people say, what its model answers and what must be stored at the end is written down here, once."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+MODEL = "scripted-1"
+MESSAGES = {
+    "message-1": "Please build the release notes, and tell me when they are ready.",
+    "message-2": "Please do that every night.",
+}
+MANNERS = ("Gladly.", "Sure.", "Of course.")
+"""A model does not say the same thing twice in the same words; which of these it uses is chance, and stored once."""
+
+# What was heard last -> what the model says, the tools that it calls, and the tokens that it took.
+LINES: dict[str, tuple[str, tuple[str, ...], int, int]] = {
+    "user: Please build": ("I start a build.", ("start_build",), 12, 6),
+    "tool: start_build": ("The build is running. I will tell you.", (), 25, 14),
+    "process: May I publish": ("I approve.", ("approve",), 40, 5),
+    "tool: approve": ("It may go on.", (), 52, 9),
+    "process: The build is done": ("I put the notes here.", ("attach_notes",), 60, 7),
+    "tool: attach_notes": ("The release notes are ready.", (), 75, 12),
+    "user: Please do that every night": ("I subscribe to the night.", ("build_each_night",), 80, 6),
+    "tool: build_each_night": ("From now on, every night.", (), 95, 10),
+    "process: The nightly build is done": ("Tonight's notes are ready, too.", (), 110, 11),
+}
+
+TRANSCRIPT = (
+    *("user", "assistant", "tool", "assistant"),  # message 1: start_build
+    *("process", "assistant", "tool", "assistant"),  # its question: approve
+    *("process", "assistant", "tool", "assistant"),  # its end: attach_notes
+    *("user", "assistant", "tool", "assistant"),  # message 2: build_each_night
+    *("process", "assistant"),  # the night's end
+)
+"""Who speaks, in order. All of it is one path: a turn that was stored twice, or lost, would show in it."""
+
+ONCE = {
+    "conversation in order": 1,
+    "turns committed": 9,
+    "nodes": 18,
+    "batches of work settled": 5,
+    "tokens": 629,
+    "processes completed": 2,
+    "events": 10,
+    "signals": 1,
+    "attachments": 1,
+    "occurrences that started a process": 1,
+    "left to do": 0,
+    "damage found": 0,
+}
+"""What must be counted if all of the above has happened exactly once."""
+
+
+def model(conversation: list[dict[str, Any]]) -> dict[str, Any]:
+    """The next line of the script, as a model would say it: to the last thing heard, with calls and tokens."""
+    last = conversation[-1]
+    said = f"{last['role']}: {last['text']}"
+    text, tools, input_tokens, output_tokens = next(line for cue, line in LINES.items() if said.startswith(cue))
+    manner = random.choice(MANNERS)  # noqa: S311 - manners are no secret
+    label = "nightly build" if "build_each_night" in tools else "build"
+    args = {"label": label, "process": last.get("process")}
+    return {
+        "role": "assistant",
+        "text": f"{manner} {text}",
+        "calls": [{"tool": tool, "args": args} for tool in tools],
+        "model": MODEL,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+    }

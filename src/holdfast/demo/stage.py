@@ -1,0 +1,374 @@
+"""The stage starts workers, kills them as the seed says, and believes only what it counts in the store afterwards."""
+
+from __future__ import annotations
+
+import json
+import queue
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import holdfast
+from holdfast.demo.agent import say
+from holdfast.demo.script import MESSAGES, ONCE, TRANSCRIPT
+
+PATIENCE_S = 60.0
+LOOK_S = 0.02
+RACE_S = 0.004
+WORKERS = 2
+
+
+class Place(NamedTuple):
+    """Where a worker dies: the how-manieth report of a place; in a race it goes on while the signal is on its way."""
+
+    place: str
+    number: int
+    race: bool = False
+
+
+FIRST = (Place("committed", 1), Place("progressed", 5))
+"""Without a seed: a turn that was stored and not acknowledged, and a background process in the middle."""
+
+PLACES = (
+    *(Place(place, number) for place in ("claimed", "acted", "thought", "committed") for number in (1, 2, 3, 4)),
+    *(Place("acted", number, race=True) for number in (1, 2, 3, 4, 5, 6)),
+    *(Place("progressed", number) for number in (1, 2, 3, 4, 5)),
+    *(Place(place, 1) for place in ("running", "built", "reserved")),
+)
+
+MEANING = {
+    "claimed": "it had just taken the work",
+    "thought": "the model had answered, and nothing was stored",
+    "acted": "model and tools had done their work, and nothing was committed",
+    "committed": "the turn was stored, and its receipt never seen",
+    "running": "it had just taken the process",
+    "progressed": "in the middle of a background process",
+    "built": "the process was done, and nobody told",
+    "reserved": "the trigger had fired, and its process was not started",
+}
+RACE = "while it sent the commit; who knows whether that arrived"
+
+
+class Moment(NamedTuple):
+    """One line of the timeline."""
+
+    at_s: float
+    who: str
+    what: str
+    tone: str = ""
+
+
+class Killing(NamedTuple):
+    """A worker that was killed, and where."""
+
+    worker: str
+    place: str
+    name: str
+    race: bool
+    at_s: float
+
+
+class Report(NamedTuple):
+    """What the demo did, and what was counted afterwards."""
+
+    session_id: str
+    seconds: float
+    killings: list[Killing]
+    replays: int
+    model_calls: int
+    expected: dict[str, int]
+    counted: dict[str, int]
+    timeline: list[Moment]
+
+    @property
+    def ok(self) -> bool:
+        """Was everything there, once?"""
+        return self.counted == self.expected
+
+
+class Stalled(Exception):
+    """The demo did not come to its end."""
+
+
+class Actor:
+    """A worker process, and its reports as they come."""
+
+    def __init__(self, name: str, setting: dict[str, Any], heard: queue.SimpleQueue[tuple[Actor, str]]) -> None:
+        self.name = name
+        self.asked = 0
+        self.killed = False
+        # A session of its own, in the other sense: Ctrl-C is for the stage, which then sends everybody home.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.demo.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.nod(json.dumps({**setting, "owner": name}))
+        self._ear = threading.Thread(target=self._listen, args=(heard,), daemon=True)
+        self._ear.start()
+
+    def _listen(self, heard: queue.SimpleQueue[tuple[Actor, str]]) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                heard.put((self, line))
+        heard.put((self, ""))
+
+    def nod(self, line: str = "") -> None:
+        """Let it go on."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return  # it has ended: its last line says so
+
+    def kill(self) -> None:
+        """With a signal that it can neither catch nor tidy up after."""
+        self.killed = True
+        self._process.send_signal(signal.SIGKILL)
+        self._close()
+
+    def dismiss(self) -> None:
+        """The play is over."""
+        if not self.killed:
+            self.killed = True
+            self._process.terminate()
+            self._close()
+
+    def _close(self) -> None:
+        self._process.wait()
+        self._ear.join()
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            return
+
+
+class Stage:
+    """One performance."""
+
+    def __init__(
+        self,
+        store: holdfast.BlockingStore,
+        setting: dict[str, Any],
+        *,
+        seed: int | None = None,
+        show: Callable[[Moment], None],
+    ) -> None:
+        self._store = store
+        self._session_id = f"demo-{secrets.token_hex(3)}"
+        self._setting = {**setting, "session": self._session_id}
+        self._chance = random.Random(seed)  # noqa: S311 - a seed must give the same places again
+        self._doom = list(FIRST) if seed is None else self._chance.sample(PLACES, k=2)
+        self._show = show
+        self._began_s = time.monotonic()
+        self._heard: queue.SimpleQueue[tuple[Actor, str]] = queue.SimpleQueue()
+        self._actors: list[Actor] = []
+        self._reached: dict[str, int] = {}
+        self._labels: dict[str, str] = {}
+        self._batch_ids: set[str] = set()
+        self._timeline: list[Moment] = []
+        self._killings: list[Killing] = []
+        self._replays = 0
+        self._acts = [self._first_act, self._second_act, self._third_act, self._curtain]
+
+    # The play.
+
+    def perform(self) -> Report:
+        """From the first message to the count."""
+        session = self._store.sessions.create(self._session_id, name="The demo", model="scripted-1")
+        self._tell("store", f"session {self._session_id}", "dim")
+        try:
+            for _ in range(WORKERS):
+                self._hire()
+            while self._acts:
+                self._listen()
+                if self._acts[0]():
+                    del self._acts[0]
+            while self._listen():
+                pass  # what was said while the curtain fell
+        finally:
+            for actor in self._actors:
+                actor.dismiss()
+        return Report(
+            session_id=self._session_id,
+            seconds=round(time.monotonic() - self._began_s, 3),
+            killings=self._killings,
+            replays=self._replays,
+            model_calls=sum(actor.asked for actor in self._actors),
+            expected=ONCE,
+            counted=count(self._store, session, self._batch_ids),
+            timeline=self._timeline,
+        )
+
+    def _first_act(self) -> bool:
+        self._say_twice("message-1")
+        return True
+
+    def _second_act(self) -> bool:
+        """Once the build has asked, was approved, and has told of its end."""
+        if not self._answered(3):
+            return False
+        self._say_twice("message-2")
+        return True
+
+    def _third_act(self) -> bool:
+        """Once somebody has subscribed to the night, it falls, twice: clocks repeat themselves."""
+        if not self._answered(4):
+            return False
+        for _ in range(2):
+            source = f"{self._session_id}:night"
+            fired = self._store.triggers.emit("cron", source, idempotency_key="tonight", payload={"night": 1})
+            self._tell("clock", "the night falls" + (", said again: recorded once" if fired.replayed else ""), "bold")
+        return True
+
+    def _curtain(self) -> bool:
+        running = self._store.processes.list(started_by=self._session_id)
+        return self._answered(5) and not running.items
+
+    def _say_twice(self, key: str) -> None:
+        """As a webhook does that saw no answer."""
+        first = say(self._store, self._session_id, key, MESSAGES[key])
+        again = say(self._store, self._session_id, key, MESSAGES[key])
+        same = "the same message" if first.batch_id == again.batch_id else "ANOTHER MESSAGE"
+        self._tell("user", f"{MESSAGES[key]} (sent twice: {same})", "bold")
+
+    def _answered(self, number: int) -> bool:
+        """Whether so many things were said to the session, and each was answered."""
+        session = self._store.sessions.handle(self._session_id)
+        said = sum(len(session.nodes(kind=kind)) for kind in ("user", "process"))
+        return said >= number and not self._store.queue.list(self._session_id).items
+
+    # The workers.
+
+    def _hire(self) -> None:
+        self._actors.append(Actor(f"worker-{len(self._actors) + 1}", self._setting, self._heard))
+
+    def _listen(self) -> bool:
+        """Hear one report and react to it; False if there was none."""
+        if time.monotonic() - self._began_s > PATIENCE_S:
+            raise Stalled(f"the demo has not ended after {PATIENCE_S:.0f} s: run it again, and report that")
+        try:
+            actor, line = self._heard.get(timeout=LOOK_S)
+        except queue.Empty:
+            return False
+        if actor.killed:
+            return True
+        if not line:
+            raise Stalled(f"{actor.name} ended by itself, which no worker does: see what it wrote, and report that")
+        said = json.loads(line)
+        place = str(said["place"])
+        self._reached[place] = self._reached.get(place, 0) + 1
+        actor.asked = said["asked"]
+        self._replays += place == "committed" and said["replayed"]
+        if "label" in said:
+            self._labels[said["name"]] = said["label"]
+        if "batch_id" in said:
+            self._batch_ids.add(said["batch_id"])
+        doomed = next((one for one in self._doom if (one.place, one.number) == (place, self._reached[place])), None)
+        if doomed is None:
+            self._recount(actor, said)
+            actor.nod()
+        else:
+            self._doom.remove(doomed)
+            self._kill(actor, doomed, self._shown(said["name"]))
+            self._hire()
+        return True
+
+    def _kill(self, actor: Actor, doomed: Place, name: str) -> None:
+        if doomed.race:
+            actor.nod()
+            time.sleep(self._chance.random() * RACE_S)
+        actor.kill()
+        self._killings.append(Killing(actor.name, doomed.place, name, doomed.race, self._at_s()))
+        meaning = RACE if doomed.race else MEANING[doomed.place]
+        self._tell(actor.name, f"KILLED with SIGKILL at {name}: {meaning}", "red")
+
+    # The timeline.
+
+    def _recount(self, actor: Actor, said: dict[str, Any]) -> None:
+        name = self._shown(said["name"])
+        match said["place"]:
+            case "claimed":
+                verb = self._verb(name, "answers")
+                self._tell(actor.name, f"{verb} {name} under the session's lease, fence {said['fence']}")
+            case "thought":
+                calls = "".join(f" -> {tool}" for tool in said["calls"])
+                self._tell(actor.name, f"  {said['text']}{calls}", "dim")
+            case "committed" if said["replayed"]:
+                self._tell(
+                    actor.name, f"retried turn {name}: revision {said['revision']}, as stored before the kill", "yellow"
+                )
+            case "committed":
+                self._tell(actor.name, f"committed turn {name}: revision {said['revision']}", "green")
+            case "reserved":
+                self._tell(actor.name, "starts the process that the night has triggered")
+            case "running":
+                verb = self._verb(name, "runs")
+                self._tell(actor.name, f"{verb} the {name} under its lease, fence {said['fence']}")
+            case "progressed":
+                again = ", noted before the kill" if said["replayed"] else ""
+                self._tell(actor.name, f"  {name}: part {said['part']}{again}", "yellow" if again else "dim")
+            case "built":
+                self._tell(actor.name, f"  {name}: done", "dim")
+            case _:  # what was done is seen from the commit that follows, or from the kill
+                return
+
+    def _verb(self, name: str, verb: str) -> str:
+        """What a worker does with something: for the first time, or after one that was killed."""
+        if any(one.name.removesuffix("/0").removesuffix("/1") == name for one in self._killings):
+            return "takes over"
+        return verb
+
+    def _shown(self, name: str) -> str:
+        """A name without what only machines read."""
+        for process_id, label in self._labels.items():
+            name = name.replace(process_id, label)
+        return name
+
+    def _at_s(self) -> float:
+        return round(time.monotonic() - self._began_s, 3)
+
+    def _tell(self, who: str, what: str, tone: str = "") -> None:
+        moment = Moment(self._at_s(), who, what, tone)
+        self._timeline.append(moment)
+        self._show(moment)
+
+
+def count(store: holdfast.BlockingStore, session: holdfast.BlockingSession, batch_ids: Iterable[str]) -> dict[str, int]:
+    """What the store holds of a session and of the work that was seen, counted from the store alone."""
+    assert session.session_id is not None
+    view = session.load(holdfast.ActivePath())
+    assert view is not None
+    nodes = session.nodes(limit=1_000).items
+    processes = store.processes.list(status="any", started_by=session.session_id).items
+    events = [event for process in processes for event in store.events.after(process.id, limit=1_000)]
+    causes = [str(process.provenance.caused_by) for process in processes]
+    batches = [store.queue.get(session.session_id, batch_id) for batch_id in batch_ids]
+    running = [process for process in processes if not process.is_terminal]
+    scope = holdfast.Scope(session.session_id)
+    undelivered = [one for one in store.triggers.undelivered() if one.subscription.draft.wake_target == scope]
+    return {
+        "conversation in order": int(tuple(node.kind for node in view.graph.nodes) == TRANSCRIPT),
+        "turns committed": len(session.history(limit=1_000)),
+        "nodes": len(nodes),
+        "batches of work settled": sum(one is not None and one.state == "completed" for one in batches),
+        "tokens": sum(spent.total for spent in view.ledger),
+        "processes completed": sum(process.status == "completed" for process in processes),
+        "events": len(events),
+        "signals": sum(event.type.startswith("signal.") for event in events),
+        "attachments": len(session.attachments.list()),
+        "occurrences that started a process": sum("trigger_occurrence" in cause for cause in causes),
+        "left to do": len(store.queue.list(session.session_id)) + len(running) + len(undelivered),
+        "damage found": len(store.maintenance.verify().findings),
+    }

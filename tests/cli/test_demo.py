@@ -1,0 +1,240 @@
+"""Wherever the demo kills its workers, the store holds everything once; and a wrong count is not called right."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.demo import script, stage
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = range(20)
+POSTGRES_SEEDS = range(3)
+CPU_S = 3.0
+TIMEOUT_S = 120
+
+# Worked out by hand from the script: five things are said, four of them need one tool each.
+SAID, TOOLS = 5, 4
+TURNS = SAID + TOOLS
+NODES = SAID + TURNS + TOOLS
+TOKENS = sum([12 + 6, 25 + 14, 40 + 5, 52 + 9, 60 + 7, 75 + 12, 80 + 6, 95 + 10, 110 + 11])
+BUILD_LOG = ["progress"] * 3 + ["question", "signal.approve", "process.completed"]
+NIGHT_LOG = ["progress"] * 3 + ["process.completed"]
+
+
+def play(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", "demo", *(str(one) for one in arguments)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def played(*arguments: object) -> Any:
+    """What the demo said about a performance that went well, by its own count."""
+    done = play(*arguments, "--json")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    said = json.loads(done.stdout)
+    assert said["ok"]
+    assert said["counted"] == said["expected"]
+    assert len(said["killings"]) == 2
+    assert said["model_calls"] >= TURNS
+    return said
+
+
+def check_store(store: holdfast.BlockingStore, session_id: str) -> None:
+    """The same facts, looked up by other ways than the demo's."""
+    session = store.sessions.open(session_id)
+    assert session is not None
+    turns = [entry.turn_id or "" for entry in session.history()]
+    assert len(turns) == len(set(turns)) == TURNS
+    steps = Counter(turn.rpartition("/")[0] for turn in turns)
+    assert sorted(steps.values()) == [1, 2, 2, 2, 2]
+    view = session.load()
+    assert view is not None
+    assert (view.revision, view.node_count, len(view.graph.nodes)) == (TURNS, NODES, NODES)
+    assert view.ledger[0].total == TOKENS
+    logs = [
+        [event.type for event in store.events.after(process.id)]
+        for process in store.processes.list(status="any", started_by=session_id)
+    ]
+    assert sorted(logs, key=len) == [NIGHT_LOG, BUILD_LOG]
+    (ref,) = session.attachments.list()
+    assert session.attachments.get(ref.id).data == b"# Notes of the build\n"
+    assert session.attachments.entry(ref.id).committed_at_ms is not None
+    assert len(store.queue.list(session_id)) == 0
+    assert store.maintenance.verify().ok
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_lost_or_done_twice_wherever_two_workers_are_killed(seed: int, tmp_path: Path) -> None:
+    file = tmp_path / "agent.db"
+    said = played("--seed", seed, "--url", file)
+    with holdfast.open_blocking(file) as store:
+        check_store(store, said["session_id"])
+        assert store.maintenance.stats().settled_work == SAID
+    connection = apsw.Connection(str(file))
+    tables = ("nodes", "revisions", "events", "processes", "attachments", "occurrences", "deliveries")
+    rows = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables}
+    connection.close()
+    assert rows == {
+        "nodes": NODES,
+        "revisions": TURNS,
+        "events": len(BUILD_LOG) + len(NIGHT_LOG),
+        "processes": 2,
+        "attachments": 1,
+        "occurrences": 1,
+        "deliveries": 1,
+    }
+
+
+@pytest.mark.parametrize("seed", POSTGRES_SEEDS)
+def test_the_same_on_postgresql(seed: int, postgres_url: str) -> None:
+    said = played("--seed", seed, "--url", postgres_url)
+    assert said["file"] is None
+    with holdfast.open_blocking(postgres_url, options=holdfast.PostgresOptions(schema="holdfast_demo")) as store:
+        check_store(store, said["session_id"])
+
+
+def test_the_demo_can_be_played_again_in_the_same_store(tmp_path: Path) -> None:
+    first, second = (played("--seed", seed, "--url", tmp_path / "agent.db") for seed in (3, 3))
+    assert first["session_id"] != second["session_id"]
+
+
+def test_a_seed_kills_at_the_same_places_again_and_the_seeds_together_at_all_kinds_of_them() -> None:
+    def doomed(seed: int) -> list[stage.Place]:
+        return stage.Stage(None, {}, seed=seed, show=print)._doom  # type: ignore[arg-type]
+
+    assert doomed(5) == doomed(5)
+    reached = {place.place for seed in SEEDS for place in doomed(seed)}
+    assert reached >= {"claimed", "thought", "acted", "committed", "progressed"}
+    assert any(place.race for seed in SEEDS for place in doomed(seed))
+
+
+def test_without_a_seed_a_turn_that_was_stored_and_not_acknowledged_is_retried(tmp_path: Path) -> None:
+    said = played("--url", tmp_path / "agent.db")
+    assert [(one["place"], one["name"]) for one in said["killings"]] == [
+        ("committed", "message-1/0"),
+        ("progressed", "nightly build"),
+    ]
+    assert said["replays"] == 1
+    told = [one["what"] for one in said["timeline"]]
+    assert "retried turn message-1/0: revision 1, as stored before the kill" in told
+
+
+def test_it_takes_a_few_seconds(tmp_path: Path) -> None:
+    """Processor time of all its processes: a busy machine makes everything late."""
+    unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    spent = []
+    for number in range(3):
+        before = os.times()
+        command = [sys.executable, "-m", "holdfast", "demo", "--url", str(tmp_path / f"{number}.db")]
+        subprocess.run(command, check=True, capture_output=True, env=unmeasured, timeout=TIMEOUT_S)
+        after = os.times()
+        spent.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(spent) < CPU_S, spent
+
+
+# The count.
+
+
+def test_a_count_that_is_wrong_is_code_1(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "ONCE", {**script.ONCE, "nodes": 19})
+    said = run("demo", "--url", tmp_path / "agent.db")
+    assert said.code == 1
+    assert "nodes                                  18  WRONG, 19 expected\n" in said.out
+    assert "the count is wrong\n" in said.out
+    assert "nothing was lost" not in said.out
+
+
+def test_the_count_notices_what_was_done_twice_and_what_was_lost(tmp_path: Path) -> None:
+    file = tmp_path / "agent.db"
+    session_id = played("--url", file)["session_id"]
+
+    def counted(store: holdfast.BlockingStore) -> dict[str, int]:
+        session = store.sessions.handle(session_id)
+        found = stage.count(store, session, [])
+        return {name: found[name] for name in found if found[name] != script.ONCE[name]}
+
+    with holdfast.open_blocking(file) as store:
+        session = store.sessions.handle(session_id)
+        assert counted(store) == {"batches of work settled": 0}  # which it was not told of here
+        store.queue.enqueue(holdfast.WorkDraft(session_id=session_id, payloads=["more"]))
+        view = session.load()
+        assert view is not None
+        again = holdfast.Node("again", view.graph.leaf, "assistant", view.graph.nodes[-1].payload)
+        usage = [holdfast.Usage("turn", script.MODEL, input_tokens=1)]
+        session.commit(holdfast.Commit(graph=holdfast.Append([again], leaf="again"), usage=usage))
+        assert counted(store) == {
+            "batches of work settled": 0,
+            "conversation in order": 0,
+            "turns committed": TURNS + 1,
+            "nodes": NODES + 1,
+            "tokens": TOKENS + 1,
+            "left to do": 1,
+        }
+
+
+# Where it plays, and how it ends.
+
+
+def test_the_store_of_the_environment_is_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    done = play("--json", HOLDFAST_URL=str(other), TMPDIR=str(tmp_path))
+    assert done.returncode == 0
+    assert not other.exists()
+    assert Path(json.loads(done.stdout)["file"]).is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--url", "memory:"], "two processes can open"), (["--schema", "x"], "are for PostgreSQL")],
+    ids=str,
+)
+def test_a_store_that_workers_cannot_share_is_refused(run: Any, arguments: list[str], says: str) -> None:
+    said = run("demo", *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+
+
+def workers_of(process: subprocess.Popen[Any]) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs a process list to look at")
+@pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_no_worker_outlives_the_demo(tmp_path: Path, ending: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-u", "-m", "holdfast", "demo", "--url", str(tmp_path / "agent.db")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    while "worker-" not in process.stdout.readline():
+        pass
+    workers = workers_of(process)
+    assert len(workers) == 2
+    process.send_signal(ending)
+    process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == code
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not all(is_gone(pid) for pid in workers):
+        assert time.monotonic() < deadline_s

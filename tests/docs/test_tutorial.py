@@ -1,0 +1,49 @@
+"""What the tutorial builds is the agent that the demo kills: every part of it, as it stands in the file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "tutorial.md"
+AGENT = ROOT / "src" / "holdfast" / "demo" / "agent.py"
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def parts_of(source: str) -> dict[str, str]:
+    """The text of everything defined at the top, by name; decorators belong to it, a note behind it does not."""
+    lines, found = source.splitlines(), {}
+    for node in ast.parse(source).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                start = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                start = node.lineno
+            case _:
+                continue
+        found[name] = "\n".join(lines[start - 1 : node.end_lineno])
+    return found
+
+
+BUILT = parts_of("\n".join(FENCE.findall(PAGE.read_text(encoding="utf-8"))))
+SHIPPED = parts_of(AGENT.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_part_of_the_agent_is_in_the_tutorial_word_for_word(name: str) -> None:
+    assert BUILT.get(name) == SHIPPED[name]
+
+
+def test_the_agent_is_small_enough_to_be_read() -> None:
+    assert len(AGENT.read_text(encoding="utf-8").splitlines()) < 300
+    assert len(SHIPPED) > 15
+
+
+def test_the_example_is_the_file_of_the_package() -> None:
+    example = ROOT / "examples" / "agent.py"
+    assert example.is_symlink()
+    assert example.resolve() == AGENT
