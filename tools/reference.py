@@ -66,7 +66,7 @@ TOPICS = (
         ("records.attachments",),
     ),
     Topic("artifacts.md", "Artifacts", (("store.artifacts", facets.Artifacts),), ("records.artifacts",)),
-    Topic("maintenance.md", "Maintenance", (("store.maintenance", facets.Maintenance),), ("records.maintenance",)),
+    Topic("maintenance.md", "Maintenance", (("store.maintenance", facets.Maintenance),), ("records.maintenance", "records.diagnosis")),
     Topic("values.md", "Values that everything shares", (), ("records.common",)),
     Topic("errors.md", "Errors", (), ("errors",)),
 )
