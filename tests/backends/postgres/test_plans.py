@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.backends.postgres.link import statements_of
 
-WHOLE = re.compile(r"dump_|walk_|census$|waiting$|find_indexes|server_facts|bytes_on_disk|find_places")
+WHOLE = re.compile(r"dump_|walk_|census$|waiting$|check_structures|find_indexes|server_facts|bytes_on_disk|find_places")
 """What is meant to read everything: dumps, walks, counts and catalogues.
 
 `find_places` is for batches that nobody read before.
