@@ -285,6 +285,7 @@ class Maintenance(Facet):
     collect_garbage = without_await(asynchronous.Maintenance.collect_garbage)
     prune = without_await(asynchronous.Maintenance.prune)
     stats = without_await(asynchronous.Maintenance.stats)
+    diagnose = without_await(asynchronous.Maintenance.diagnose)
     verify = without_await(asynchronous.Maintenance.verify)
 
 

@@ -50,6 +50,7 @@ from holdfast.records.attachments import Attachment, AttachmentEntry, Attachment
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Component, Ref
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView, Usage
 from holdfast.records.common import Document, Page, Scope, Token
+from holdfast.records.diagnosis import Concern, Diagnosis, PostgresFacts, SqliteFacts, StoreFacts
 from holdfast.records.events import (
     AppendReceipt,
     Const,
@@ -84,6 +85,7 @@ from holdfast.records.limits import Limits
 from holdfast.records.maintenance import (
     Finding,
     GarbageReport,
+    Progress,
     PruneReport,
     RetentionPolicy,
     Stats,
@@ -166,9 +168,11 @@ __all__ = [
     "CommitReceipt",
     "Completed",
     "Component",
+    "Concern",
     "Conflict",
     "Const",
     "Corrupt",
+    "Diagnosis",
     "Document",
     "DurabilityUncertain",
     "Emission",
@@ -218,6 +222,7 @@ __all__ = [
     "Payload",
     "Pointer",
     "PoolTimeout",
+    "PostgresFacts",
     "PostgresOptions",
     "Present",
     "Process",
@@ -228,6 +233,7 @@ __all__ = [
     "ProcessRegistration",
     "ProcessSessionReport",
     "ProcessStatus",
+    "Progress",
     "Provenance",
     "PruneReport",
     "ReadScope",
@@ -256,10 +262,12 @@ __all__ = [
     "SessionView",
     "SignalWait",
     "SourceKeyConflict",
+    "SqliteFacts",
     "SqliteOptions",
     "Stats",
     "Store",
     "StoreClosed",
+    "StoreFacts",
     "Subscription",
     "SubscriptionConflict",
     "SubscriptionDraft",

@@ -13,6 +13,7 @@ from importlib.resources import files
 _NAME = re.compile(r"--\s*name:\s*(\S+)\s*")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _SCHEMA = "{schema}"
+_INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)", re.MULTILINE)
 
 
 class Statements(Mapping[str, str]):
@@ -83,3 +84,8 @@ def with_schema(text: str, schema: str | None, *, origin: str) -> str:
         raise ValueError(f"{origin}: the statement names a schema, but none was given")
     # Quoted, because a word of SQL's own is a plain identifier, too.
     return text.replace(_SCHEMA, f'"{schema}"')
+
+
+def index_names(schema_text: str) -> list[str]:
+    """The indexes that a schema makes, but for those of primary keys."""
+    return _INDEX.findall(schema_text)

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.sqlite import backend, opening
+from holdfast.testing.clock import ManualClock
 
 NOW = 1_700_000_000_000
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -548,6 +549,53 @@ def test_verify_finds_damage_and_says_so_with_its_exit_code(run: Any, tmp_path: 
     assert sorted(said.json["findings"][0]) == ["key", "problem", "table"]
     assert "restore what is damaged" in run("verify", "--url", file).out
     assert run("sessions", "show", "chat", "--url", file).code == 5
+
+
+def test_doctor_finds_nothing_in_a_store_that_is_in_order(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "sound.db"
+    run("init", "--url", file)
+    said = run("doctor", "--url", file)
+    assert (said.code, said.out) == (0, "ok\n")
+    said = run("doctor", "--url", file, "--json", "--quick")
+    assert said.code == 0
+    assert sorted(said.json) == ["concerns", "facts", "ok"]
+    assert (said.json["ok"], said.json["concerns"]) == (True, [])
+    assert said.json["facts"]["engine"]["type"] == "sqlite"
+
+
+def test_doctor_names_what_is_dangerous_and_what_waits(on: Any, filled: Any, url: str) -> None:
+    # Everything in the store is of the year 2023.
+    with holdfast.open_blocking(url, clock=ManualClock(NOW)) as store:
+        store.leases.claim(holdfast.OnSession("chat"), owner_id="w")
+        store.triggers.emit("cron", "daily", idempotency_key="monday")
+    said = on("doctor", "--json")
+    assert said.code == 1
+    assert said.json["ok"] is False
+    found = {concern["name"]: concern for concern in said.json["concerns"]}
+    # The server that the tests bring along is not made to last.
+    servers = {"fsync", "full-page-writes"} if url.startswith("postgresql") else set()
+    assert set(found) == {"expired-leases", "undelivered", "old-work"} | servers
+    assert sorted(found["old-work"]) == ["advice", "level", "name", "problem"]
+    text = on("doctor")
+    assert text.code == 1
+    assert "\nwarning  undelivered: 1 delivery reserved" in text.out
+    assert "start them: triggers.undelivered()" in text.out
+
+
+def test_doctor_says_that_a_schema_is_behind(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "older.db"
+    run("init", "--url", file)
+    for module in (opening, backend):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
+    said = run("doctor", "--url", file, "--json")
+    assert (said.code, said.json["facts"]) == (1, None)
+    (concern,) = said.json["concerns"]
+    assert (concern["level"], concern["name"], concern["advice"]) == (
+        "warning",
+        "schema-behind",
+        "run holdfast migrate",
+    )
+    assert run("doctor", "--url", tmp_path / "none.db").code == 4
 
 
 # Tail.

@@ -102,7 +102,16 @@ def test_long_work_shows_a_bar_that_goes_away(file: Path, tmp_path: Path) -> Non
 
 
 def test_long_work_of_unknown_length_shows_a_clock_that_goes_away(file: Path) -> None:
-    code, seen = on_a_terminal("verify", "--url", file, NO_COLOR="1")
+    code, seen = on_a_terminal("doctor", "--url", file, NO_COLOR="1")
     assert code == 0
-    assert "\r\x1b[Kverifying, 0 s" in seen
+    assert "\r\x1b[Kexamining, 0 s" in seen
     assert seen.endswith("ok\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "bar"), [("verify", "verifying rows ["), ("gc", "collecting garbage of families [")]
+)
+def test_reading_everything_shows_how_far_it_has_come(file: Path, command: str, bar: str) -> None:
+    code, seen = on_a_terminal(command, *(["--yes"] if command == "gc" else []), "--url", file, NO_COLOR="1")
+    assert code == 0
+    assert f"\r\x1b[K{bar}" in seen

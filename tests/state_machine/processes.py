@@ -261,6 +261,7 @@ def tidy(m: Machine) -> None:
 def survey(m: Machine) -> None:
     if m.chance(0.7):
         m.call("maintenance.stats")
+        m.call("maintenance.diagnose", integrity=False)
         return
     report = m.call("maintenance.verify")
     assert report.ok, m.story(f"verification found {report.findings}")

@@ -192,8 +192,8 @@ def use_attachment(m: Machine) -> None:
     handle, name = m.maybe(0.95, m.known.attachments) or (m.handle(), "nobody")
     if m.chance(0.3):
         handle = m.handle()
-    method = m.pick(("get", "get", "forget", "commit_refs", "list", "list_uncommitted"))
-    if method in ("get", "forget"):
+    method = m.pick(("get", "entry", "forget", "commit_refs", "list", "list_uncommitted"))
+    if method in ("get", "entry", "forget"):
         m.on(handle, f"attachments.{method}", name)
     elif method == "commit_refs":
         m.on(handle, "attachments.commit_refs", [name, "nobody"])

@@ -211,6 +211,10 @@ async def triggers(store: holdfast.Store) -> None:
     assert_type(await store.triggers.undelivered(), holdfast.Page[holdfast.TriggerDelivery])
 
 
+def show(progress: holdfast.Progress) -> None:
+    assert_type((progress.done, progress.total), tuple[int, int])
+
+
 async def the_rest(store: holdfast.Store) -> None:
     assert_type(await store.artifacts.put("module", "main", b""), str)
     assert_type(await store.artifacts.put_content("module", b""), str)
@@ -222,6 +226,13 @@ async def the_rest(store: holdfast.Store) -> None:
     policy = holdfast.RetentionPolicy(keep_revisions=10, settled_work_older_than_ms=1)
     assert_type(await store.maintenance.prune(policy, dry_run=True, max_rows=5), holdfast.PruneReport)
     assert_type(await store.maintenance.stats(), holdfast.Stats)
+    diagnosis = await store.maintenance.diagnose(integrity=False)
+    assert_type(diagnosis, holdfast.Diagnosis)
+    assert_type(diagnosis.concerns, tuple[holdfast.Concern, ...])
+    assert diagnosis.facts is not None
+    assert_type(diagnosis.facts.engine, holdfast.SqliteFacts | holdfast.PostgresFacts | None)
+    assert_type(await store.maintenance.collect_garbage(progress=show), holdfast.GarbageReport)
+    assert_type(await store.maintenance.verify(progress=show), holdfast.VerifyReport)
     report = await store.maintenance.verify()
     assert_type(report, holdfast.VerifyReport)
     assert_type(report.findings, tuple[holdfast.Finding, ...])

@@ -14,8 +14,8 @@ def collect(call: Call) -> int:
     """What nobody reaches, deleted."""
     with call.store() as store:
         call.confirm("Delete blobs and nodes that nobody reaches?")
-        with call.terminal.waiting("collecting garbage"):
-            report = store.maintenance.collect_garbage()
+        with call.terminal.progress("collecting garbage of families") as progress:
+            report = store.maintenance.collect_garbage(progress=progress.tell)
     show_report(call, report)
     return 0
 
@@ -83,8 +83,8 @@ def _rows(report: holdfast.PruneReport) -> int:
 def verify(call: Call) -> int:
     """Everything read, and what is wrong."""
     terminal = call.terminal
-    with call.store() as store, terminal.waiting("verifying"):
-        report = store.maintenance.verify()
+    with call.store() as store, terminal.progress("verifying rows") as progress:
+        report = store.maintenance.verify(progress=progress.tell)
     if call.options.json:
         import msgspec
 
@@ -99,6 +99,28 @@ def verify(call: Call) -> int:
     else:
         terminal.line(f"{len(report.findings)} findings: restore what is damaged from a backup")
     return 0 if report.ok else 1
+
+
+def doctor(call: Call) -> int:
+    """What endangers the store, and what to do."""
+    try:
+        with call.store() as store, call.terminal.waiting("examining"):
+            diagnosis = store.maintenance.diagnose(integrity=not call.options.quick)
+    except holdfast.SchemaMissing as behind:
+        if behind.found == 0:
+            raise
+        problem = f"the store has schema version {behind.found}, this program {behind.known}"
+        diagnosis = holdfast.Diagnosis((holdfast.Concern("warning", "schema-behind", problem, "run holdfast migrate"),))
+    if call.options.json:
+        call.terminal.json({"ok": diagnosis.ok, "concerns": diagnosis.concerns, "facts": diagnosis.facts})
+        return 0 if diagnosis.ok else 1
+    for concern in diagnosis.concerns:
+        style = "red" if concern.level == "danger" else "yellow"
+        call.terminal.line((concern.level, style), f"  {concern.name}: {concern.problem}")
+        call.terminal.line(f"         {concern.advice}")
+    if diagnosis.ok:
+        call.terminal.line(("ok", "green"))
+    return 0 if diagnosis.ok else 1
 
 
 COMMANDS = (
@@ -147,6 +169,17 @@ COMMANDS = (
         (),
         ("holdfast verify --url agent.db", "holdfast verify --json | jq .ok"),
         "An object: `ok`, and every field of `VerifyReport`.",
-        "The exit code is 1 if anything is wrong.",
+        "The exit code is 1 if anything is wrong. Nothing is written, and others may go on working.",
+    ),
+    Command(
+        "doctor",
+        "name dangerous settings and states, and what to do",
+        doctor,
+        (argument("--quick", action="store_true", help="do not read a whole SQLite file to check its pages"),),
+        ("holdfast doctor --url agent.db", "holdfast doctor --json | jq -r '.concerns[].name'"),
+        "An object: `ok`, `concerns` (each with `level`, `name`, `problem`, `advice`) and `facts` (a `StoreFacts`, or\n"
+        "  null if they cannot be read).",
+        "The exit code is 1 if there is a danger or a warning. Settings that belong to connections, as SQLite's\n"
+        "synchronous, are seen only by `store.maintenance.diagnose()` in the program that uses them.",
     ),
 )

@@ -7,7 +7,10 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
+
+if TYPE_CHECKING:
+    import holdfast
 
 Part: TypeAlias = str | tuple[str, str]
 """A text, or a text and its style."""
@@ -102,7 +105,7 @@ class Terminal:
         """A clock for long work of unknown length, silent where nobody looks."""
         return Waiting(self._err if self._err.isatty() else None, title)
 
-    def progress(self, title: str, total: int) -> Progress:
+    def progress(self, title: str, total: int = 0) -> Progress:
         """A bar for long work, silent where nobody looks."""
         return Progress(self._err if self._err.isatty() else None, title, total)
 
@@ -162,7 +165,14 @@ class Progress:
 
     def step(self, count: int = 1) -> None:
         """So much more is done."""
-        self._done += count
+        self._show(self._done + count, self._total)
+
+    def tell(self, progress: holdfast.Progress) -> None:
+        """How far a call of the store says that it has come."""
+        self._show(progress.done, progress.total)
+
+    def _show(self, done: int, total: int) -> None:
+        self._done, self._total = done, total
         now_s = time.monotonic()
         if self._out is None or now_s - self._drawn_s < BAR_EVERY_S:
             return

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from holdfast import rows as r
 from holdfast.ports.verification import VerificationTables
+from holdfast.records.diagnosis import StoreFacts
 
 
 class SessionTables(Protocol):
@@ -501,4 +502,8 @@ class HousekeepingTables(VerificationTables, Protocol):
 
     async def census(self, now_ms: int) -> dict[str, int | None]:
         """The numbers of `records.maintenance.Stats`, by field name."""
+        ...
+
+    async def facts(self, now_ms: int) -> StoreFacts:
+        """What the database says about itself, and what has been waiting, as `records.diagnosis` describes it."""
         ...

@@ -73,6 +73,13 @@ class Finding(Record, frozen=True):
     problem: str
 
 
+class Progress(Record, frozen=True):
+    """How far long work has come: `total` is what was counted when it began, and others may have added to it since."""
+
+    done: int
+    total: int
+
+
 class VerifyReport(Record, frozen=True):
     """What was checked, and what is wrong; without findings every ref resolves, hash matches and chain is whole."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast, overload
 
 from holdfast.codec import Unfit, checked_document, decode_cursor
@@ -96,6 +96,13 @@ def flag(field: str, value: object) -> bool:
     """True or False."""
     if not isinstance(value, bool):
         raise InvalidRequest(field, f"must be True or False, not {type(value).__name__}")
+    return value
+
+
+def callback(field: str, value: Callable[[T], None] | None) -> Callable[[T], None] | None:
+    """Something that can be called, or None."""
+    if value is not None and not callable(value):
+        raise InvalidRequest(field, f"must be something to call, not {type(value).__name__}")
     return value
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from holdfast.errors import Corrupt
-from holdfast.records.maintenance import RetentionPolicy
+from holdfast.records.maintenance import RetentionPolicy, Stats
 from holdfast.rows import RevisionRow, SessionRow
 from holdfast.rules import checks, commits
 
@@ -17,6 +18,19 @@ def check_policy(value: object) -> RetentionPolicy:
     for name in ("settled_work_older_than_ms", "terminal_processes_older_than_ms", "occurrences_older_than_ms"):
         checks.optional_whole(f"policy.{name}", getattr(policy, name))
     return policy
+
+
+COUNTED: Final = frozenset(
+    {"sessions", "revisions", "nodes", "blobs", "work", "attachments", "processes", "events", "grants", "subscriptions"}
+    | {"occurrences", "artifacts"}
+)
+"""The tables whose rows `Stats` counts."""
+
+
+def counted_rows(stats: Stats) -> int:
+    """How many rows those tables have."""
+    named = sum(int(getattr(stats, table)) for table in COUNTED - {"work"})
+    return named + stats.deleted_sessions + stats.pending_work + stats.claimed_work + stats.settled_work
 
 
 def cutoff(now_ms: int, older_than_ms: int) -> int:

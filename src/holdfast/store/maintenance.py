@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import msgspec
 
+from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
 from holdfast.inventory import table_of
 from holdfast.noting import DEBUG, WARNING, note
+from holdfast.operations import diagnosis, verification
 from holdfast.operations import maintenance as operations
 from holdfast.operations import sessions as session_operations
-from holdfast.operations import verification
+from holdfast.records.diagnosis import Concern, Diagnosis
 from holdfast.records.graph import VacuumReport
-from holdfast.records.maintenance import GarbageReport, PruneReport, RetentionPolicy, Stats, VerifyReport
+from holdfast.records.maintenance import GarbageReport, Progress, PruneReport, RetentionPolicy, Stats, VerifyReport
 from holdfast.rules import checks
+from holdfast.rules import diagnosis as diagnosis_rules
 from holdfast.rules import maintenance as rules
 from holdfast.store.context import Context
 
 BATCH = 1_000
 FAMILIES = 100
 UNBOUNDED = 2**62
+
+
+class Steps:
+    """Tells a caller how far long work has come, if he wants to know."""
+
+    def __init__(self, tell: Callable[[Progress], None] | None) -> None:
+        self._tell = tell
+        self._done = self._total = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody wants to know."""
+        return self._tell is not None
+
+    def begin(self, total: int) -> None:
+        """So much is to be done."""
+        self._total = total
+
+    def took(self, count: int) -> None:
+        """So much more is done; what others added meanwhile is not counted."""
+        self._done = min(self._total, self._done + count)
+        if self._tell is not None:
+            self._tell(Progress(self._done, self._total))
+
+    def finished(self) -> None:
+        """Everything is done, whatever others took away meanwhile."""
+        self.took(self._total)
 
 
 class Maintenance:
@@ -63,15 +94,19 @@ class Maintenance:
                 return
             after = page[-1]
 
-    async def collect_garbage(self) -> GarbageReport:
+    async def collect_garbage(self, *, progress: Callable[[Progress], None] | None = None) -> GarbageReport:
         """Delete blobs and nodes that no head, retained revision, frame or fork reaches.
 
-        A family whose revisions are lost is left alone; `Corrupt` names it once the others are done.
+        A family whose revisions are lost is left alone; `Corrupt` names it once the others are done. `progress` is
+        called with the families that are done, as in `verify`.
 
         >>> store.maintenance.collect_garbage().deleted_blobs
         0
         """
         self._context.refuse_within("garbage collection")
+        steps = Steps(checks.callback("progress", progress))
+        if steps.wanted:
+            steps.begin(sum([1 async for _ in self._families()]))
         total = GarbageReport(0, 0, 0, 0)
         damage: Corrupt | None = None
         async for family in self._families():
@@ -80,6 +115,8 @@ class Maintenance:
             except Corrupt as error:
                 note("maintenance", WARNING, "family %(family)s is damaged and left alone", family=family)
                 damage = damage or error
+            steps.took(1)
+        steps.finished()
         if damage is not None:
             raise damage
         return total
@@ -164,17 +201,48 @@ class Maintenance:
         """
         return await self._context.backend.read(operations.stats)
 
-    async def verify(self) -> VerifyReport:
+    async def diagnose(self, *, integrity: bool = True) -> Diagnosis:
+        """What endangers this store: dangerous settings and states, each with what to do. Nothing is changed.
+
+        It asks the database about itself, as far as this store's role and connections can see: `synchronous` of SQLite,
+        for one, is a setting of this store and not of the file. `integrity=False` leaves out the check of a SQLite
+        file's pages and indexes, which reads all of it; what the rows say is checked by `verify`.
+
+        >>> store.maintenance.diagnose().ok
+        True
+        """
+        context = self._context
+        context.refuse_within("a diagnosis")
+        whole = checks.flag("integrity", integrity)
+        concerns: list[Concern] = []
+        facts = None
+        here = SystemClock()
+        began_ms = here.now_ms()
+        try:
+            facts = await context.backend.read(diagnosis.facts)
+            trip_ms = max(0, here.now_ms() - began_ms)
+            concerns += diagnosis_rules.diagnose(facts, local_ms=began_ms + trip_ms // 2, trip_ms=trip_ms)
+            problems = await context.backend.read(diagnosis.structures) if whole else []
+        except Corrupt as error:
+            problems = [error.reason]
+        concerns += map(diagnosis_rules.damaged, problems)
+        return Diagnosis(diagnosis_rules.by_level(concerns), facts)
+
+    async def verify(self, *, progress: Callable[[Progress], None] | None = None) -> VerifyReport:
         """Read everything and say what is wrong: every ref resolves, every hash matches, every chain is whole.
 
         Damage is never raised: one row that cannot be read is one finding, and the others are looked at all the same.
+        Nothing is written, and others may go on working. `progress` is called now and then with the rows that were read
+        so far; it should return at once, and on PostgreSQL's blocking store it runs in the thread of the store.
 
         >>> store.maintenance.verify().ok
         True
         """
         context = self._context
         context.refuse_within("verification")
+        steps = Steps(checks.callback("progress", progress))
         tally = verification.Tally({}, [])
+        await self._count_rows(steps)
         try:
             tally.add(await context.backend.read(verification.verify_structures))
         except Corrupt as error:
@@ -186,10 +254,18 @@ class Maintenance:
                 try:
                     step, place = await context.backend.read(page)
                     tally.add(step)
+                    steps.took(sum(step.counts.values()) if table_of(kind) in rules.COUNTED else 0)
                 except Corrupt as error:
                     tally.damage(table_of(kind), "*", error)
                     place = None
+        steps.finished()
         return tally.report()
+
+    async def _count_rows(self, steps: Steps) -> None:
+        if steps.wanted:
+            # A table that cannot be counted is found damaged when it is read.
+            with contextlib.suppress(Corrupt):
+                steps.begin(rules.counted_rows(await self._context.backend.read(operations.stats)))
 
 
 def _room(total: PruneReport, allowed: int | None) -> int:

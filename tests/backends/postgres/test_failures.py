@@ -551,6 +551,7 @@ def test_without_a_clock_the_servers_is_used(open_store: Any, administrator: Any
         (asyncpg.LockNotAvailableError("x"), Unavailable, Trouble.LOCKED),
         (asyncpg.UniqueViolationError("x"), Corrupt, Trouble.RACE),
         (asyncpg.NotNullViolationError("x"), Corrupt, Trouble.OTHER),
+        (asyncpg.InvalidCachedStatementError("x"), Unavailable, Trouble.CONTENTION),
         (asyncpg.QueryCanceledError("x"), Unavailable, Trouble.OTHER),
         (asyncpg.AdminShutdownError("x"), Unavailable, Trouble.LOST),
         (asyncpg.CrashShutdownError("x"), Unavailable, Trouble.LOST),

@@ -9,8 +9,11 @@ import pytest
 
 from holdfast.backends.postgres.link import statements_of
 
-WHOLE = re.compile(r"dump_|walk_|census$|bytes_on_disk|find_places")
-"""What is meant to read everything: dumps, walks, counts; `find_places` is for batches that nobody read before."""
+WHOLE = re.compile(r"dump_|walk_|census$|waiting$|check_structures|find_indexes|server_facts|bytes_on_disk|find_places")
+"""What is meant to read everything: dumps, walks, counts and catalogues.
+
+`find_places` is for batches that nobody read before.
+"""
 
 STATEMENTS = statements_of("holdfast")
 PLANNED = [

@@ -16,7 +16,7 @@ from holdfast.backends.sqlite.link import statements
 
 PACKAGE = Path(holdfast.backends.sqlite.__file__).parent
 # These read a whole table by intent, or read nothing.
-WHOLE = {"census", "bytes_on_disk", "count_objects", "find_shadows"}
+WHOLE = {"census", "waiting", "find_indexes", "declared_columns", "bytes_on_disk", "count_objects", "find_shadows"}
 CONTROL = {
     "begin_write",
     "begin_read",

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.backends.sqlite.furnished import ARTIFACT, QUICK, reads, seed
+from tests.backends.damages import answers, expected_tables
+from tests.backends.sqlite.furnished import ARTIFACT, QUICK, seed
 
 import holdfast
 from holdfast.blocking import BlockingStore
@@ -44,102 +45,6 @@ WAYS: dict[str, dict[str, str]] = {
     "INTEGER": {"negative": "-5", "huge": "999999", "more": "{c} + 1", "less": "{c} - 1", "null": "NULL"},
     "BLOB": {"garbage": "X'ff00'", "empty": "X''", "cut": "substr({c}, 1, length({c}) - 1)", "null": "NULL"},
 }
-
-
-# ---------------------------------------------------------------------------- what cannot be seen, and why
-
-TIME = "one time is as good as another"
-NAME = "nothing else repeats this name or text"
-ALLOWED = "what it says now could have been stored just so"
-FORGOTTEN = "nothing else says that the row was ever there"
-
-UNSEEN: dict[str, tuple[str, str]] = {
-    "settings.name": ("other", "a number that nobody asks for"),
-    "settings.value": ("huge more less", "the floor of fences may be any number"),
-    "settings.*": ("missing", "no floor is a floor of 0"),
-    "sessions.session_id": ("other", NAME),
-    "sessions.changed_at_ms": ("huge more less", TIME),
-    "sessions.created_at_ms": ("huge more less", TIME),
-    "sessions.name": ("other blank", NAME),
-    "sessions.owner": ("other", NAME),
-    "sessions.model": ("other blank", NAME),
-    "sessions.cwd": ("other blank", NAME),
-    "sessions.parent_session_id": ("other null", NAME),
-    "revisions.turn_id": ("other null", NAME),
-    "revisions.fingerprint": ("other", "a caller may bring a fingerprint of its own"),
-    "revisions.committed_at_ms": ("huge more less", TIME),
-    "nodes.parent_key": ("null", ALLOWED),
-    "nodes.kind": ("other", NAME),
-    "nodes.frame_id": ("other null", NAME),
-    "nodes.caused_by": ("null", ALLOWED),
-    "nodes.created_at_ms": ("huge more less", TIME),
-    "nodes.mark": ("more", "a live node may be tombstoned"),
-    "nodes.revision": ("null", "a node may be added beside any turn"),
-    "work.enqueue_seq": ("huge", "a batch stands where its number says"),
-    "work.batch_id": ("other", NAME),
-    "work.session_key": ("more", "another session of the family could have this work"),
-    "work.source_key": ("other null", NAME),
-    "work.available_at_ms": ("huge more", TIME),
-    "work.enqueued_at_ms": ("huge more less", TIME),
-    "work.claim_owner": ("other", NAME),
-    "work.claimed_at_ms": ("huge more less", TIME),
-    "work.claim_expires_at_ms": ("huge more less", TIME),
-    "work.claim_exclusive": ("less", ALLOWED),
-    "work.*": ("missing", FORGOTTEN),
-    "leases.owner_id": ("other", NAME),
-    "leases.fence": ("huge more less", "a fence may be any number from 1 on"),
-    "leases.claimed_at_ms": ("huge more less", TIME),
-    "leases.expires_at_ms": ("huge more less", TIME),
-    "leases.*": ("missing", FORGOTTEN),
-    "attachments.session_key": ("more", "another session of the family could refer to it"),
-    "attachments.uri": ("other", "a caller may keep the bytes elsewhere, too"),
-    "attachments.media_type": ("other", NAME),
-    "attachments.byte_count": ("huge more less", "a caller who recorded an intent said how many bytes there are"),
-    "attachments.width": ("huge more less null", ALLOWED),
-    "attachments.height": ("huge more less null", ALLOWED),
-    "attachments.label": ("other blank null", NAME),
-    "attachments.intent_at_ms": ("huge more less", TIME),
-    "attachments.committed_at_ms": ("huge more less null", TIME),
-    "attachment_objects.*": ("missing", "the bytes may be in a place that this store was opened without"),
-    "doomed_objects.family": ("less", ALLOWED),
-    "doomed_objects.deleting_until_ms": ("huge more", TIME),
-    "doomed_objects.*": ("missing", FORGOTTEN),
-    "processes.created_at_ms": ("huge more less", TIME),
-    "processes.updated_at_ms": ("huge more less", TIME),
-    "processes.external_ref": ("null", ALLOWED),
-    "events.replay_key": ("other null", NAME),
-    "events.acked": ("more", ALLOWED),
-    "events.occurred_at_ms": ("huge more less", TIME),
-    "grants.session_id": ("other", "a handle needs no session"),
-    "grants.frame_id": ("other blank", "a handle needs no frame"),
-    "grants.*": ("missing", FORGOTTEN),
-    "subscriptions.enabled": ("less", ALLOWED),
-    "subscriptions.created_at_ms": ("huge more less", TIME),
-    "subscriptions.updated_at_ms": ("huge more less", TIME),
-    "occurrences.occurred_at_ms": ("huge more less", TIME),
-    "deliveries.reserved_at_ms": ("huge more less", TIME),
-    "deliveries.updated_at_ms": ("huge more less", TIME),
-    "deliveries.failure": ("other blank", NAME),
-    "deliveries.*": ("missing", FORGOTTEN),
-    "artifacts.kind": ("other", NAME),
-    "artifacts.ref": ("other", NAME),
-    "artifacts.stored_at_ms": ("huge more less", TIME),
-    "artifacts.*": ("missing", FORGOTTEN),
-}
-"""Damage that leaves a row which could be right: the column, the ways, and why nothing contradicts it."""
-
-ELSEWHERE: dict[str, tuple[str, set[str]]] = {
-    "sessions.*": ("missing", {"attachments", "nodes", "revisions"}),
-    "nodes.node_id": ("other", {"revisions"}),
-    "attachments.attachment_id": ("other", {"attachment_objects"}),
-    "attachments.*": ("missing", {"attachment_objects"}),
-    "processes.*": ("missing", {"events", "grants", "leases"}),
-    "events.*": ("missing", {"processes"}),
-    "subscriptions.sequence": ("huge more less", {"deliveries"}),
-    "subscriptions.*": ("missing", {"deliveries"}),
-    "occurrences.*": ("missing", {"deliveries"}),
-}
-"""Damage that shows where others refer to the row: the column, the ways, and the tables that are named."""
 
 
 # ---------------------------------------------------------------------------- every column, every way
@@ -184,26 +89,6 @@ def ways_of(seeded: Path, table: str) -> Iterator[tuple[str, str, str]]:
             where = f"{VICTIMS[table]} AND {column} IS NOT {value}"
             yield column, way, f"UPDATE {table} SET {column} = {value} WHERE {where}"
     yield "*", "missing", f"DELETE FROM {table} WHERE {VICTIMS[table]}"
-
-
-def answers(store: BlockingStore) -> dict[str, str]:
-    """What every read answers; anything that is no error of ours comes out."""
-    found: dict[str, str] = {}
-    for name, read in reads(store).items():
-        try:
-            found[name] = repr(read())
-        except holdfast.HoldfastError as error:
-            found[name] = type(error).__name__
-    return found
-
-
-def expected_tables(table: str, column: str, way: str) -> set[str]:
-    """The tables of which at least one must be named; none if the damage cannot be seen."""
-    place = f"{table}.{column}"
-    if way in UNSEEN.get(place, ("", ""))[0].split():
-        return set()
-    ways, tables = ELSEWHERE.get(place, ("", set()))
-    return tables if way in ways.split() else {table}
 
 
 @pytest.mark.parametrize("table", VICTIMS)

@@ -18,6 +18,7 @@ from holdfast.backends.memory.verification import MemoryVerification
 from holdfast.errors import InvalidRequest, StoreClosed
 from holdfast.ports import Backend, Clock, Operation
 from holdfast.ports.shortcuts import NoShortcuts
+from holdfast.records.diagnosis import StoreFacts
 from holdfast.rows import ViewQuery
 from holdfast.waiting import Waiting, WaitingBackend, run_to_end
 
@@ -79,6 +80,33 @@ class MemoryHousekeeping(MemoryVerification):
             "oldest_pending_work_at_ms": min((row.enqueued_at_ms for row in waiting), default=None),
             "bytes_on_disk": None,
         }
+
+    async def facts(self, now_ms: int) -> StoreFacts:
+        tables = self.tables
+        leases = [
+            row.expires_at_ms
+            for row in tables.leases.scan(lambda row: row.token_hash is not None and row.expires_at_ms <= now_ms)
+        ]
+        deliveries = [
+            row.reserved_at_ms
+            for row in tables.deliveries.scan(lambda row: row.state == "reserved")
+            if tables.processes.get(row.process_id) is None
+        ]
+        work = [
+            max(row.available_at_ms, row.enqueued_at_ms)
+            for row in tables.work.scan(lambda row: row.settled_state is None and row.available_at_ms <= now_ms)
+            if not row.is_claimed(now_ms)
+        ]
+        return StoreFacts(
+            now_ms=now_ms,
+            schema_version=SCHEMA_VERSION,
+            expired_leases=len(leases),
+            oldest_expired_lease_at_ms=min(leases, default=None),
+            undelivered=len(deliveries),
+            oldest_undelivered_at_ms=min(deliveries, default=None),
+            ready_work=len(work),
+            oldest_ready_work_at_ms=min(work, default=None),
+        )
 
 
 class MemoryTransaction(NoShortcuts, MemorySessions, MemoryGraph, MemoryProcesses, MemoryTriggers, MemoryHousekeeping):

@@ -108,6 +108,9 @@ def state_of(error: BaseException) -> str:
 
 def trouble_of(error: BaseException) -> Trouble:
     """What an error means for trying again."""
+    if isinstance(error, asyncpg.InvalidCachedStatementError):
+        # Prepared before somebody changed a column's type: the driver forgets it, and a second try is new.
+        return Trouble.CONTENTION
     state = state_of(error)
     if state:
         return _BY_STATE.get(state, Trouble.LOST if state.startswith("08") else Trouble.OTHER)
@@ -138,6 +141,8 @@ def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastE
         return Unavailable(
             f"{place}: the connection was lost during the commit: look whether it happened", outcome=outcome
         )
+    if isinstance(error, asyncpg.InvalidCachedStatementError):
+        return Unavailable(f"{place}: the schema is being changed under this store: retry")
     for beginning, advice in ADVICE:
         if state.startswith(beginning):
             return Unavailable(f"{place}: {advice}")

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import apsw
 
-from holdfast.backends.sqlite.link import Bindings, Link, statements
+from holdfast.backends.sqlite.link import LEVELS, Bindings, Link, statements
 from holdfast.backends.sqlite.opening import SCHEMA_VERSION, schema_text
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.transaction.base import json_list
@@ -29,9 +29,6 @@ from holdfast.rows import ViewQuery
 from holdfast.waiting import BorrowedBackend, Waiting, run_to_end
 
 T = TypeVar("T")
-
-LEVELS: Final = ("off", "normal", "full", "extra")
-"""The values of PRAGMA synchronous, by number."""
 
 
 @lru_cache(maxsize=1)

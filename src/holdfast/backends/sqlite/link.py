@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import apsw
 
@@ -21,6 +21,9 @@ Bindings: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
 STATEMENT_CACHE = 512
 """More than there are statements, so that each is compiled once for a connection."""
+
+LEVELS: Final[tuple[Literal["off", "normal", "full", "extra"], ...]] = ("off", "normal", "full", "extra")
+"""The values of PRAGMA synchronous, by number."""
 
 RETRY_FIRST_MS, RETRY_LONGEST_MS = 0.5, 10.0
 """How long to stand back from a database that is busy: about as long as somebody else's commit takes."""

@@ -13,6 +13,10 @@ from holdfast.records.processes import ProcessInput
 from holdfast.testing.contract.hostile_world import LARGEST, Call, World, parts
 
 
+def ignore(_: holdfast.Progress) -> None:
+    """Want to know nothing."""
+
+
 def node(id: str = "n2", parent: str | None = "n1") -> holdfast.Node:
     """A node with every field set."""
     return holdfast.Node(id, parent, payload={}, frame_id="f", caused_by={}, created_at_ms=1)
@@ -262,11 +266,8 @@ CALLS: list[Call] = [
     Call("session.attachments.entry", lambda w: {"attachment_id": w.attachment.id}, "attachment_id:id"),
     Call("session.attachments.forget", lambda w: {"attachment_id": w.attachment.id}, "attachment_id:id"),
     Call("session.attachments.list", always(limit=1), PAGE),
-    Call(
-        "session.attachments.commit_refs",
-        lambda w: {"attachment_ids": [w.attachment.id]},
-        "attachment_ids:sequence attachment_ids[0]:id",
-    ),
+    Call("session.attachments.commit_refs", lambda w: {"attachment_ids": [w.attachment.id]},
+         "attachment_ids:sequence attachment_ids[0]:id"),
     Call("session.attachments.list_uncommitted", always(intent_until_ms=1, limit=1), f"intent_until_ms:whole {PAGE}"),
     Call("attachments.list_uncommitted", always(intent_until_ms=1, limit=1), f"intent_until_ms:whole {PAGE}"),
     Call("attachments.sweep", always(older_than_ms=1), "older_than_ms:whole"),
@@ -476,9 +477,7 @@ CALLS: list[Call] = [
         always(source_type="cron", source_key="k", idempotency_key="i", payload={}, source={}),
         OCCURRENCE,
     ),
-    Call(
-        "triggers.reserve", lambda w: {"occurrence_id": w.delivery.occurrence.occurrence_id}, "occurrence_id:id"
-    ),
+    Call("triggers.reserve", lambda w: {"occurrence_id": w.delivery.occurrence.occurrence_id}, "occurrence_id:id"),
     Call("triggers.undelivered", always(reserved_until_ms=1, limit=1), f"reserved_until_ms:whole {PAGE}"),
     Call("triggers.mark_started", lambda w: {"delivery": w.delivery}, DELIVERY),
     Call("triggers.mark_failed", lambda w: {"delivery": w.delivery, "reason": "r"}, f"{DELIVERY} reason:text"),
@@ -487,9 +486,10 @@ CALLS: list[Call] = [
     Call("artifacts.get", always(kind="k", ref="r"), "kind:id ref:id"),
     Call("artifacts.delete", always(kind="k", ref="r"), "kind:id ref:id"),
     Call("maintenance.vacuum", always(session_id="chat"), "session_id:id?"),
-    Call("maintenance.collect_garbage", always(), ""),
+    Call("maintenance.collect_garbage", always(progress=ignore), "progress:callback?"),
     Call("maintenance.stats", always(), ""),
-    Call("maintenance.verify", always(), ""),
+    Call("maintenance.verify", always(progress=ignore), "progress:callback?"),
+    Call("maintenance.diagnose", always(integrity=True), "integrity:flag"),
     Call(
         "maintenance.prune",
         always(policy=holdfast.RetentionPolicy(keep_revisions=1), dry_run=False, max_rows=1),

@@ -61,6 +61,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "flag": (0, 1, "yes", b"", object(), []),
     "word": ("", "no such word", 7, b"idle", object(), ["idle"], {}),
     "record": NOT_A_RECORD,
+    "callback": (7, "text", b"bytes", True, object(), [], {}),
     "sequence": (7, "text", b"bytes", {}, {"a"}, iter("ab"), object()),
     "mapping": (7, "text", b"bytes", [("a", 1)], object()),
     "bytes": (7, "text", [1, 2], {}, object()),

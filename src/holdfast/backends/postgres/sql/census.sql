@@ -50,3 +50,85 @@ FROM pg_catalog.pg_class AS class
 JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
 WHERE namespace.nspname = $1::text
     AND class.relkind = 'r'
+
+-- What has been waiting: the columns are named like the fields of `records.diagnosis.StoreFacts`.
+-- name: waiting
+SELECT
+    leases.number AS expired_leases,
+    leases.oldest_ms AS oldest_expired_lease_at_ms,
+    deliveries.number AS undelivered,
+    deliveries.oldest_ms AS oldest_undelivered_at_ms,
+    work.number AS ready_work,
+    work.oldest_ms AS oldest_ready_work_at_ms
+FROM (
+    SELECT count(*) AS number, min(expires_at_ms) AS oldest_ms
+    FROM {schema}.leases
+    WHERE token_hash IS NOT NULL
+        AND expires_at_ms <= $1::bigint
+) AS leases
+CROSS JOIN (
+    SELECT count(*) AS number, min(reserved_at_ms) AS oldest_ms
+    FROM {schema}.deliveries
+    WHERE state = 'reserved'
+        AND NOT EXISTS (SELECT 1 FROM {schema}.processes WHERE processes.process_id = deliveries.process_id)
+) AS deliveries
+CROSS JOIN (
+    SELECT count(*) AS number, min(greatest(available_at_ms, enqueued_at_ms)) AS oldest_ms
+    FROM {schema}.work
+    WHERE settled_state IS NULL
+        AND available_at_ms <= $1::bigint
+        AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $1::bigint)
+) AS work
+
+-- Differs: an index that could not be built to its end is there, and of no use.
+-- name: find_indexes
+SELECT class.relname::text
+FROM pg_catalog.pg_index AS entry
+JOIN pg_catalog.pg_class AS class ON class.oid = entry.indexrelid
+JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+WHERE namespace.nspname = $1::text
+    AND entry.indisvalid
+    AND entry.indisready
+
+-- What the server says about itself, in the order of the fields of `records.diagnosis.PostgresFacts`. Of the
+-- transactions of other roles it tells the age only to those who may read all statistics.
+-- name: server_facts
+SELECT
+    current_setting('server_version_num')::bigint,
+    current_setting('fsync')::boolean,
+    current_setting('full_page_writes')::boolean,
+    current_setting('synchronous_commit'),
+    current_setting('synchronous_standby_names'),
+    current_setting('autovacuum')::boolean,
+    (
+        SELECT coalesce(array_agg(class.relname::text ORDER BY class.relname::text), ARRAY[]::text[])
+        FROM pg_catalog.pg_class AS class
+        JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+        CROSS JOIN LATERAL pg_catalog.pg_options_to_table(class.reloptions) AS option
+        WHERE namespace.nspname = $1::text
+            AND class.relkind = 'r'
+            AND option.option_name = 'autovacuum_enabled'
+            AND NOT option.option_value::boolean
+    ),
+    (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend'),
+    current_setting('max_connections')::bigint,
+    (
+        SELECT greatest(age(datfrozenxid)::bigint, mxid_age(datminmxid)::bigint)
+        FROM pg_catalog.pg_database
+        WHERE datname = current_database()
+    ),
+    (
+        SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start) * 1000), 0)::bigint
+        FROM pg_catalog.pg_stat_activity
+        WHERE datname = current_database()
+            AND backend_type = 'client backend'
+            AND pid <> pg_backend_pid()
+    ),
+    (
+        SELECT coalesce(max(extract(epoch FROM clock_timestamp() - state_change) * 1000), 0)::bigint
+        FROM pg_catalog.pg_stat_activity
+        WHERE datname = current_database()
+            AND state LIKE 'idle in transaction%'
+            AND pid <> pg_backend_pid()
+    ),
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast import rows as r
 from holdfast.backends.postgres.link import Values
+from holdfast.backends.postgres.opening import schema_text
 from holdfast.backends.postgres.transaction.base import Base
+from holdfast.records.diagnosis import PostgresFacts, StoreFacts
+from holdfast.statements import index_names
 
 CENSUS = (
     "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_work", "claimed_work",
@@ -40,6 +45,24 @@ class Housekeeping(Base):
             **dict(zip(CENSUS, counts, strict=True)),
             "bytes_on_disk": await self._number("bytes_on_disk", self._schema),
         }
+
+    async def facts(self, now_ms: int) -> StoreFacts:
+        [(leases, lease_ms, deliveries, delivery_ms, work, work_ms)] = await self._values("waiting", now_ms)
+        there = {name for (name,) in await self._values("find_indexes", self._schema)}
+        [told] = await self._values("server_facts", self._schema)
+        answers = dict(zip(PostgresFacts.__struct_fields__, told, strict=True))
+        return StoreFacts(
+            now_ms=now_ms,
+            schema_version=await self._number("find_version"),
+            expired_leases=leases,
+            oldest_expired_lease_at_ms=lease_ms,
+            undelivered=deliveries,
+            oldest_undelivered_at_ms=delivery_ms,
+            ready_work=work,
+            oldest_ready_work_at_ms=work_ms,
+            missing_indexes=tuple(name for name in index_names(schema_text(self._schema)) if name not in there),
+            engine=msgspec.convert(answers, PostgresFacts),
+        )
 
     async def identify(self) -> Values:
         """Which schema of which database of which server this is."""

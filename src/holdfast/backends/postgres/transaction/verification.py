@@ -64,5 +64,5 @@ class Verification(Base):
         return await self._number("count_endings", process_id)
 
     async def check_structures(self) -> list[str]:
-        """Nothing: PostgreSQL checks its pages and indexes with tools of its own (checksums, amcheck)."""
-        return []
+        """What only this schema has: PostgreSQL checks pages and indexes with tools of its own (checksums, amcheck)."""
+        return [problem for (problem,) in await self._values("check_structures")]

@@ -48,3 +48,37 @@ SELECT
 SELECT page_count * page_size
 FROM pragma_page_count
 CROSS JOIN pragma_page_size
+
+-- What has been waiting: the columns are named like the fields of `records.diagnosis.StoreFacts`.
+-- name: waiting
+SELECT
+    leases.number AS expired_leases,
+    leases.oldest_ms AS oldest_expired_lease_at_ms,
+    deliveries.number AS undelivered,
+    deliveries.oldest_ms AS oldest_undelivered_at_ms,
+    work.number AS ready_work,
+    work.oldest_ms AS oldest_ready_work_at_ms
+FROM (
+    SELECT count(*) AS number, min(expires_at_ms) AS oldest_ms
+    FROM leases
+    WHERE token_hash IS NOT NULL
+        AND expires_at_ms <= :now_ms
+) AS leases
+CROSS JOIN (
+    SELECT count(*) AS number, min(reserved_at_ms) AS oldest_ms
+    FROM deliveries
+    WHERE state = 'reserved'
+        AND NOT EXISTS (SELECT 1 FROM processes WHERE processes.process_id = deliveries.process_id)
+) AS deliveries
+CROSS JOIN (
+    SELECT count(*) AS number, min(max(available_at_ms, enqueued_at_ms)) AS oldest_ms
+    FROM work
+    WHERE settled_state IS NULL
+        AND available_at_ms <= :now_ms
+        AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= :now_ms)
+) AS work
+
+-- name: find_indexes
+SELECT name
+FROM sqlite_schema
+WHERE type = 'index'

@@ -286,3 +286,10 @@ WHERE process_id = ?1
 
 -- name: check_structures
 PRAGMA integrity_check(100)
+
+-- name: declared_columns
+SELECT entry.name, listed.strict, declared.name, declared.type, declared."notnull", declared.pk
+FROM sqlite_schema AS entry
+CROSS JOIN pragma_table_list AS listed ON listed.name = entry.name AND listed.schema = 'main'
+CROSS JOIN pragma_table_info(entry.name) AS declared
+WHERE entry.type = 'table'

@@ -70,7 +70,7 @@ class Attachments(Base):
 
     async def drop_object(self, family: int, attachment_id: str) -> int | None:
         """Delete stored bytes."""
-        sizes = [size for (size,) in self._values("drop_object", (family, attachment_id))]
+        sizes = [size for (size,) in self._numbers("drop_object", (family, attachment_id))]
         return sizes[0] if sizes else None
 
     async def doom_object(self, family: int, attachment_id: str, deleting_until_ms: int) -> None:
@@ -81,7 +81,7 @@ class Attachments(Base):
         return found[0] if found else None
 
     async def find_doomed(self, family: int, attachment_id: str) -> list[int]:
-        return [until_ms for (until_ms,) in self._values("find_doomed", (family, attachment_id))]
+        return [until_ms for (until_ms,) in self._numbers("find_doomed", (family, attachment_id))]
 
     async def forget_doomed(self, family: int, attachment_id: str, deleting_until_ms: int) -> int:
         return self._run("forget_doomed", (family, attachment_id, deleting_until_ms))

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.link import Bindings, Link, Values
+from holdfast.errors import Corrupt
 
 R = TypeVar("R", bound=r.Row)
 
@@ -80,8 +81,16 @@ class Base:
         return self._link.all(name, bindings)
 
     def _number(self, name: str, bindings: Bindings) -> int:
-        [(number,)] = self._link.all(name, bindings)
-        return int(number)
+        number: int
+        [(number,)] = self._numbers(name, bindings)
+        return number
+
+    def _numbers(self, name: str, bindings: Bindings) -> list[Values]:
+        """Rows of nothing but whole numbers: a table that lost its rules may hold anything."""
+        found = self._link.all(name, bindings)
+        if any(type(number) is not int for values in found for number in values):
+            raise Corrupt("database", self._link.path, "a column of numbers holds something else")
+        return found
 
     def _store(self, name: str, row: r.Row) -> int:
         return self._link.run(name, msgspec.structs.astuple(row))

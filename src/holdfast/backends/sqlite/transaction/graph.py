@@ -104,7 +104,7 @@ class Graph(Base):
 
     async def node_epochs(self, session_key: int) -> list[int]:
         """The distinct epochs that the session's stored nodes have."""
-        return [epoch for (epoch,) in self._values("node_epochs", (session_key,))]
+        return [epoch for (epoch,) in self._numbers("node_epochs", (session_key,))]
 
     async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
         """Delete up to `limit` nodes of the epoch whose position is greater than `above`."""
@@ -136,7 +136,7 @@ class Graph(Base):
 
     async def blob_census(self, family: int) -> tuple[int, int, int]:
         """How many revisions the family has, how many distinct hashes they list, and how many blobs there are."""
-        [(revisions, hashes, blobs)] = self._values("blob_census", (family,))
+        [(revisions, hashes, blobs)] = self._numbers("blob_census", (family,))
         return revisions, hashes, blobs
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import apsw
+
 from holdfast import rows as r
-from holdfast.backends.sqlite.link import Values
+from holdfast.backends.sqlite.link import LEVELS, Values
+from holdfast.backends.sqlite.mounts import file_system_of
+from holdfast.backends.sqlite.opening import MEMORY, schema_text
 from holdfast.backends.sqlite.transaction.verification import Verification
+from holdfast.records.diagnosis import SqliteFacts, StoreFacts
+from holdfast.statements import index_names
 
 CENSUS = (
     "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_work", "claimed_work",
@@ -14,7 +22,6 @@ CENSUS = (
 """The columns of the census, in their order."""
 
 DUMP = "dump_"
-MEMORY = ":memory:"
 
 
 class Housekeeping(Verification):
@@ -47,6 +54,34 @@ class Housekeeping(Verification):
             **dict(zip(CENSUS, counts, strict=True)),
             "bytes_on_disk": None if self._link.path == MEMORY else bytes_on_disk,
         }
+
+    async def facts(self, now_ms: int) -> StoreFacts:
+        """What SQLite says about the file, and what has been waiting."""
+        [(leases, lease_ms, deliveries, delivery_ms, work, work_ms)] = self._values("waiting", {"now_ms": now_ms})
+        there = {name for (name,) in self._values("find_indexes", ())}
+        return StoreFacts(
+            now_ms=now_ms,
+            schema_version=self._link.pragma("user_version"),
+            expired_leases=leases,
+            oldest_expired_lease_at_ms=lease_ms,
+            undelivered=deliveries,
+            oldest_undelivered_at_ms=delivery_ms,
+            ready_work=work,
+            oldest_ready_work_at_ms=work_ms,
+            missing_indexes=tuple(name for name in index_names(schema_text()) if name not in there),
+            engine=self._engine(),
+        )
+
+    def _engine(self) -> SqliteFacts:
+        log = self._link.connection.filename_wal
+        level: int = self._link.pragma("synchronous")
+        return SqliteFacts(
+            version=apsw.SQLITE_VERSION_NUMBER,
+            synchronous=LEVELS[level],
+            journal_mode=self._link.pragma("journal_mode"),
+            log_bytes=Path(log).stat().st_size if log and Path(log).exists() else 0,
+            file_system=None if self._link.path == MEMORY else file_system_of(self._link.path),
+        )
 
     def dump(self) -> dict[str, list[Values]]:
         """Every row of every table, by table."""

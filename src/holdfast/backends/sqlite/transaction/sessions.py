@@ -57,7 +57,7 @@ class Sessions(Base):
 
     async def list_families(self, after: int, limit: int) -> list[int]:
         """Families that own sessions, ascending, greater than `after`."""
-        return [family for (family,) in self._values("list_families", (after, limit))]
+        return [family for (family,) in self._numbers("list_families", (after, limit))]
 
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
         """One revision."""
@@ -77,7 +77,7 @@ class Sessions(Base):
 
     async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
         """For each epoch that a stored revision has: (epoch, greatest node count), by epoch."""
-        return [(epoch, node_count) for epoch, node_count in self._values("revision_epochs", (session_key,))]
+        return [(epoch, node_count) for epoch, node_count in self._numbers("revision_epochs", (session_key,))]
 
     async def count_revisions(self, session_key: int, *, below: int) -> int:
         """How many revisions are less than `below`."""

@@ -97,7 +97,7 @@ class Work(Base):
 
     async def drop_settled_batches(self, *, settled_until_ms: int, limit: int, dry_run: bool) -> int:
         """Delete (or only count) up to `limit` settled batches with `settled_at_ms <=` the bound."""
-        seqs = [seq for (seq,) in self._values("settled_batches", (settled_until_ms, limit))]
+        seqs = [seq for (seq,) in self._numbers("settled_batches", (settled_until_ms, limit))]
         if seqs and not dry_run:
             self._run("drop_batches", (json_list(seqs),))
         return len(seqs)
@@ -118,11 +118,11 @@ class Work(Base):
         self._drop_leases(kind, [resource])
 
     def _drop_leases(self, kind: str, resources: Sequence[str]) -> None:
-        fences = [fence for (fence,) in self._values("drop_leases", (kind, json_list(resources)))]
+        fences = [fence for (fence,) in self._numbers("drop_leases", (kind, json_list(resources)))]
         if fences:
             self._run("raise_fence_floor", (max(fences),))
 
     async def fence_floor(self) -> int:
         """The highest fence of any lease row that was dropped; 0 at first."""
-        found = self._values("fence_floor", ())
+        found = self._numbers("fence_floor", ())
         return found[0][0] if found else 0

@@ -1,0 +1,40 @@
+"""What kind of file system holds a file is what the kernel's table of mounts says, or it is not known."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+MOUNTS: Final = Path("/proc/self/mountinfo")
+
+
+def file_system_of(path: str) -> str | None:
+    """The kind of file system that holds a file, None if this system does not tell."""
+    try:
+        table = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    return found_in(table, os.path.realpath(path))
+
+
+def found_in(table: str, path: str) -> str | None:
+    """The kind of the innermost mount above a path; of two at one place the later one hides the earlier."""
+    found: tuple[int, str] | None = None
+    for line in table.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kinds = before.split(" "), after.split(" ")
+        if len(fields) < 5 or not kinds[0]:
+            continue
+        place = _unescaped(fields[4])
+        inside = path == place or path.startswith(place.rstrip("/") + "/")
+        if inside and (found is None or len(place) >= found[0]):
+            found = len(place), kinds[0]
+    return None if found is None else found[1]
+
+
+def _unescaped(place: str) -> str:
+    """The kernel writes blanks, tabs, line ends and backslashes of a path as octal numbers."""
+    for code, meaning in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        place = place.replace(code, meaning)
+    return place

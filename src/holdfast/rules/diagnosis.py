@@ -1,0 +1,286 @@
+"""What endangers a store, judged from facts alone; each concern says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from holdfast.records.diagnosis import Concern, PostgresFacts, SqliteFacts, StoreFacts
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+MIB: Final = 1024 * 1024
+
+LEASE_GRACE_MS: Final = MINUTE_MS
+"""An expired lease is nobody's concern so long: whoever takes it over needs a moment."""
+
+DELIVERY_GRACE_MS: Final = MINUTE_MS
+"""A reservation and the start of its process are two calls, with a moment between them."""
+
+WORK_GRACE_MS: Final = HOUR_MS
+"""Work that could have been claimed for longer than this is waiting for somebody who does not come."""
+
+LOG_BYTES: Final = 128 * MIB
+"""Twice what a store keeps of a write-ahead log: one that is larger could not be emptied for a long time."""
+
+TRANSACTION_MS: Final = 5 * MINUTE_MS
+IDLE_TRANSACTION_MS: Final = MINUTE_MS
+"""How long others may keep a transaction open: as long as they do, no dead row of any table can be removed."""
+
+CONNECTIONS_PERCENT: Final = 80
+
+TRANSACTION_IDS: Final = 1_000_000_000
+LAST_TRANSACTION_IDS: Final = 1_800_000_000
+"""PostgreSQL refuses to write at about 2,100 million, and begins to freeze by itself at 200 million."""
+
+SKEW_MS: Final = 5_000
+
+SAFE_SQLITE: Final = 3_051_003
+"""Older ones, from 3.7.0 on, can damage a file when a write-ahead log starts over in an unlucky moment."""
+
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"9p", "afs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "glusterfs", "lustre", "ncpfs", "nfs"}
+    | {"nfs4", "smb3", "smbfs", "vboxsf", "virtiofs"}
+)
+
+SUPPORT_ENDS_MS: Final = {
+    14: 1_794_441_600_000,  # 2026-11-12
+    15: 1_825_891_200_000,  # 2027-11-11
+    16: 1_857_340_800_000,  # 2028-11-09
+    17: 1_888_790_400_000,  # 2029-11-08
+    18: 1_920_844_800_000,  # 2030-11-14
+}
+"""When the last release of a major version of PostgreSQL comes out."""
+
+
+def diagnose(facts: StoreFacts, *, local_ms: int, trip_ms: int) -> tuple[Concern, ...]:
+    """Every concern, dangers first. `local_ms` is this machine's clock in the middle of a trip of `trip_ms`."""
+    found = [*_waiting(facts), *_indexes(facts)]
+    if isinstance(facts.engine, SqliteFacts):
+        found += _sqlite(facts.engine)
+    elif isinstance(facts.engine, PostgresFacts):
+        found += _settings(facts.engine)
+        found += _load(facts.engine)
+        found += _clocks(facts.engine, local_ms, trip_ms)
+    return by_level(found)
+
+
+def by_level(concerns: Sequence[Concern]) -> tuple[Concern, ...]:
+    """Dangers first, otherwise as they were found."""
+    return tuple(sorted(concerns, key=lambda concern: concern.level != "danger"))
+
+
+def damaged(problem: str) -> Concern:
+    """What the database itself says about its pages, or about what it could not read."""
+    return Concern(
+        "danger", "integrity", problem, "keep a copy of what is there, see `holdfast verify`, and restore from a backup"
+    )
+
+
+# What has been waiting for too long.
+
+
+def _waiting(facts: StoreFacts) -> Iterator[Concern]:
+    if _older(facts, facts.oldest_expired_lease_at_ms, LEASE_GRACE_MS):
+        yield Concern(
+            "warning",
+            "expired-leases",
+            f"{_count(facts.expired_leases, 'lease')} ended without being released, the oldest "
+            f"{_age(facts, facts.oldest_expired_lease_at_ms)} ago",
+            "their holders stopped or hang: look at those workers, and claim what they held anew",
+        )
+    if _older(facts, facts.oldest_undelivered_at_ms, DELIVERY_GRACE_MS):
+        yield Concern(
+            "warning",
+            "undelivered",
+            f"{_count(facts.undelivered, 'delivery', 'deliveries')} reserved whose process was never started, the "
+            f"oldest {_age(facts, facts.oldest_undelivered_at_ms)} ago",
+            "start them: triggers.undelivered() lists them, and the process ids make starting twice harmless",
+        )
+    if _older(facts, facts.oldest_ready_work_at_ms, WORK_GRACE_MS):
+        yield Concern(
+            "warning",
+            "old-work",
+            f"{_count(facts.ready_work, 'batch', 'batches')} of work that nobody holds, the oldest ready for "
+            f"{_age(facts, facts.oldest_ready_work_at_ms)}",
+            "see `holdfast queue list`: start workers for those sessions, or cancel the work",
+        )
+
+
+def _older(facts: StoreFacts, since_ms: int | None, grace_ms: int) -> bool:
+    return since_ms is not None and facts.now_ms - since_ms > grace_ms
+
+
+def _age(facts: StoreFacts, since_ms: int | None) -> str:
+    return _length(facts.now_ms - (since_ms or 0))
+
+
+def _indexes(facts: StoreFacts) -> Iterator[Concern]:
+    if facts.missing_indexes:
+        yield Concern(
+            "danger",
+            "missing-index",
+            f"these indexes are missing or invalid: {', '.join(facts.missing_indexes)}",
+            "make them again from `holdfast schema`: without them calls are slow, and keys are not unique",
+        )
+
+
+# SQLite.
+
+
+def _sqlite(engine: SqliteFacts) -> Iterator[Concern]:
+    if engine.synchronous in ("off", "normal"):
+        yield Concern(
+            "danger",
+            "synchronous",
+            f"this store was opened with synchronous={engine.synchronous}: a power cut loses acknowledged commits"
+            + (", and can damage the file" if engine.synchronous == "off" else ""),
+            "open it with SqliteOptions(synchronous='full'), which is the default",
+        )
+    if engine.journal_mode not in ("wal", "memory"):
+        yield Concern(
+            "danger",
+            "journal-mode",
+            f"the file is in journal mode {engine.journal_mode}, not in write-ahead logging",
+            "somebody changed it: close every program that has the file open, and open the store again",
+        )
+    if engine.log_bytes > LOG_BYTES:
+        yield Concern(
+            "warning",
+            "log-growth",
+            f"the write-ahead log has grown to {engine.log_bytes // MIB} MiB",
+            "a reader that never ends keeps it from being emptied: end long reads, in other programs, too",
+        )
+    if engine.file_system in NETWORK_FILE_SYSTEMS:
+        yield Concern(
+            "danger",
+            "network-file-system",
+            f"the file is on {engine.file_system}, where locks and shared memory do not work between machines",
+            "move it to a local disk, or use PostgreSQL",
+        )
+    if engine.version < SAFE_SQLITE:
+        yield Concern(
+            "danger",
+            "old-sqlite",
+            f"SQLite {_sqlite_version(engine.version)} has a known defect that can damage a file with several writers",
+            "install a newer apsw, which brings its SQLite along",
+        )
+
+
+def _sqlite_version(version: int) -> str:
+    return f"{version // 1_000_000}.{version // 1_000 % 1_000}.{version % 1_000}"
+
+
+# PostgreSQL.
+
+
+def _settings(engine: PostgresFacts) -> Iterator[Concern]:
+    if not engine.fsync:
+        yield Concern(
+            "danger",
+            "fsync",
+            "fsync is off: a crash of the machine loses acknowledged commits and can damage every table",
+            "set fsync = on and reload the server",
+        )
+    if not engine.full_page_writes:
+        yield Concern(
+            "danger",
+            "full-page-writes",
+            "full_page_writes is off: a crash of the machine can leave half-written pages",
+            "set full_page_writes = on and reload the server",
+        )
+    if engine.synchronous_commit == "off":
+        yield Concern(
+            "danger",
+            "synchronous-commit",
+            "synchronous_commit is off: a crash of the server loses the last acknowledged commits",
+            "set synchronous_commit = on for the role, the database or the server",
+        )
+    elif engine.synchronous_commit == "local" and engine.standby_names:
+        yield Concern(
+            "danger",
+            "synchronous-commit",
+            "synchronous_commit is local: commits do not wait for the standbys that are configured",
+            "set synchronous_commit = on, or a failover loses acknowledged commits",
+        )
+    if not engine.autovacuum:
+        yield Concern(
+            "warning",
+            "autovacuum",
+            "autovacuum is off: tables grow without end, and old transaction ids are not recycled",
+            "set autovacuum = on and reload the server",
+        )
+    if engine.tables_without_autovacuum:
+        yield Concern(
+            "warning",
+            "autovacuum",
+            f"autovacuum is off for {', '.join(engine.tables_without_autovacuum)}",
+            "run ALTER TABLE … RESET (autovacuum_enabled) on each",
+        )
+
+
+def _load(engine: PostgresFacts) -> Iterator[Concern]:
+    if engine.transaction_ids_used > TRANSACTION_IDS:
+        last = engine.transaction_ids_used > LAST_TRANSACTION_IDS
+        yield Concern(
+            "danger" if last else "warning",
+            "transaction-ids",
+            f"{engine.transaction_ids_used // 1_000_000} million transaction ids are in use of about 2,100 million: "
+            "then the server refuses to write",
+            "run VACUUM FREEZE on the database, and find what keeps autovacuum from doing it",
+        )
+    if engine.longest_idle_transaction_ms > IDLE_TRANSACTION_MS:
+        yield Concern(
+            "warning",
+            "idle-transaction",
+            f"somebody has kept a transaction open and idle for {_length(engine.longest_idle_transaction_ms)}",
+            "find it in pg_stat_activity (state 'idle in transaction'), and let its program commit or roll back",
+        )
+    if engine.longest_transaction_ms > TRANSACTION_MS:
+        yield Concern(
+            "warning",
+            "long-transaction",
+            f"a transaction has been open for {_length(engine.longest_transaction_ms)}: no dead row can be removed",
+            "find it in pg_stat_activity by its xact_start, and make it shorter",
+        )
+    if engine.connections * 100 >= engine.max_connections * CONNECTIONS_PERCENT:
+        yield Concern(
+            "warning",
+            "connections",
+            f"{engine.connections} of {engine.max_connections} connections are in use",
+            "lower max_connections of the stores, put a pooler in front, or raise the server's limit",
+        )
+
+
+def _clocks(engine: PostgresFacts, local_ms: int, trip_ms: int) -> Iterator[Concern]:
+    ahead_ms = local_ms - engine.server_ms
+    if abs(ahead_ms) - trip_ms // 2 > SKEW_MS:
+        yield Concern(
+            "warning",
+            "clock-skew",
+            f"this machine's clock is {_length(abs(ahead_ms))} {'ahead of' if ahead_ms > 0 else 'behind'} the server's",
+            "leases go by the server's clock, but times that you compute here are off: synchronise both",
+        )
+    major = engine.version // 10_000
+    if local_ms > SUPPORT_ENDS_MS.get(major, local_ms) or major < min(SUPPORT_ENDS_MS):
+        yield Concern(
+            "warning",
+            "old-server",
+            f"PostgreSQL {major} gets no more fixes",
+            f"upgrade the server, best to {max(SUPPORT_ENDS_MS)}",
+        )
+
+
+# Words.
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _length(of_ms: int) -> str:
+    seconds = of_ms // 1_000
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} seconds"

@@ -1,0 +1,143 @@
+"""Every concern has its facts, its bound and its advice, and facts without fault have none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.records.diagnosis import Concern, PostgresFacts, SqliteFacts, StoreFacts
+from holdfast.rules import diagnosis
+
+NOW = 1_800_000_000_000
+MINUTE = 60_000
+HOUR = 3_600_000
+MIB = 1_048_576
+PLAIN = StoreFacts(now_ms=NOW, schema_version=1, expired_leases=0, undelivered=0, ready_work=0)
+SQLITE = SqliteFacts(version=3_054_001, synchronous="full", journal_mode="wal", log_bytes=0, file_system="ext4")
+POSTGRES = PostgresFacts(
+    version=180_001,
+    fsync=True,
+    full_page_writes=True,
+    synchronous_commit="on",
+    standby_names="",
+    autovacuum=True,
+    connections=5,
+    max_connections=100,
+    transaction_ids_used=1_000,
+    server_ms=NOW,
+)
+
+
+def judged(facts: StoreFacts, **moment: int) -> list[tuple[str, str]]:
+    found = diagnosis.diagnose(facts, **{"local_ms": NOW, "trip_ms": 0, **moment})
+    assert all(concern.problem and concern.advice for concern in found)
+    return [(concern.level, concern.name) for concern in found]
+
+
+def engine_judged(engine: Any, **changes: Any) -> list[tuple[str, str]]:
+    return judged(msgspec.structs.replace(PLAIN, engine=msgspec.structs.replace(engine, **changes)))
+
+
+@pytest.mark.parametrize("engine", [None, SQLITE, POSTGRES], ids=["memory", "sqlite", "postgresql"])
+def test_facts_without_fault_have_no_concern(engine: Any) -> None:
+    assert judged(msgspec.structs.replace(PLAIN, engine=engine)) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "grace_ms", "name"),
+    [
+        ({"expired_leases": 1, "oldest_expired_lease_at_ms": NOW}, MINUTE, "expired-leases"),
+        ({"undelivered": 2, "oldest_undelivered_at_ms": NOW}, MINUTE, "undelivered"),
+        ({"ready_work": 3, "oldest_ready_work_at_ms": NOW}, HOUR, "old-work"),
+    ],
+)
+def test_what_waits_is_a_warning_once_its_grace_is_over(fields: dict[str, int], grace_ms: int, name: str) -> None:
+    facts = msgspec.structs.replace(PLAIN, **fields)
+    assert judged(msgspec.structs.replace(facts, now_ms=NOW + grace_ms)) == []
+    assert judged(msgspec.structs.replace(facts, now_ms=NOW + grace_ms + 1)) == [("warning", name)]
+
+
+def test_a_concern_says_how_many_and_since_when() -> None:
+    facts = msgspec.structs.replace(PLAIN, expired_leases=2, oldest_expired_lease_at_ms=NOW - 3 * HOUR)
+    (concern,) = diagnosis.diagnose(facts, local_ms=NOW, trip_ms=0)
+    assert concern.problem == "2 leases ended without being released, the oldest 3 hours ago"
+    facts = msgspec.structs.replace(PLAIN, undelivered=1, oldest_undelivered_at_ms=NOW - 61_000)
+    (concern,) = diagnosis.diagnose(facts, local_ms=NOW, trip_ms=0)
+    assert concern.problem == "1 delivery reserved whose process was never started, the oldest 61 seconds ago"
+
+
+def test_missing_indexes_are_a_danger_and_are_named() -> None:
+    (concern,) = diagnosis.diagnose(
+        msgspec.structs.replace(PLAIN, missing_indexes=("work_source", "nodes_id")), local_ms=NOW, trip_ms=0
+    )
+    assert (concern.level, concern.name) == ("danger", "missing-index")
+    assert "work_source, nodes_id" in concern.problem
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"synchronous": "off"}, [("danger", "synchronous")]),
+        ({"synchronous": "normal"}, [("danger", "synchronous")]),
+        ({"synchronous": "extra"}, []),
+        ({"journal_mode": "delete"}, [("danger", "journal-mode")]),
+        ({"journal_mode": "memory"}, []),
+        ({"log_bytes": 128 * MIB}, []),
+        ({"log_bytes": 128 * MIB + 1}, [("warning", "log-growth")]),
+        ({"file_system": "nfs4"}, [("danger", "network-file-system")]),
+        ({"file_system": None}, []),
+        ({"version": 3_051_002}, [("danger", "old-sqlite")]),
+        ({"version": 3_051_003}, []),
+    ],
+    ids=str,
+)
+def test_settings_of_sqlite_are_judged(changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert engine_judged(SQLITE, **changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"fsync": False}, [("danger", "fsync")]),
+        ({"full_page_writes": False}, [("danger", "full-page-writes")]),
+        ({"synchronous_commit": "off"}, [("danger", "synchronous-commit")]),
+        ({"synchronous_commit": "local"}, []),
+        ({"synchronous_commit": "local", "standby_names": "one"}, [("danger", "synchronous-commit")]),
+        ({"autovacuum": False}, [("warning", "autovacuum")]),
+        ({"tables_without_autovacuum": ("nodes",)}, [("warning", "autovacuum")]),
+        ({"transaction_ids_used": 1_000_000_000}, []),
+        ({"transaction_ids_used": 1_000_000_001}, [("warning", "transaction-ids")]),
+        ({"transaction_ids_used": 1_800_000_001}, [("danger", "transaction-ids")]),
+        ({"longest_idle_transaction_ms": MINUTE}, []),
+        ({"longest_idle_transaction_ms": MINUTE + 1}, [("warning", "idle-transaction")]),
+        ({"longest_transaction_ms": 5 * MINUTE}, []),
+        ({"longest_transaction_ms": 5 * MINUTE + 1}, [("warning", "long-transaction")]),
+        ({"connections": 79}, []),
+        ({"connections": 80}, [("warning", "connections")]),
+        ({"server_ms": NOW - 5_000}, []),
+        ({"server_ms": NOW - 5_001}, [("warning", "clock-skew")]),
+        ({"server_ms": NOW + 5_001}, [("warning", "clock-skew")]),
+        ({"version": 130_014}, [("warning", "old-server")]),
+        ({"version": 140_010}, [("warning", "old-server")]),
+        ({"version": 150_010}, []),
+        ({"version": 190_000}, []),
+    ],
+    ids=str,
+)
+def test_settings_of_postgresql_are_judged(changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert engine_judged(POSTGRES, **changes) == expected
+
+
+def test_a_slow_trip_is_not_mistaken_for_a_wrong_clock() -> None:
+    facts = msgspec.structs.replace(PLAIN, engine=msgspec.structs.replace(POSTGRES, server_ms=NOW - 6_000))
+    assert judged(facts, trip_ms=2_000) == []
+    assert judged(facts, trip_ms=1_998) == [("warning", "clock-skew")]
+
+
+def test_dangers_come_first() -> None:
+    engine = msgspec.structs.replace(POSTGRES, fsync=False, autovacuum=False)
+    facts = msgspec.structs.replace(PLAIN, ready_work=1, oldest_ready_work_at_ms=0, engine=engine)
+    assert judged(facts) == [("danger", "fsync"), ("warning", "old-work"), ("warning", "autovacuum")]
+    assert diagnosis.by_level([Concern("warning", "a", "", ""), diagnosis.damaged("x")])[0].name == "integrity"

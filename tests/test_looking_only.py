@@ -1,0 +1,165 @@
+"""Verification and diagnosis change nothing, need no right to, and say how far they have come."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.backends.sqlite.furnished import seed_processes, seed_sessions, seed_work
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.cli import main
+from holdfast.testing.clock import ManualClock
+
+ROLE = "holdfast_onlooker"
+
+
+def furnish(url: str) -> None:
+    with holdfast.open_blocking(url, clock=ManualClock(1_000_000)) as store:
+        seed_sessions(store)
+        seed_work(store)
+        seed_processes(store)
+        store.artifacts.put_content("mod", b"content" * 100)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = str(tmp_path / "state.db")
+    furnish(path)
+    return path
+
+
+@pytest.fixture
+def onlooker(clean_postgres_url: str, postgres_database: Any) -> Iterator[str]:
+    """The URL of a role that may read the tables and nothing else."""
+    furnish(clean_postgres_url)
+    administrator = postgres_database.administrator
+    administrator.run(
+        f"CREATE ROLE {ROLE} LOGIN; GRANT USAGE ON SCHEMA holdfast TO {ROLE}; "
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO {ROLE}"
+    )
+    yield clean_postgres_url.replace("postgres@", f"{ROLE}@")
+    administrator.run(f"DROP OWNED BY {ROLE}; DROP ROLE {ROLE}")
+
+
+LOOKS: dict[str, Callable[[BlockingStore], object]] = {
+    "verify": lambda store: store.maintenance.verify().findings,
+    "diagnose": lambda store: store.maintenance.diagnose(),
+}
+
+
+def fingerprint(path: str) -> dict[str, str]:
+    """Everything that a file and its log hold; shared memory is no content."""
+    return {end: hashlib.sha256(Path(path + end).read_bytes()).hexdigest() for end in ("", "-wal")}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_not_a_byte_of_a_file_changes(file: str, look: str) -> None:
+    # Another store keeps the log from being emptied and removed when the one that looks is closed.
+    with holdfast.open_blocking(file) as other:
+        other.sessions.handle("x").commit(holdfast.Commit(turn_id="newest"))
+        before = fingerprint(file)
+        with holdfast.open_blocking(file, options=holdfast.SqliteOptions(migrate=False)) as store:
+            LOOKS[look](store)
+            assert fingerprint(file) == before
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_role_that_may_only_read_suffices(onlooker: str, clean_postgres_url: str, look: str) -> None:
+    dump = holdfast.open_blocking(clean_postgres_url)
+    try:
+        before = dump._backend.dump()
+        with holdfast.open_blocking(onlooker, options=holdfast.PostgresOptions(migrate=False)) as store:
+            with pytest.raises(holdfast.HoldfastError):
+                store.sessions.create("not allowed")
+            assert store.maintenance.verify().findings == ()
+            LOOKS[look](store)
+        assert dump._backend.dump() == before
+    finally:
+        dump.close()
+
+
+def test_the_command_needs_no_more(onlooker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--url", onlooker]) == 0
+    assert capsys.readouterr().out.endswith("ok\n")
+
+
+# ---------------------------------------------------------------------------- progress
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlockingStore]:
+    url = {"memory": "memory:", "sqlite": str(tmp_path / "state.db")}.get(request.param)
+    with holdfast.open_blocking(url or request.getfixturevalue("clean_postgres_url")) as opened:
+        yield opened
+
+
+def test_verification_says_how_far_it_has_come(store: BlockingStore) -> None:
+    session = store.sessions.create("chat")
+    session.add_nodes([holdfast.Node(f"n{number:03}") for number in range(450)])
+    store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+    told: list[holdfast.Progress] = []
+    assert store.maintenance.verify(progress=told.append).ok
+    # A session, 450 nodes in three pages, a batch; nothing but those was there.
+    assert {one.total for one in told} == {452}
+    done = [one.done for one in told]
+    assert done == sorted(done)
+    assert done[-1] == 452
+    assert {1, 201, 401, 451, 452} <= set(done)
+
+
+def test_a_collection_says_how_many_families_are_done(store: BlockingStore) -> None:
+    for number in range(3):
+        store.sessions.create(f"s{number}")
+    store.sessions.fork("s0", into="fork")
+    told: list[tuple[int, int]] = []
+    store.maintenance.collect_garbage(progress=lambda one: told.append((one.done, one.total)))
+    assert told == [(1, 3), (2, 3), (3, 3), (3, 3)]
+
+
+def test_whoever_raises_in_the_middle_gets_his_own_error(store: BlockingStore) -> None:
+    store.sessions.create("chat")
+
+    def stop(_: holdfast.Progress) -> None:
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        store.maintenance.verify(progress=stop)
+    assert store.maintenance.verify().ok
+
+
+def test_a_table_that_cannot_be_counted_is_found_damaged_all_the_same(tmp_path: Path) -> None:
+    import apsw
+
+    path = tmp_path / "state.db"
+    holdfast.open_blocking(path).close()
+    connection = apsw.Connection(str(path))
+    connection.execute("DROP TABLE grants")
+    connection.close()
+    told: list[holdfast.Progress] = []
+    with holdfast.open_blocking(path) as store:
+        findings = store.maintenance.verify(progress=told.append).findings
+    assert {finding.table for finding in findings} == {"grants"}
+    assert {(one.done, one.total) for one in told} == {(0, 0)}
+
+
+def test_tasks_are_told_on_their_own_loop() -> None:
+    async def main() -> list[int]:
+        told: list[int] = []
+        async with holdfast.open("memory:") as store:
+            await store.sessions.create("chat")
+            loop = asyncio.get_running_loop()
+
+            def tell(progress: holdfast.Progress) -> None:
+                assert asyncio.get_running_loop() is loop
+                told.append(progress.done)
+
+            await store.maintenance.verify(progress=tell)
+        return told
+
+    assert asyncio.run(main())[-1] == 1
