@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import update_wrapper
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from holdfast import store as asynchronous
 from holdfast.ports import Backend
 
 P = ParamSpec("P")
 T = TypeVar("T")
-F = TypeVar("F", bound="Facet")
 
 
 class Facet:
@@ -29,59 +28,32 @@ class Facet:
         return f"blocking {self.facet!r}"
 
 
-class without_await(Generic[P, T]):  # noqa: N801 - read as a verb: claim = without_await(Queue.claim)
+def without_await(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Facet, P], T]:
     """An async method as a blocking one, with the same parameters and the same documentation."""
+    name = method.__name__
 
-    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
-        self._name = method.__name__
-        self.__doc__ = method.__doc__
-        self.__wrapped__ = method
-
-    @overload
-    def __get__(self, facet: None, owner: type[Any]) -> without_await[P, T]: ...
-    @overload
-    def __get__(self, facet: Facet, owner: type[Any]) -> Callable[P, T]: ...
-    def __get__(self, facet: Facet | None, owner: type[Any]) -> without_await[P, T] | Callable[P, T]:
-        """The method, bound to a blocking facet."""
-        if facet is None:
-            return self
+    def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> T:
         # Asked of the facet and not of the class: an observed store has facets of its own.
-        bound, backend = getattr(facet.facet, self._name), facet.backend
+        return self.backend.drive(cast("Awaitable[T]", getattr(self.facet, name)(*args, **kwargs)))
 
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            return cast("T", backend.drive(bound(*args, **kwargs)))
-
-        return update_wrapper(call, bound)
+    return update_wrapper(call, method)
 
 
-class without_await_each(Generic[P, T]):  # noqa: N801 - read as a verb, like without_await
+def without_await_each(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Facet, P], Iterator[T]]:
     """An async iterator as a blocking one."""
+    name = method.__name__
 
-    def __init__(self, method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
-        self._name = method.__name__
-        self.__doc__ = method.__doc__
-        self.__wrapped__ = method
+    def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items = cast("AsyncIterator[T]", getattr(self.facet, name)(*args, **kwargs))
+        while True:
+            try:
+                yield self.backend.drive(items.__anext__())
+            except StopAsyncIteration:
+                return
 
-    @overload
-    def __get__(self, facet: None, owner: type[Any]) -> without_await_each[P, T]: ...
-    @overload
-    def __get__(self, facet: Facet, owner: type[Any]) -> Callable[P, Iterator[T]]: ...
-    def __get__(self, facet: Facet | None, owner: type[Any]) -> without_await_each[P, T] | Callable[P, Iterator[T]]:
-        """The method, bound to a blocking facet."""
-        if facet is None:
-            return self
-        # Asked of the facet and not of the class: an observed store has facets of its own.
-        bound, backend = getattr(facet.facet, self._name), facet.backend
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-            items = bound(*args, **kwargs)
-            while True:
-                try:
-                    yield cast("T", backend.drive(items.__anext__()))
-                except StopAsyncIteration:
-                    return
-
-        return update_wrapper(call, bound)
+    return update_wrapper(call, method)
 
 
 class SessionAttachments(Facet):
@@ -121,28 +93,16 @@ class Session(Facet):
     tombstone = without_await(asynchronous.Session.tombstone)
 
 
-class giving_a_session(Generic[P]):  # noqa: N801 - read as a verb, like without_await
+def giving_a_session(
+    method: Callable[Concatenate[Any, P], Awaitable[asynchronous.Session]],
+) -> Callable[Concatenate[Facet, P], Session]:
     """An async method that gives a handle, as a blocking one that gives a blocking handle."""
+    inner = without_await(method)
 
-    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[asynchronous.Session]]) -> None:
-        self._inner = without_await(method)
-        self.__doc__ = method.__doc__
-        self.__wrapped__ = method
+    def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> Session:
+        return Session(inner(self, *args, **kwargs), self.backend)
 
-    @overload
-    def __get__(self, facet: None, owner: type[Any]) -> giving_a_session[P]: ...
-    @overload
-    def __get__(self, facet: Facet, owner: type[Any]) -> Callable[P, Session]: ...
-    def __get__(self, facet: Facet | None, owner: type[Any]) -> giving_a_session[P] | Callable[P, Session]:
-        """The method, bound to a blocking facet."""
-        if facet is None:
-            return self
-        inner = self._inner.__get__(facet, owner)
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> Session:
-            return Session(inner(*args, **kwargs), facet.backend)
-
-        return update_wrapper(call, inner)
+    return update_wrapper(call, method)
 
 
 class Sessions(Facet):
