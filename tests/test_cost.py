@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import random
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,6 +169,92 @@ def test_a_large_state_costs_one_statement_more_and_a_look_only_if_its_past_was_
     more = Counter(measured.statements(commit(large[2]))) - Counter(usual)
     assert more == Counter(["load_blobs", "hold_key_frames"])
     assert Counter(measured.statements(commit(large[3]))) - Counter(usual) == Counter(["hold_key_frames"])
+
+
+def test_a_thousand_small_turns_take_at_most_twice_their_content(measured: Measured) -> None:
+    session = measured.store.sessions.create("chat")
+    words = random.Random(7)
+
+    def text() -> str:
+        return "".join(words.choices("abcdefghij klmnopqrst uvwxyz", k=1024))
+
+    def stored_bytes() -> int:
+        connection = measured.backend._link.connection
+        return int(connection.pragma("page_count") - connection.pragma("freelist_count")) * connection.pragma(
+            "page_size"
+        )
+
+    empty = stored_bytes()
+    for number in range(1, 1001):
+        question, answer = f"q{number}", f"a{number}"
+        nodes = [
+            holdfast.Node(question, parent=None if number == 1 else f"a{number - 1}", payload=text()),
+            holdfast.Node(answer, parent=question, payload=text()),
+        ]
+        session.commit(
+            holdfast.Commit(
+                turn_id=f"turn-{number}",
+                expected_revision=number - 1,
+                graph=holdfast.Append(nodes, leaf=answer),
+                checkpoint=holdfast.Checkpoint(turn_state={"turn": number}),
+                usage=[holdfast.Usage("turn", "some-model", input_tokens=3)],
+            )
+        )
+    assert empty <= 300_000
+    assert stored_bytes() - empty <= 2.0 * 1000 * 2048
+
+
+def test_a_full_turn_writes_at_most_18_pages_of_the_log(tmp_path: Path) -> None:
+    options = holdfast.SqliteOptions(synchronous="off")
+    backend = SqliteBackend.open(tmp_path / "log.db", options, ManualClock(), BlockingWaiting())
+    store = BlockingStore(Store(Context(backend, holdfast.Limits())), backend)
+    backend._link.connection.wal_autocheckpoint(0)
+    log = tmp_path / "log.db-wal"
+    session = store.sessions.create("chat")
+    for number in range(1, 101):
+        session.commit(turn(number))
+    before = log.stat().st_size
+    for number in range(101, 201):
+        session.commit(turn(number))
+    assert log.stat().st_size - before <= 100 * 18 * (4096 + 24)
+    store.close()
+
+
+def test_a_thousand_handles_take_less_than_two_megabytes(measured: Measured) -> None:
+    measured.store.sessions.handle("chat")
+    tracemalloc.start()
+    try:
+        handles = [measured.store.sessions.handle(f"chat-{number}") for number in range(1000)]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(handles) == 1000
+    assert held < 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("program", "most"),
+    [
+        ("import holdfast", 40),
+        ("import holdfast; holdfast.open", 220),
+        ("import holdfast; holdfast.open_blocking('sqlite::memory:').close()", 275),
+    ],
+)
+def test_starting_loads_no_more_modules_than_it_did(program: str, most: int) -> None:
+    count = "import sys; before = set(sys.modules); {}; sys.stdout.write(str(len(set(sys.modules) - before)))"
+    result = subprocess.run(
+        [sys.executable, "-c", count.format(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=without_coverage(),
+    )
+    assert 0 < int(result.stdout) <= most
+
+
+def without_coverage() -> dict[str, str]:
+    """The environment of a child that loads nothing but what it asks for."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
 
 
 def test_a_replay_costs_the_same_however_long_ago_the_turn_was(measured: Measured) -> None:
