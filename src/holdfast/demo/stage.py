@@ -105,7 +105,7 @@ class Actor:
         self.killed = False
         # A session of its own, in the other sense: Ctrl-C is for the stage, which then sends everybody home.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.demo.worker"],
+            [sys.executable, "-P", "-m", "holdfast.demo.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
