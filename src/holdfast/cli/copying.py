@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import holdfast
@@ -63,7 +64,7 @@ def copy(call: Call) -> int:
         parts = () if given.sessions_only else background.parts(source, target, stats)
         with call.terminal.progress("copying", stats.sessions + sum(part.total for part in parts)) as progress:
             for one in pages_of(source, PAGE):
-                tally.take_session(one.session_id, lambda one=one: _copy_session(source, target, one))
+                tally.take_session(one.session_id, partial(_copy_session, source, target, one))
                 progress.step()
             for part in parts:
                 tally.others[part.name] = {"copied": 0, "already_there": 0}
