@@ -12,8 +12,12 @@ from holdfast.cli.running import Call, Refused
 
 PAGE = 200
 NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
-ONE_THING = (Refused, holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
-"""What concerns one thing leaves the others to be copied; a database that is away ends the run."""
+
+
+def one_thing() -> tuple[type[Exception], ...]:
+    """What concerns one thing leaves the others to be copied; a database that is away ends the run."""
+    # Asked for when it is needed: the names of errors load the store, and help does not wait for that.
+    return (Refused, holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
 
 
 class Tally:
@@ -32,7 +36,7 @@ class Tally:
                 self.copied.append(session_id)
             else:
                 self.already += 1
-        except ONE_THING as problem:
+        except one_thing() as problem:
             self.refused.append({"part": "sessions", "session_id": session_id, "problem": str(problem)})
 
     def take(self, part: str, id: str, copy: Callable[[], bool]) -> None:
@@ -40,7 +44,7 @@ class Tally:
         counts = self.others[part]
         try:
             counts["copied" if copy() else "already_there"] += 1
-        except ONE_THING as problem:
+        except one_thing() as problem:
             self.refused.append({"part": part, "id": id, "problem": str(problem)})
 
 
