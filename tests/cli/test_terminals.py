@@ -101,6 +101,20 @@ def test_long_work_shows_a_bar_that_goes_away(file: Path, tmp_path: Path) -> Non
     assert seen.rstrip().splitlines()[-1].endswith("copied 31 sessions, 0 were there already, 0 refused")
 
 
+def test_an_export_shows_a_bar_and_a_sweep_a_clock(file: Path, tmp_path: Path) -> None:
+    with holdfast.open_blocking(file) as store:
+        store.sessions.handle("chat").add_nodes([holdfast.Node(f"more-{number}") for number in range(30)])
+    out = tmp_path / "chat.jsonl"
+    code, seen = on_a_terminal("sessions", "export", "chat", "-o", out, "--url", file, NO_COLOR="1")
+    assert code == 0
+    assert "\r\x1b[Kexporting [" in seen
+    assert "/31" in seen
+    assert out.exists()
+    code, seen = on_a_terminal("attachments", "sweep", "--yes", "--url", file, NO_COLOR="1")
+    assert code == 0
+    assert "\r\x1b[Ksweeping, 0 s" in seen
+
+
 def test_long_work_of_unknown_length_shows_a_clock_that_goes_away(file: Path) -> None:
     code, seen = on_a_terminal("doctor", "--url", file, NO_COLOR="1")
     assert code == 0

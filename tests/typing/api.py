@@ -209,6 +209,11 @@ async def triggers(store: holdfast.Store) -> None:
         assert_type(await store.triggers.mark_started(delivery), holdfast.TriggerDelivery)
         assert_type(await store.triggers.mark_failed(delivery, "no"), holdfast.TriggerDelivery)
     assert_type(await store.triggers.undelivered(), holdfast.Page[holdfast.TriggerDelivery])
+    assert_type(await store.triggers.occurrences(), holdfast.Page[holdfast.Occurrence])
+    deliveries = await store.triggers.deliveries(occurrence.occurrence_id)
+    assert_type(deliveries, holdfast.Page[holdfast.TriggerDelivery])
+    assert_type(await store.triggers.restore(subscription), holdfast.RestoreReceipt)
+    assert_type(await store.triggers.restore_occurrence(occurrence, deliveries.items), holdfast.RestoreReceipt)
 
 
 def show(progress: holdfast.Progress) -> None:
@@ -220,6 +225,7 @@ async def the_rest(store: holdfast.Store) -> None:
     assert_type(await store.artifacts.put_content("module", b""), str)
     artifact = await store.artifacts.get("module", "main")
     assert_type(artifact, holdfast.Artifact | None)
+    assert_type(await store.artifacts.list(), holdfast.Page[holdfast.ArtifactSummary])
     assert_type(await store.artifacts.delete("module", "main"), bool)
     assert_type(await store.maintenance.vacuum("chat"), holdfast.VacuumReport)
     assert_type(await store.maintenance.collect_garbage(), holdfast.GarbageReport)

@@ -59,7 +59,8 @@ def sweep(call: Call) -> int:
     """References that nobody committed, forgotten, and bytes that nobody refers to, deleted."""
     with call.store() as store:
         call.confirm("Forget attachments that nobody committed, and delete their bytes?")
-        report: holdfast.SweepReport = store.attachments.sweep(older_than_ms=call.options.older_than)
+        with call.terminal.waiting("sweeping"):
+            report: holdfast.SweepReport = store.attachments.sweep(older_than_ms=call.options.older_than)
     show_report(call, report)
     return 0
 

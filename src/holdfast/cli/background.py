@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import holdfast
 from holdfast.cli.running import Refused
@@ -29,15 +30,7 @@ class Part(NamedTuple):
     items: Iterator[Item]
 
 
-class Listing(Protocol[T]):
-    """One page after the other."""
-
-    def __call__(self, *, after: str | None, limit: int) -> holdfast.Page[T]:
-        """One page."""
-        ...
-
-
-def every(listing: Listing[T]) -> Iterator[T]:
+def every(listing: Callable[..., holdfast.Page[T]]) -> Iterator[T]:
     """All of a listing, page by page."""
     after: str | None = None
     while True:
@@ -58,35 +51,30 @@ def parts(source: holdfast.BlockingStore, target: holdfast.BlockingStore, stats:
 
 
 def _subscriptions(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
+    def move(one: holdfast.Subscription) -> bool:
+        return not target.triggers.restore(one).replayed
+
     for one in every(source.triggers.list):
-        yield Item(one.handle, lambda one=one: not target.triggers.restore(one).replayed)
+        yield Item(one.handle, partial(move, one))
 
 
 def _occurrences(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
     def move(one: holdfast.Occurrence) -> bool:
-        def page(*, after: str | None, limit: int) -> holdfast.Page[holdfast.TriggerDelivery]:
-            return source.triggers.deliveries(one.occurrence_id, after=after, limit=limit)
-
-        return not target.triggers.restore_occurrence(one, list(every(page))).replayed
+        deliveries = list(every(partial(source.triggers.deliveries, one.occurrence_id)))
+        return not target.triggers.restore_occurrence(one, deliveries).replayed
 
     for one in every(source.triggers.occurrences):
-        yield Item(one.occurrence_id, lambda one=one: move(one))
+        yield Item(one.occurrence_id, partial(move, one))
 
 
 def _processes(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
-    def page(*, after: str | None, limit: int) -> holdfast.Page[holdfast.Process]:
-        return source.processes.list(status="any", after=after, limit=limit)
-
-    for one in every(page):
-        yield Item(one.id, lambda one=one: _move_process(source, target, one.id))
+    for one in every(partial(source.processes.list, status="any")):
+        yield Item(one.id, partial(_move_process, source, target, one.id))
 
 
 def _move_process(source: holdfast.BlockingStore, target: holdfast.BlockingStore, process_id: str) -> bool:
     def log(*, after: str | None, limit: int) -> holdfast.Page[holdfast.ProcessEvent]:
         return source.events.after(process_id, after or 0, limit=limit)
-
-    def grants(*, after: str | None, limit: int) -> holdfast.Page[holdfast.Grant]:
-        return source.grants.of_process(process_id, after=after, limit=limit)
 
     for _ in range(READ_TRIES):
         process = source.processes.get(process_id)
@@ -98,7 +86,7 @@ def _move_process(source: holdfast.BlockingStore, target: holdfast.BlockingStore
     else:
         raise Refused("it changes while it is read: stop its workers, then copy again")
     moved = not target.processes.restore(process, events).replayed
-    for grant in every(grants):
+    for grant in every(partial(source.grants.of_process, process_id)):
         if not target.grants.has(grant.scope, process_id):
             target.grants.grant(grant.scope, process_id, grant.descriptor)
             moved = True
@@ -117,4 +105,4 @@ def _artifacts(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -
         return there is None
 
     for one in every(source.artifacts.list):
-        yield Item(f"{one.kind}/{one.ref}", lambda one=one: move(one))
+        yield Item(f"{one.kind}/{one.ref}", partial(move, one))

@@ -12,7 +12,7 @@ import gzip
 import hashlib
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeAlias
 
 import msgspec
@@ -144,8 +144,10 @@ class Tally:
 # Writing.
 
 
-def export(store: holdfast.BlockingStore, session_id: str, out: IO[bytes]) -> Manifest:
-    """Write a session as a bundle."""
+def export(
+    store: holdfast.BlockingStore, session_id: str, out: IO[bytes], step: Callable[[int], None] = lambda _: None
+) -> Manifest:
+    """Write a session as a bundle. Each line is a step."""
     session = store.sessions.handle(session_id)
     view = session.load(holdfast.FullGraph())
     state = Source(0, 0) if view is None else Source(view.revision, view.node_count)
@@ -155,6 +157,7 @@ def export(store: holdfast.BlockingStore, session_id: str, out: IO[bytes]) -> Ma
             data = msgspec.json.encode(line) + b"\n"
             tally.add(line, data)
             body.write(data)
+            step(1)
         if view is None and not any(tally.counts.values()):
             raise holdfast.UnknownSession(session_id)
         whole, turn = tally.hashes()
@@ -164,6 +167,13 @@ def export(store: holdfast.BlockingStore, session_id: str, out: IO[bytes]) -> Ma
         while chunk := body.read(1 << 20):
             out.write(chunk)
     return manifest
+
+
+def about(store: holdfast.BlockingStore, session_id: str) -> int:
+    """How many lines a bundle of the session will have, but for a few."""
+    session = store.sessions.handle(session_id)
+    view = session.load(holdfast.ActivePath(last=1))
+    return (0 if view is None else view.node_count) + sum(1 for _ in _references(session))
 
 
 def lines_of(
@@ -181,21 +191,25 @@ def lines_of(
         yield WorkLine(_draft(batch))
 
 
-def _attachments(session: holdfast.BlockingSession) -> Iterator[AttachmentLine]:
+def _references(session: holdfast.BlockingSession) -> Iterator[holdfast.AttachmentRef]:
     after: str | None = None
     while True:
         page = session.attachments.list(after=after, limit=PAGE)
-        for ref in page:
-            entry = session.attachments.entry(ref.id)
-            data: bytes | None = None
-            try:
-                data = session.attachments.get(ref.id).data
-            except holdfast.UnknownRef:
-                # Kept elsewhere, or announced and never put: the reference is moved as it is.
-                data = None
-            yield AttachmentLine(ref, entry.uri, entry.committed_at_ms is not None, data)
+        yield from page
         if (after := page.next) is None:
             return
+
+
+def _attachments(session: holdfast.BlockingSession) -> Iterator[AttachmentLine]:
+    for ref in _references(session):
+        entry = session.attachments.entry(ref.id)
+        data: bytes | None = None
+        try:
+            data = session.attachments.get(ref.id).data
+        except holdfast.UnknownRef:
+            # Kept elsewhere, or announced and never put: the reference is moved as it is.
+            data = None
+        yield AttachmentLine(ref, entry.uri, entry.committed_at_ms is not None, data)
 
 
 def _graph(view: holdfast.SessionView) -> Iterator[NodeLine]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import holdfast
@@ -11,8 +12,12 @@ from holdfast.cli.running import Call, Refused
 
 PAGE = 200
 NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
-ONE_THING = (Refused, holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
-"""What concerns one thing leaves the others to be copied; a database that is away ends the run."""
+
+
+def one_thing() -> tuple[type[Exception], ...]:
+    """What concerns one thing leaves the others to be copied; a database that is away ends the run."""
+    # Asked for when it is needed: the names of errors load the store, and help does not wait for that.
+    return (Refused, holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
 
 
 class Tally:
@@ -31,7 +36,7 @@ class Tally:
                 self.copied.append(session_id)
             else:
                 self.already += 1
-        except ONE_THING as problem:
+        except one_thing() as problem:
             self.refused.append({"part": "sessions", "session_id": session_id, "problem": str(problem)})
 
     def take(self, part: str, id: str, copy: Callable[[], bool]) -> None:
@@ -39,7 +44,7 @@ class Tally:
         counts = self.others[part]
         try:
             counts["copied" if copy() else "already_there"] += 1
-        except ONE_THING as problem:
+        except one_thing() as problem:
             self.refused.append({"part": part, "id": id, "problem": str(problem)})
 
 
@@ -63,7 +68,7 @@ def copy(call: Call) -> int:
         parts = () if given.sessions_only else background.parts(source, target, stats)
         with call.terminal.progress("copying", stats.sessions + sum(part.total for part in parts)) as progress:
             for one in pages_of(source, PAGE):
-                tally.take_session(one.session_id, lambda one=one: _copy_session(source, target, one))
+                tally.take_session(one.session_id, partial(_copy_session, source, target, one))
                 progress.step()
             for part in parts:
                 tally.others[part.name] = {"copied": 0, "already_there": 0}

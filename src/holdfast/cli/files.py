@@ -32,11 +32,12 @@ def export(call: Call) -> int:
         # Beside the target and renamed at the end: a file of that name is always a whole one.
         unfinished = target.with_name(f"{target.name}.unfinished")
         try:
-            with unfinished.open("wb") as file:
+            total = bundle.about(store, given.session)
+            with unfinished.open("wb") as file, call.terminal.progress("exporting", total) as progress:
                 packed: Any = file
                 if target.suffix == ".gz":
                     packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
-                manifest = bundle.export(store, given.session, packed)
+                manifest = bundle.export(store, given.session, packed, progress.step)
                 if packed is not file:
                     packed.close()
             unfinished.replace(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -332,7 +333,7 @@ class MoveContract(Contract):
         occurrences = self.every(store.triggers.occurrences)
         assert [one.occurrence_id for one in occurrences] == sorted(ids)
         one = occurrences[0].occurrence_id
-        deliveries = self.every(lambda **page: store.triggers.deliveries(one, **page))
+        deliveries = self.every(partial(store.triggers.deliveries, one))
         assert [delivery.subscription.handle for delivery in deliveries] == [f"trigger:{n}" for n in range(1, 6)]
         artifacts = self.every(store.artifacts.list)
         assert [(each.kind, each.ref, each.size_bytes) for each in artifacts] == [
