@@ -22,8 +22,12 @@ USAGE_PLACES = 1 << 20
 """A counter's place is the revision that first had it and its rank there: more ranks than a commit has items."""
 
 
-class TurnBody(msgspec.Struct, frozen=True):
-    """What a revision keeps beside its columns."""
+class Spent(Usage, frozen=True, omit_defaults=True):
+    """Usage as a revision keeps it: what is zero is left out, and comes back as zero."""
+
+
+class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a revision keeps beside its columns. What is as it is by default takes no room."""
 
     manifest: CheckpointManifest | None = None
     config_ref: str | None = None
@@ -392,7 +396,7 @@ def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[s
         frames_ref=before.frames_ref if keeps_frames else intent.frames_ref,
         frame_state_refs=before.frame_state_refs if keeps_frames else intent.frame_state_refs,
         current_frame_id=intent.current_frame_id or before.current_frame_id,
-        usage=intent.usage,
+        usage=tuple(Spent(usage.source, usage.model, *_counts(usage)) for usage in intent.usage),
         enqueued=enqueued,
     )
 
