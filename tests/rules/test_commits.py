@@ -29,8 +29,8 @@ from holdfast.records.leases import Lease, OnSession
 from holdfast.records.limits import Limits
 from holdfast.records.work import WorkCompletion, WorkDraft
 from holdfast.rows import BatchRow, CommitFacts, CommitPlan, LeaseRow, NodeRow, RevisionRow, SessionRow, UsageRow
-from holdfast.rules import commits
-from holdfast.rules.commits import TurnBody
+from holdfast.rules import commits, sessions
+from holdfast.rules.commits import Spent, TurnBody
 
 LIMITS = Limits()
 BASE = 7 << 32
@@ -213,7 +213,7 @@ def test_an_accepted_turn_writes_everything_at_once() -> None:
         frames_ref=json_ref(b"[]"),
         frame_state_refs=(bytes_ref(b"s"),),
         current_frame_id="f",
-        usage=(Usage("turn", "m", 1, 2, 3, 4), Usage("tool", "m", 5)),
+        usage=(Spent("turn", "m", 1, 2, 3, 4), Spent("tool", "m", 5, 0, 0, 0)),
         enqueued=("new0", "new1"),
     )
     assert json.loads(plan.revision.refs) == sorted([*refs.values(), json_ref(b"2"), json_ref(b"[]"), bytes_ref(b"s")])
@@ -465,3 +465,25 @@ def test_a_large_content_that_is_new_follows_what_the_head_has_in_its_place() ->
     nothing = commits.check_commit(Commit(config=sent["config"].decode()), "chat", LIMITS)
     assert commits.predecessors(nothing, facts) == {config: "r4"}
     assert commits.predecessors(commits.check_commit(Commit(), "chat", LIMITS), facts) == {}
+
+
+# ---------------------------------------------------------------------------- how a turn is kept
+
+
+def test_what_a_turn_leaves_as_it_was_takes_no_room_and_older_forms_are_read() -> None:
+    plan = commits.judge(
+        commits.check_commit(Commit(usage=[Usage("turn", "m", 5)]), "chat", LIMITS),
+        msgspec.structs.replace(SESSION, revision=0),
+        CommitFacts(),
+        current=(),
+        ledger=(),
+        targets={},
+        batch_ids=(),
+        now_ms=150,
+    )
+    assert plan.revision.body == b'\x01{"usage":[["turn","m",5,0,0,0]]}'
+    named = b'\x01{"manifest":null,"config_ref":null,"usage":[{"source":"turn","model":"m","input_tokens":5}]}'
+    older = msgspec.structs.replace(plan.revision, body=named)
+    assert commits.body_of(older) == TurnBody(usage=(Usage("turn", "m", 5),))
+    assert sessions.history_of(older) == sessions.history_of(plan.revision)
+    assert sessions.history_of(older).usage == (Usage("turn", "m", 5),)

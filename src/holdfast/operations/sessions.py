@@ -175,8 +175,8 @@ def _frames(body: commits.TurnBody, bodies: dict[str, bytes], needed_by: str) ->
     )
 
 
-async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list[Usage]:
-    later: list[Usage] = []
+async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list[Usage | commits.Spent]:
+    later: list[Usage | commits.Spent] = []
     while True:
         rows = await tx.list_revisions(session_key, after=revision, limit=SCAN_PAGE)
         later.extend(usage for row in rows for usage in commits.body_of(row).usage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -22,15 +23,26 @@ USAGE_PLACES = 1 << 20
 """A counter's place is the revision that first had it and its rank there: more ranks than a commit has items."""
 
 
-class TurnBody(msgspec.Struct, frozen=True):
-    """What a revision keeps beside its columns."""
+class Spent(NamedTuple):
+    """Usage as a revision keeps it: without names, which would take more room than the numbers."""
+
+    source: str
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+    reasoning_tokens: int
+
+
+class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a revision keeps beside its columns. What is as it is by default takes no room."""
 
     manifest: CheckpointManifest | None = None
     config_ref: str | None = None
     frames_ref: str | None = None
     frame_state_refs: tuple[str, ...] = ()
     current_frame_id: str | None = None
-    usage: tuple[Usage, ...] = ()
+    usage: tuple[Usage | Spent, ...] = ()
     enqueued: tuple[str, ...] = ()
 
 
@@ -148,14 +160,15 @@ def _check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
             for name in ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
         ]
         before = merged.get(place, Usage(*place))
-        total = Usage(*place, *(a + b for a, b in zip(_counts(before), counts, strict=True)))
-        if any(count > LARGEST_INTEGER for count in _counts(total)):
+        total = Usage(*place, *(a + b for a, b in zip(counts_of(before), counts, strict=True)))
+        if any(count > LARGEST_INTEGER for count in counts_of(total)):
             raise InvalidRequest(field, f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
         merged[place] = total
-    return tuple(usage for usage in merged.values() if any(_counts(usage)))
+    return tuple(usage for usage in merged.values() if any(counts_of(usage)))
 
 
-def _counts(usage: Usage | UsageRow) -> tuple[int, int, int, int]:
+def counts_of(usage: Usage | Spent | UsageRow) -> tuple[int, int, int, int]:
+    """The four numbers of a counter."""
     return usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens
 
 
@@ -204,7 +217,7 @@ def fingerprint_of(intent: CommitIntent, nodes: Sequence[Node]) -> str:
             "config": intent.config_ref,
             "frames": intent.frames_ref,
             "current_frame_id": intent.current_frame_id,
-            "usage": [[usage.source, usage.model, *_counts(usage)] for usage in intent.usage],
+            "usage": [[usage.source, usage.model, *counts_of(usage)] for usage in intent.usage],
             "completes": sorted(sorted(completion.batch_ids) for completion in intent.completes),
             "attachments": sorted(intent.attachments),
             "enqueues": [
@@ -344,11 +357,11 @@ def _judge_usage(intent: CommitIntent, ledger: Sequence[UsageRow], revision: int
     for index, usage in enumerate(intent.usage):
         before = counted.get((usage.source, usage.model))
         if before is not None and any(
-            a + b > LARGEST_INTEGER for a, b in zip(_counts(before), _counts(usage), strict=True)
+            a + b > LARGEST_INTEGER for a, b in zip(counts_of(before), counts_of(usage), strict=True)
         ):
             raise InvalidRequest(f"usage[{index}]", f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
     return tuple(
-        UsageRow(usage.source, usage.model, *_counts(usage), place=revision * USAGE_PLACES + index)
+        UsageRow(usage.source, usage.model, *counts_of(usage), place=revision * USAGE_PLACES + index)
         for index, usage in enumerate(intent.usage)
     )
 
@@ -392,7 +405,7 @@ def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[s
         frames_ref=before.frames_ref if keeps_frames else intent.frames_ref,
         frame_state_refs=before.frame_state_refs if keeps_frames else intent.frame_state_refs,
         current_frame_id=intent.current_frame_id or before.current_frame_id,
-        usage=intent.usage,
+        usage=tuple(Spent(usage.source, usage.model, *counts_of(usage)) for usage in intent.usage),
         enqueued=enqueued,
     )
 
@@ -426,12 +439,12 @@ def encode_refs(body: TurnBody) -> bytes:
     return msgspec.json.encode(sorted(body_refs(body)))
 
 
-def ledger_of(rows: Sequence[UsageRow], later: Sequence[Usage] = ()) -> tuple[Usage, ...]:
+def ledger_of(rows: Sequence[UsageRow], later: Sequence[Usage | Spent] = ()) -> tuple[Usage, ...]:
     """The ledger, without what later turns added to it; one that does not add up is damage."""
-    totals = {(row.source, row.model): list(_counts(row)) for row in rows}
+    totals = {(row.source, row.model): list(counts_of(row)) for row in rows}
     for usage in later:
         counts = totals.get((usage.source, usage.model), [0, 0, 0, 0])
-        for index, count in enumerate(_counts(usage)):
+        for index, count in enumerate(counts_of(usage)):
             counts[index] -= count
         if min(counts) < 0:
             raise Corrupt("usage", f"{usage.source}/{usage.model}", "is less than what the turns add up to")

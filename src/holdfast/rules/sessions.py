@@ -130,7 +130,7 @@ def summary_of(row: SessionRow) -> SessionSummary:
 
 def history_of(row: RevisionRow) -> Revision:
     """The revision's line in the history."""
-    usage: tuple[Usage, ...] = commits.body_of(row).usage
+    usage = tuple(Usage(one.source, one.model, *commits.counts_of(one)) for one in commits.body_of(row).usage)
     return Revision(row.revision, row.turn_id, row.leaf_id, row.checkpoint_ref, usage, row.committed_at_ms)
 
 

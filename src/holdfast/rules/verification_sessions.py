@@ -150,18 +150,14 @@ class Spending(msgspec.Struct):
     totals: dict[tuple[str, str], list[int]] = {}
     places: dict[tuple[str, str], int] = {}
 
-    def add(self, revision: int, usage: Sequence[Usage]) -> None:
+    def add(self, revision: int, usage: Sequence[Usage | commits.Spent]) -> None:
         """Take in one turn. Turns come in order."""
         for index, one in enumerate(usage):
             name = (one.source, one.model)
             total = self.totals.setdefault(name, [0, 0, 0, 0])
-            for place, count in enumerate(_counts(one)):
+            for place, count in enumerate(commits.counts_of(one)):
                 total[place] += count
             self.places.setdefault(name, revision * commits.USAGE_PLACES + index)
-
-
-def _counts(usage: Usage | UsageRow) -> tuple[int, int, int, int]:
-    return usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens
 
 
 def ledger(session_key: int, rows: Sequence[UsageRow], spent: Spending, *, first_revision: int) -> Iterator[Finding]:
@@ -174,9 +170,11 @@ def ledger(session_key: int, rows: Sequence[UsageRow], spent: Spending, *, first
         total = spent.totals.get(name, [0, 0, 0, 0])
         if row is None:
             yield Finding("usage", key, "is missing, but turns count to it")
-        elif any(a < b for a, b in zip(_counts(row), total, strict=True)) or (complete and list(_counts(row)) != total):
+        elif any(a < b for a, b in zip(commits.counts_of(row), total, strict=True)) or (
+            complete and list(commits.counts_of(row)) != total
+        ):
             yield Finding("usage", key, "is not what the turns add up to")
-        elif not any(_counts(row)):
+        elif not any(commits.counts_of(row)):
             yield Finding("usage", key, "counts nothing")
         elif (complete or row.place // commits.USAGE_PLACES >= first_revision) and row.place != spent.places.get(name):
             yield Finding("usage", key, "does not stand in the place of its first turn")
