@@ -5,7 +5,8 @@ The rows here are those whose everyday form leaves a part of the key or a column
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
@@ -107,7 +108,8 @@ def name_of(row: r.Row) -> str:
     return "/".join(str(part) for part in key_of(row))
 
 
-def smallest_key(kind: type[r.Row]) -> dict[str, int | str]:
+@cache
+def smallest_key(kind: type[r.Row]) -> Mapping[str, int | str]:
     """The columns of a table's key, each with the least value that it can have."""
     columns = kind.__struct_fields__[: TABLES[kind][1]]
     hints = get_type_hints(kind)

@@ -129,7 +129,10 @@ def is_in_doubt(error: BaseException) -> bool:
 
 
 def translated(error: BaseException, place: str, outcome: Outcome = "not_applied") -> HoldfastError:
-    """The error that a caller gets, with the original as its cause."""
+    """The error that a caller gets, with the original as its cause, which then says no more than a message may."""
+    if isinstance(error, asyncpg.PostgresError):
+        # The server's details repeat keys and whole rows, which would end in every log that prints a traceback.
+        vars(error).update(detail=None, where=None)
     found = _translated(error, place, outcome)
     found.__cause__ = error
     return found

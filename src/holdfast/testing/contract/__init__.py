@@ -14,6 +14,7 @@ from holdfast.testing.contract.forks import ForkContract
 from holdfast.testing.contract.grants import GrantContract
 from holdfast.testing.contract.graph import GraphContract
 from holdfast.testing.contract.hostile import HostileInputContract
+from holdfast.testing.contract.hostile_fuzz import HostileFuzzContract
 from holdfast.testing.contract.leases import LeaseContract
 from holdfast.testing.contract.logs import LogContract
 from holdfast.testing.contract.maintenance import MaintenanceContract
@@ -43,6 +44,7 @@ __all__ = [
     "ForkContract",
     "GrantContract",
     "GraphContract",
+    "HostileFuzzContract",
     "HostileInputContract",
     "LeaseContract",
     "LocalBench",

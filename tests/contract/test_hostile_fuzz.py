@@ -1,0 +1,7 @@
+"""The fuzzing of every public call runs on every backend."""
+
+from holdfast.testing.contract import HostileFuzzContract
+
+
+class TestHostileFuzz(HostileFuzzContract):
+    pass

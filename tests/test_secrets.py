@@ -1,0 +1,278 @@
+"""No token, no payload and no password appears in a log, an error, a listing or on the command line.
+
+A whole life runs with every logger at DEBUG. Each secret is a canary: a text that occurs nowhere else, looked for in
+everything that came out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.cli import main
+from holdfast.opening import open_backend
+from holdfast.store import Context, Store
+from holdfast.testing.clock import ManualClock
+from holdfast.waiting import BlockingWaiting
+
+PAYLOAD = "canary-payload-5d1f"
+PASSWORD = "canary-password-9a3c"
+NAMES = [f"canary-random-{number:04}-aaaaaaaaa" for number in range(200)]
+"""What a store draws: tokens, and ids of work, which are no secret."""
+TOKENS = [NAMES[number] for number in (0, 2, 3)]
+"""Those that a life uses as tokens, in its order: of a lease, a claim and another lease."""
+COMMANDS = [
+    ["status"], ["sessions", "list"], ["sessions", "show", "chat"], ["sessions", "history", "chat"],
+    ["queue", "list"], ["processes", "list", "--status", "any"], ["processes", "show", "job"],
+    ["triggers", "list"], ["triggers", "list", "--undelivered"], ["attachments", "list", "chat"],
+    ["verify"], ["doctor"],
+]  # fmt: skip
+SHOWING = {"sessions show", "queue list", "processes list", "processes show", "triggers list"}
+"""Commands whose purpose is to show what is stored."""
+
+
+class Heard(logging.Handler):
+    """Everything that any logger says, as it would be printed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.NOTSET)
+        self.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record) + repr(vars(record)))
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    handler = Heard()
+    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
+    levels = [(logger, logger.level, logger.disabled) for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.DEBUG)
+        logger.disabled = False
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("holdfast").setLevel(logging.DEBUG)
+    yield handler
+    logging.getLogger().removeHandler(handler)
+    for logger, level, disabled in levels:
+        logger.setLevel(level)
+        logger.disabled = disabled
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("clean_postgres_url")).replace("postgres@", f"postgres:{PASSWORD}@")
+    return {"memory": "memory:", "sqlite": str(tmp_path / "state.db")}[request.param]
+
+
+def opened(url: str, clock: ManualClock) -> BlockingStore:
+    """A store whose tokens are known beforehand."""
+    backend = open_backend(url, None, clock, BlockingWaiting())
+    names = iter(NAMES)
+    return BlockingStore(Store(Context(backend, holdfast.Limits(), None, lambda: next(names))), backend)
+
+
+def errors_of(*calls: Callable[[], object]) -> list[str]:
+    """Everything that the refusals of these calls say, causes and context included."""
+    said: list[str] = []
+    for call in calls:
+        try:
+            call()
+        except holdfast.HoldfastError as error:
+            said += [str(error), repr(error), repr(vars(error)), *traceback.format_exception(error)]
+        else:
+            pytest.fail("was not refused")
+    return said
+
+
+def live(store: BlockingStore, clock: ManualClock) -> list[str]:
+    """One of everything, and every refusal that has a secret at hand; what the errors and listings say."""
+    secret = {"text": PAYLOAD}
+    session = store.sessions.create("chat")
+    lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
+    draft = holdfast.WorkDraft(session_id="chat", payloads=[secret], source_key="key")
+    store.queue.enqueue(draft)
+    claim = store.queue.claim("chat", owner_id="w", lease=lease, ttl_ms=1_000)
+    assert claim is not None
+    node = holdfast.Node("n1", payload=secret, caused_by=secret)
+    state = holdfast.Checkpoint(turn_state=secret, execution_state=PAYLOAD.encode())
+    turn = holdfast.Commit(turn_id="t1", graph=holdfast.Append([node], leaf="n1"), checkpoint=state, config=secret)
+    session.commit(turn)
+    schema = {"type": "object", "properties": {"text": {"const": "something else"}}}
+    kinds = [holdfast.EventType("news"), holdfast.EventType("strict", schema=schema)]
+    registration = holdfast.ProcessRegistration("job", holdfast.External(secret), event_types=kinds)
+    store.processes.register(registration)
+    process_lease = store.leases.claim(holdfast.OnProcess("job"), owner_id="w", ttl_ms=1_000)
+    store.events.append("job", "news", secret, replay_key="r1")
+    subscription = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External(secret))
+    store.triggers.subscribe(subscription)
+    store.triggers.emit("cron", "k", idempotency_key="1", payload=secret)
+    store.artifacts.put("kind", "ref", PAYLOAD.encode())
+    session.attachments.put(PAYLOAD.encode())
+    assert [str(one.token) for one in (lease, claim, process_lease)] == TOKENS
+    other = {"text": PAYLOAD + " changed"}
+    clock.advance(5_000)
+    said = errors_of(
+        lambda: store.leases.renew(lease),
+        lambda: store.queue.renew(claim),
+        lambda: session.commit(holdfast.Commit(completes=[claim])),
+        lambda: session.commit(holdfast.Commit(lease=lease, config=secret)),
+        lambda: store.processes.complete("job", holdfast.Completed(secret), lease=process_lease),
+        lambda: session.commit(holdfast.Commit(turn_id="t1", config=other)),
+        lambda: session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n1", payload=other)]))),
+        lambda: session.commit(holdfast.Commit(expected_revision=7, config=other)),
+        lambda: store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[other], source_key="key")),
+        lambda: store.events.append("job", "news", other, replay_key="r1"),
+        lambda: store.events.append("job", "strict", secret),
+        lambda: store.processes.register(holdfast.ProcessRegistration("job", holdfast.External(other))),
+        lambda: store.triggers.record("cron", "k", idempotency_key="1", payload=other),
+        lambda: session.add_nodes([holdfast.Node("n2", payload={"text": PAYLOAD, "bad": float("nan")})]),
+        lambda: session.add_nodes([holdfast.Node("n2", payload={PAYLOAD: {1, 2}})]),
+        lambda: session.add_nodes([holdfast.Node("n2", payload={PAYLOAD + "\ud800": 1})]),
+    )
+    shown = (lease, claim, process_lease, store, session, store.queue, store.leases.holder(holdfast.OnSession("chat")))
+    listings = (
+        store.queue.list("chat"),
+        store.processes.list(status="any"),
+        store.triggers.list(),
+        store.sessions.list(),
+    )
+    return said + [text for one in (*shown, *listings) for text in (repr(one), str(one)) if PAYLOAD not in text]
+
+
+def test_nothing_secret_comes_out_of_a_whole_life(heard: Heard, url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    clock = ManualClock()
+    with opened(url, clock) as store:
+        said = live(store, clock)
+    output = capfd.readouterr()
+    everything = "\n".join([*said, *heard.lines, output.out, output.err])
+    assert "LeaseLost" in everything
+    assert [secret for secret in (*TOKENS, PASSWORD, PAYLOAD) if secret in everything] == []
+
+
+def test_no_table_holds_a_token(url: str) -> None:
+    clock = ManualClock()
+    with opened(url, clock) as store:
+        live(store, clock)
+        rows = repr(store._backend.dump())
+    assert [token for token in TOKENS if token in rows or token.encode().hex() in rows] == []
+    assert PASSWORD not in rows
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
+def test_no_command_shows_a_token_or_a_password(url: str, heard: Heard) -> None:
+    clock = ManualClock()
+    with opened(url, clock) as store:
+        live(store, clock)
+    for command in COMMANDS:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            codes = [main([*command, *form, "--url", url]) for form in ([], ["--json"])]
+        assert set(codes) <= {0, 1}, err.getvalue()
+        everything = "\n".join([out.getvalue(), err.getvalue(), *heard.lines])
+        assert [secret for secret in (*TOKENS, PASSWORD) if secret in everything] == [], command
+        if " ".join(command[:2]) not in SHOWING:
+            assert PAYLOAD not in everything, command
+
+
+# ---------------------------------------------------------------------------- a database that is not there
+
+UNREACHABLE = [
+    f"postgresql://me:{PASSWORD}@localhost:1/db",
+    f"postgresql://me:{PASSWORD}@localhost:notaport/db",
+    f"postgresql://me:{PASSWORD}@[::1/db",
+    f"postgresql://me@localhost:1/db?password={PASSWORD}",
+    f"postgresql://me@localhost:1/db?sslmode={PASSWORD}",
+    f"postgresql:///db?host=/nowhere&password={PASSWORD}",
+    f"postgresql://{PASSWORD}@localhost:1/db?passfile=/{PASSWORD}",
+]
+
+
+@pytest.mark.parametrize("url", UNREACHABLE, ids=range(len(UNREACHABLE)))
+def test_no_error_repeats_a_password(url: str, heard: Heard) -> None:
+    said = errors_of(lambda: holdfast.open_blocking(url))
+
+    async def tasks() -> None:
+        await holdfast.open(url)
+
+    said += errors_of(lambda: asyncio.run(tasks()))
+    # A traceback shows the line of this file that opens, which names no password but by its variable.
+    assert [line for line in (*said, *heard.lines) if PASSWORD in line] == []
+
+
+@pytest.mark.parametrize("url", UNREACHABLE[1:3], ids=["no port", "no host"])
+def test_no_command_repeats_a_password_not_even_with_a_traceback(url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "status", "--debug", "--url", url],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert PASSWORD not in done.stdout + done.stderr
+
+
+# ---------------------------------------------------------------------------- damage
+
+
+def test_the_report_of_damage_does_not_repeat_what_is_damaged(tmp_path: Path, heard: Heard) -> None:
+    import apsw
+
+    path, clock = tmp_path / "state.db", ManualClock()
+    with opened(str(path), clock) as store:
+        live(store, clock)
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE nodes SET payload = CAST(payload || X'00' AS BLOB)")
+    connection.execute("UPDATE work SET payloads = substr(payloads, 2)")
+    connection.execute("UPDATE events SET payload = CAST(payload || payload AS BLOB)")
+    connection.execute("UPDATE occurrences SET payload = CAST(payload || '}' AS BLOB)")
+    connection.execute("UPDATE processes SET body = substr(body, 1, length(body) - 1)")
+    connection.close()
+    said: list[str] = []
+    with holdfast.open_blocking(path, clock=clock) as store:
+        findings = store.maintenance.verify().findings
+        said += errors_of(
+            store.sessions.handle("chat").load,
+            lambda: store.queue.list("chat"),
+            lambda: store.events.after("job"),
+            lambda: store.processes.get("job"),
+        )
+    assert len(findings) >= 5
+    everything = "\n".join([*said, repr(findings), *heard.lines])
+    assert PAYLOAD not in everything
+
+
+def test_a_row_that_the_server_refuses_is_not_shown(clean_postgres_url: str, postgres_database: Any) -> None:
+    administrator = postgres_database.administrator
+    with holdfast.open_blocking(clean_postgres_url) as store:
+        session = store.sessions.create("chat")
+        # A rule that no row of ours keeps: the server's complaint brings the whole row along.
+        administrator.run("ALTER TABLE holdfast.nodes ADD COLUMN extra bigint NOT NULL")
+        administrator.run("ALTER TABLE holdfast.artifacts ADD CONSTRAINT none CHECK (kind = 'x')")
+        try:
+            said = errors_of(
+                lambda: session.add_nodes([holdfast.Node("n1", payload=PAYLOAD)]),
+                lambda: session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n1", payload=PAYLOAD)]))),
+                lambda: store.artifacts.put("kind", PAYLOAD, PAYLOAD.encode()),
+            )
+        finally:
+            administrator.run("ALTER TABLE holdfast.nodes DROP COLUMN extra")
+            administrator.run("ALTER TABLE holdfast.artifacts DROP CONSTRAINT none")
+    everything = "\n".join(said)
+    assert "Corrupt" in everything
+    assert [form for form in (PAYLOAD, PAYLOAD.encode().hex()) if form in everything] == []
