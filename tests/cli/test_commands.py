@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -611,6 +612,38 @@ def test_tail_shows_what_happened_since(on: Any, filled: Any, url: str) -> None:
     assert (turn["what"], turn["session_id"], turn["revision"]["turn_id"]) == ("turn", "chat", "turn-2")
     assert (event["what"], event["process_id"], event["event"]["payload"]) == ("event", "build", {"percent": 75})
     assert on("tail", "--session", "fork", "--since", "1h", "--for", "1ms").out.count("turn") == 0
+
+
+def test_tail_of_a_session_shows_its_first_work_long_before_the_next_look(
+    on: Any, filled: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = holdfast.open_blocking
+    waits = threading.Event()
+
+    def opened(*args: Any, **kwargs: Any) -> holdfast.BlockingStore:
+        store = original(*args, **kwargs)
+        pause = store._backend.pause
+
+        async def announcing(change: Any, timeout_ms: int) -> bool:
+            waits.set()
+            return await pause(change, timeout_ms)
+
+        monkeypatch.setattr(store._backend, "pause", announcing)
+        return store
+
+    def enqueue() -> None:
+        assert waits.wait(60)
+        with original(url) as store:
+            store.queue.enqueue(holdfast.WorkDraft(session_id="fork", payloads=[1]))
+
+    monkeypatch.setattr(holdfast, "open_blocking", opened)
+    writer = threading.Thread(target=enqueue)
+    writer.start()
+    # The next look would be in an hour, and the end comes before that.
+    said = on("tail", "--session", "fork", "--interval", "1h", "--for", "10s", "--json")
+    writer.join(60)
+    told = [json.loads(line) for line in said.out.splitlines()]
+    assert [(one["what"], one["session_id"], one["state"]) for one in told] == [("work", "fork", "pending")]
 
 
 def test_tail_of_a_process_ends_with_it(on: Any, filled: Any, url: str) -> None:

@@ -23,6 +23,8 @@ class Life:
         self.store = store
         self.expected: list[tuple[str, str | None]] = []
         self.tokens: list[str] = []
+        with holdfast.open_blocking("memory:") as other:
+            self.moved = other.processes.register(holdfast.ProcessRegistration("p2", holdfast.External(SECRET)))
 
     def done(self, operation: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call it, and expect one event of this name."""
@@ -126,6 +128,8 @@ class Life:
         done("processes.complete", store.processes.complete, "p1", holdfast.Failed("code", CANARY))
         done("processes.wait", store.processes.wait, "p1", timeout_ms=60_000)
         done("events.follow", lambda: list(store.events.follow("p1")))
+        done("processes.restore", store.processes.restore, self.moved)
+        refused("processes.restore", holdfast.InvalidRequest, store.processes.restore, self.moved, [CANARY])
         refused("events.follow", holdfast.UnknownProcess, lambda: list(store.events.follow("nobody")))
 
     def grants_and_leases(self) -> None:
@@ -169,6 +173,10 @@ class Life:
         occurrence = done("triggers.record", store.triggers.record, "cron", "daily", idempotency_key="2", source=CANARY)
         done("triggers.reserve", store.triggers.reserve, occurrence.occurrence_id)
         done("triggers.undelivered", store.triggers.undelivered)
+        done("triggers.occurrences", store.triggers.occurrences)
+        done("triggers.deliveries", store.triggers.deliveries, occurrence.occurrence_id)
+        done("triggers.restore", store.triggers.restore, one.subscription)
+        done("triggers.restore_occurrence", store.triggers.restore_occurrence, occurrence)
         done("triggers.mark_started", store.triggers.mark_started, one)
         done("triggers.mark_failed", store.triggers.mark_failed, two, CANARY)
         registrant = holdfast.BySession(holdfast.Scope("chat"))
@@ -191,6 +199,7 @@ class Life:
         done("artifacts.put", store.artifacts.put, "module", "main", CANARY.encode())
         done("artifacts.put_content", store.artifacts.put_content, "module", CANARY.encode())
         done("artifacts.get", store.artifacts.get, "module", "main")
+        done("artifacts.list", store.artifacts.list)
         done("artifacts.delete", store.artifacts.delete, "module", "main")
         self.refused("artifacts.put", holdfast.InvalidRequest, store.artifacts.put, "module", "main", CANARY)
 

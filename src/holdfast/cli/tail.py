@@ -1,12 +1,14 @@
 """What happens is shown as it happens: one process by waiting for it, everything else by bounded looks at listings.
 
-The store wakes those who wait for one process, so `--process` waits. It has no wait for "anything at all", so the rest
-is looked at again and again: the feed of changed sessions for turns, the listing of running processes for events, and
+The store wakes those who wait for one process, so `--process` waits, and those who wait for work of one session, so
+`--session` waits for that while there is none. It has no wait for "anything at all", so the rest is looked at again and
+again: the feed of changed sessions for turns, the listing of running processes for events, and
 the sessions with ready work for the queue. A look reads at most `MOST` of each.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -59,7 +61,8 @@ def _follow(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> 
 def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> None:
     since_ms = int(time.time() * 1000) - call.options.since
     session_id: str | None = call.options.session
-    looks: list[Turns | Work | Logs] = [Turns(store, session_id, since_ms), Work(store, session_id)]
+    work = Work(store, session_id)
+    looks: list[Turns | Work | Logs] = [Turns(store, session_id, since_ms), work]
     if session_id is None:
         looks.append(Logs(store, since_ms))
     while True:
@@ -70,7 +73,7 @@ def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None)
         if ends_s is not None and now_s >= ends_s:
             return
         pause_s = max(LEAST_INTERVAL_MS, call.options.interval) / 1000
-        time.sleep(pause_s if ends_s is None else max(0.0, min(pause_s, ends_s - now_s)))
+        work.pause(pause_s if ends_s is None else max(0.0, min(pause_s, ends_s - now_s)))
 
 
 def _show(call: Call, one: dict[str, Any]) -> None:
@@ -177,6 +180,15 @@ class Work:
         unsettled = {key: batch for key, batch in now.items() if batch.state in {"pending", "claimed"}}
         self._known, self._first = unsettled, False
 
+    def pause(self, pause_s: float) -> None:
+        """Until the next look: when the first work of the one session comes, otherwise when the time is over."""
+        if self._session_id is None or self._known:
+            # Work that lies there would end every wait at once.
+            time.sleep(pause_s)
+            return
+        with contextlib.suppress(holdfast.WaitTimeout):
+            self._store.queue.wait(self._session_id, timeout_ms=int(pause_s * 1000))
+
     def _sessions(self) -> Iterator[str]:
         if self._session_id is not None:
             yield self._session_id
@@ -247,7 +259,8 @@ COMMANDS = (
         ("holdfast tail", "holdfast tail --process build-7 --from-start", "holdfast tail --session chat-42 --json"),
         "One object a line: `what` (`turn`, `work` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "
         "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
-        "A single process is waited for. Everything else is looked at every --interval, at most 1000 of each kind.\n"
+        "A single process is waited for, and the first work of a single session. Everything else is looked at every\n"
+        "--interval, at most 1000 of each kind.\n"
         "What comes and goes between two looks, as work that is settled at once, is not shown.",
     ),
 )

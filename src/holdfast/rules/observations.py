@@ -9,7 +9,7 @@ import msgspec
 from holdfast.errors import Corrupt, HoldfastError, Incompatible, Unavailable, WaitTimeout
 from holdfast.records.leases import Lease
 from holdfast.records.observations import OperationOutcome
-from holdfast.records.processes import ProcessRegistration
+from holdfast.records.processes import Process, ProcessRegistration
 
 LONGEST_ID = 512
 """An argument that was refused may be of any length; an observer is told the beginning."""
@@ -33,7 +33,7 @@ def subject_of(arguments: Iterable[tuple[str, object]]) -> tuple[str | None, str
     session_id = process_id = None
     for name, given in arguments:
         value = given.resource if isinstance(given, Lease) else given
-        if isinstance(value, ProcessRegistration):
+        if isinstance(value, ProcessRegistration | Process):
             process_id = process_id or _id(value.id)
         elif isinstance(value, str):
             # By name, because a payload may be any text.

@@ -15,7 +15,7 @@ RETURNING
 -- Differs: a sequence number that is given does not move the sequence, so that numbers are drawn up to it.
 -- name: draw_subscription_sequences
 SELECT max(nextval('{schema}.subscription_sequences'))
-FROM generate_series(1, $1::bigint)
+FROM pg_catalog.generate_series(1, $1::bigint)
 
 -- name: restore_subscription
 INSERT INTO {schema}.subscriptions (
