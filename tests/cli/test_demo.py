@@ -29,6 +29,9 @@ SAID, TOOLS = 5, 4
 TURNS = SAID + TOOLS
 NODES = SAID + TURNS + TOOLS
 TOKENS = sum([12 + 6, 25 + 14, 40 + 5, 52 + 9, 60 + 7, 75 + 12, 80 + 6, 95 + 10, 110 + 11])
+KEYS = {
+    *("ok", "session_id", "file", "seconds", "killings", "replays", "model_calls", "expected", "counted", "timeline")
+}
 BUILD_LOG = ["progress"] * 3 + ["question", "signal.approve", "process.completed"]
 NIGHT_LOG = ["progress"] * 3 + ["process.completed"]
 
@@ -49,6 +52,7 @@ def played(*arguments: object) -> Any:
     done = play(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     said = json.loads(done.stdout)
+    assert set(said) == KEYS
     assert said["ok"]
     assert said["counted"] == said["expected"]
     assert len(said["killings"]) == 2
@@ -159,6 +163,7 @@ def test_a_count_that_is_wrong_is_code_1(run: Any, tmp_path: Path, monkeypatch: 
     assert "nodes                                  18  WRONG, 19 expected\n" in said.out
     assert "the count is wrong\n" in said.out
     assert "nothing was lost" not in said.out
+    assert "\x1b" not in said.out
 
 
 def test_the_count_notices_what_was_done_twice_and_what_was_lost(tmp_path: Path) -> None:
