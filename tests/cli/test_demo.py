@@ -194,6 +194,29 @@ def test_the_count_notices_what_was_done_twice_and_what_was_lost(tmp_path: Path)
         }
 
 
+FORGETFUL = """
+import secrets, sys
+if "holdfast.demo.worker" in sys.orig_argv:
+    from holdfast.demo import agent
+    named = agent.heard
+    agent.heard = lambda batch: (f"{named(batch)[0]}-{secrets.token_hex(4)}", named(batch)[1])
+"""
+"""An agent with the usual mistake: it draws the names of its turns when it makes them, and so anew at each try."""
+
+
+def test_an_agent_that_names_its_turns_anew_at_each_try_is_caught(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FORGETFUL)
+    done = play("--url", tmp_path / "agent.db", "--json", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    said = json.loads(done.stdout)
+    assert not said["ok"]
+    # The turn that was stored and not acknowledged is done again, and starts a second build. How much of what that one
+    # says is answered before the end depends on the moment.
+    assert said["counted"]["turns committed"] > TURNS
+    assert said["counted"]["tokens"] > TOKENS
+    assert said["counted"]["conversation in order"] == 0
+
+
 # Where it plays, and how it ends.
 
 
