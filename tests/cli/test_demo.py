@@ -29,6 +29,9 @@ SAID, TOOLS = 5, 4
 TURNS = SAID + TOOLS
 NODES = SAID + TURNS + TOOLS
 TOKENS = sum([12 + 6, 25 + 14, 40 + 5, 52 + 9, 60 + 7, 75 + 12, 80 + 6, 95 + 10, 110 + 11])
+KEYS = {
+    *("ok", "session_id", "file", "seconds", "killings", "replays", "model_calls", "expected", "counted", "timeline")
+}
 BUILD_LOG = ["progress"] * 3 + ["question", "signal.approve", "process.completed"]
 NIGHT_LOG = ["progress"] * 3 + ["process.completed"]
 
@@ -49,6 +52,7 @@ def played(*arguments: object) -> Any:
     done = play(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     said = json.loads(done.stdout)
+    assert set(said) == KEYS
     assert said["ok"]
     assert said["counted"] == said["expected"]
     assert len(said["killings"]) == 2
@@ -159,6 +163,7 @@ def test_a_count_that_is_wrong_is_code_1(run: Any, tmp_path: Path, monkeypatch: 
     assert "nodes                                  18  WRONG, 19 expected\n" in said.out
     assert "the count is wrong\n" in said.out
     assert "nothing was lost" not in said.out
+    assert "\x1b" not in said.out
 
 
 def test_the_count_notices_what_was_done_twice_and_what_was_lost(tmp_path: Path) -> None:
@@ -187,6 +192,29 @@ def test_the_count_notices_what_was_done_twice_and_what_was_lost(tmp_path: Path)
             "tokens": TOKENS + 1,
             "left to do": 1,
         }
+
+
+FORGETFUL = """
+import secrets, sys
+if "holdfast.demo.worker" in sys.orig_argv:
+    from holdfast.demo import agent
+    named = agent.heard
+    agent.heard = lambda batch: (f"{named(batch)[0]}-{secrets.token_hex(4)}", named(batch)[1])
+"""
+"""An agent with the usual mistake: it draws the names of its turns when it makes them, and so anew at each try."""
+
+
+def test_an_agent_that_names_its_turns_anew_at_each_try_is_caught(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FORGETFUL)
+    done = play("--url", tmp_path / "agent.db", "--json", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    said = json.loads(done.stdout)
+    assert not said["ok"]
+    # The turn that was stored and not acknowledged is done again, and starts a second build. How much of what that one
+    # says is answered before the end depends on the moment.
+    assert said["counted"]["turns committed"] > TURNS
+    assert said["counted"]["tokens"] > TOKENS
+    assert said["counted"]["conversation in order"] == 0
 
 
 # Where it plays, and how it ends.

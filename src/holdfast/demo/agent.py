@@ -1,8 +1,8 @@
 """A small agent that may be killed at any moment: another worker goes on where it stood, and nothing happens twice.
 
 This is the example to copy. A worker runs two loops, each in a thread: `converse` answers what people and processes
-say, `run_processes` does the work in the background. Every step has a name that is made from what is answered, and what
-a step does to the store carries that name. So a step that is tried again, by whomever, is the same step.
+say, `run_processes` does the work in the background. Every turn has a name that is made from what it answers, and what
+it does to the store carries that name. So a turn that is tried again, by whomever, is the same turn.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def say(store: holdfast.BlockingStore, session_id: str, key: str, text: str) -> 
 
 
 def heard(batch: holdfast.WorkBatch) -> tuple[str, Message]:
-    """What a batch of work says, and the name of the turn that answers it."""
+    """What a batch of work says, and the name that its answer goes by."""
     payload = batch.items[0].payload
     if payload["type"] == "process_wake":
         wake = payload["wake"]
@@ -65,7 +65,7 @@ def heard(batch: holdfast.WorkBatch) -> tuple[str, Message]:
 
 
 def converse(worker: Worker) -> None:
-    """Answer whatever comes, one turn at a time, as long as nobody else does."""
+    """Answer whatever comes, one thing at a time, as long as nobody else does."""
     store, lane = worker.store, holdfast.OnSession(worker.session_id)
     while not worker.stopping.is_set():
         try:
@@ -78,27 +78,27 @@ def converse(worker: Worker) -> None:
                 worker.session_id, owner_id=worker.owner_id, ttl_ms=LEASE_MS, max_batches=1, lease=lease
             )
             if claim is not None:
-                take_turn(worker, lease, claim)
+                answer_work(worker, lease, claim)
         except (holdfast.LeaseLost, holdfast.ClaimLost, holdfast.HeadConflict):
             pass  # we were too slow: another worker has taken over, and nothing of ours was stored
         finally:
             store.leases.release(lease)
 
 
-def take_turn(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim) -> None:
-    """Ask the model, run the tools that it calls, commit; again until it calls none. Then the claim is settled, too."""
+def answer_work(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim) -> None:
+    """Turn by turn: ask the model, run the tools that it calls, commit. The turn that calls none settles the claim."""
     store, session = worker.store, worker.store.sessions.handle(worker.session_id)
     name, message = heard(claim.batches[0])
     worker.report("claimed", name, fence=lease.fence, batch_id=claim.batches[0].batch_id)
     view = session.load(holdfast.ActivePath(last=100))
     revision, path = (0, ()) if view is None else (view.revision, view.graph.nodes)
-    # What an earlier try of this turn has stored is left out: it is said again below, step by step.
+    # What an earlier try of this answer has stored is left out: it is said again below, turn by turn.
     earlier = [node for node in path if not node.id.startswith(f"{name}/")]
     leaf = earlier[-1].id if earlier else None
     conversation: list[Message] = [*(node.payload for node in earlier), message]
 
-    for step in itertools.count():
-        turn_id = f"{name}/{step}"
+    for turn in itertools.count():
+        turn_id = f"{name}/{turn}"
         lease, claim = store.leases.renew(lease, ttl_ms=LEASE_MS), store.queue.renew(claim, ttl_ms=LEASE_MS)
         answer = once(session, f"{turn_id}:answer", worker.model, conversation)
         worker.report("thought", turn_id, text=answer["text"], calls=[call["tool"] for call in answer["calls"]])
@@ -108,7 +108,7 @@ def take_turn(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim) 
         ]
         worker.report("acted", turn_id, calls=[call["tool"] for call in answer["calls"]])
 
-        nodes = [holdfast.Node(f"{turn_id}:heard", leaf, message["role"], message)] if step == 0 else []
+        nodes = [holdfast.Node(f"{turn_id}:heard", leaf, message["role"], message)] if turn == 0 else []
         nodes.append(holdfast.Node(f"{turn_id}:answer", nodes[-1].id if nodes else leaf, "assistant", answer))
         for number, result in enumerate(results):
             nodes.append(holdfast.Node(f"{turn_id}:call-{number}", nodes[-1].id, "tool", result))
@@ -117,7 +117,7 @@ def take_turn(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim) 
                 turn_id=turn_id,
                 expected_revision=revision,
                 graph=holdfast.Append(nodes, leaf=nodes[-1].id),
-                checkpoint=holdfast.Checkpoint(turn_state={"turn": name, "step": step}),
+                checkpoint=holdfast.Checkpoint(turn_state={"answers": name, "turn": turn}),
                 usage=[holdfast.Usage("turn", answer["model"], answer["input_tokens"], answer["output_tokens"])],
                 attachments=[result["attachment"] for result in results if "attachment" in result],
                 completes=[] if results else [claim],
