@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,11 @@ def test_damaged_pages_are_corrupt_for_readers_and_writers(open_store: Any, path
         store.call("save_artifact", r.ArtifactRow("k", f"{i:03}", "h", "raw", 1, 1, os.urandom(4_000)))
     store.close()
     content = bytearray(path.read_bytes())
-    # Everything but the first page, where the header and the schema are.
-    content[16_384:] = os.urandom(len(content) - 16_384)
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        pages = connection.execute("SELECT pageno FROM dbstat WHERE name <> 'sqlite_schema'").fetchall()
+        size = int(connection.pragma("page_size"))
+    for (page,) in pages:
+        content[(page - 1) * size : page * size] = os.urandom(size)
     path.write_bytes(content)
     store = open_store()
     with pytest.raises(Corrupt):

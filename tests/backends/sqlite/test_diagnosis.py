@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from holdfast.testing.clock import ManualClock
 MINUTE = 60_000
 HOUR = 3_600_000
 MIB = 1_048_576
-PAGE = 16_384
+PAGE = 4_096
 
 
 def names(store: BlockingStore, *, integrity: bool = True) -> list[str]:
@@ -89,10 +90,11 @@ def test_damaged_pages_are_a_danger_even_where_they_hide_the_facts(tmp_path: Pat
     with holdfast.open_blocking(path) as store:
         for number in range(60):
             store.artifacts.put("kind", f"{number:03}", os.urandom(5_000))
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        pages = connection.execute("SELECT pageno FROM dbstat WHERE name <> 'sqlite_schema'").fetchall()
     content = bytearray(path.read_bytes())
-    pages = len(content) // PAGE
-    for page in range(pages // 2, pages):
-        content[page * PAGE : page * PAGE + 2_048] = b"\xa5" * 2_048
+    for (page,) in pages:
+        content[(page - 1) * PAGE : page * PAGE] = b"\xa5" * PAGE
     path.write_bytes(content)
     with holdfast.open_blocking(path) as store:
         diagnosis = store.maintenance.diagnose()

@@ -43,11 +43,11 @@ def foreign(path: Path, *statements: str) -> bytes:
     return path.read_bytes()
 
 
-def test_a_new_file_gets_our_mark_our_version_large_pages_and_a_write_ahead_log(store: Any) -> None:
+def test_a_new_file_gets_our_mark_our_version_our_pages_and_a_write_ahead_log(store: Any) -> None:
     found = {
         name: store.connection.pragma(name) for name in ("application_id", "user_version", "page_size", "journal_mode")
     }
-    assert found == {"application_id": 0x484F4C44, "user_version": 1, "page_size": 16_384, "journal_mode": "wal"}
+    assert found == {"application_id": 0x484F4C44, "user_version": 1, "page_size": 4_096, "journal_mode": "wal"}
     assert store.backend.durability == "durable"
     assert store.backend.schema_version == 1
 
