@@ -66,7 +66,12 @@ TOPICS = (
         ("records.attachments",),
     ),
     Topic("artifacts.md", "Artifacts", (("store.artifacts", facets.Artifacts),), ("records.artifacts",)),
-    Topic("maintenance.md", "Maintenance", (("store.maintenance", facets.Maintenance),), ("records.maintenance", "records.diagnosis")),
+    Topic(
+        "maintenance.md",
+        "Maintenance",
+        (("store.maintenance", facets.Maintenance),),
+        ("records.maintenance", "records.diagnosis"),
+    ),
     Topic("values.md", "Values that everything shares", (), ("records.common",)),
     Topic("errors.md", "Errors", (), ("errors",)),
 )
