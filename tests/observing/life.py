@@ -210,6 +210,7 @@ class Life:
         done("maintenance.prune", store.maintenance.prune, holdfast.RetentionPolicy(keep_revisions=1))
         done("maintenance.stats", store.maintenance.stats)
         done("maintenance.verify", store.maintenance.verify)
+        done("maintenance.diagnose", store.maintenance.diagnose)
 
     def assert_silent(self, told: object) -> None:
         """No content and no token is in what an observer was told."""

@@ -193,3 +193,9 @@ def test_what_nobody_does_is_named_with_its_number(sound: Any) -> None:
         assert [concern.name for concern in diagnosis.concerns] == ["expired-leases", "undelivered", "old-work"]
         facts = diagnosis.facts
         assert (facts.expired_leases, facts.undelivered, facts.ready_work) == (1, 1, 1)
+
+
+def test_an_older_server_answers_as_well(second_database: Any) -> None:
+    second_database.empty()
+    with holdfast.open_blocking(second_database.url) as store:
+        assert names(store) == ["fsync", "full-page-writes"]

@@ -1,0 +1,81 @@
+"""Each bug here is small, likely and wrong, and a test that exists must fail while it is planted.
+
+They are put over the right code with a monkeypatch, which takes them out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import codec
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.sqlite import link
+from holdfast.blocking import Triggers, without_await
+from holdfast.clock import SystemClock
+from holdfast.errors import Corrupt
+from holdfast.operations import triggers as operations
+from holdfast.records.triggers import Emission
+from holdfast.rules import triggers as rules
+from holdfast.statements import Statements
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def the_clients_clock_decides_on_postgresql(patch: pytest.MonkeyPatch) -> None:
+    right = PostgresBackend.__init__
+
+    def wrong(self: Any, address: Any, connections: Any, options: Any, clock: Any, thread: Any) -> None:
+        right(self, address, connections, options, clock or SystemClock(), thread)
+
+    patch.setattr(PostgresBackend, "__init__", wrong)
+
+
+def a_source_key_is_looked_up_without_its_session(patch: pytest.MonkeyPatch) -> None:
+    _rewrite(patch, "find_sources", "batch.session_key = pair.value ->> 0\n        AND ", "")
+
+
+def _rewrite(patch: pytest.MonkeyPatch, name: str, right: str, wrong: str) -> None:
+    texts = dict(link.statements())
+    assert right in texts[name], texts[name]
+    changed = Statements({**texts, name: texts[name].replace(right, wrong)})
+    patch.setattr(link, "statements", lambda: changed)
+
+
+def a_delivery_is_reserved_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
+    async def emit(
+        self: Any, source_type: str, source_key: str, *, idempotency_key: str, payload: Any = None, source: Any = None
+    ) -> Emission:
+        intent = self._occurrence(source_type, source_key, idempotency_key, payload, source)
+        backend = self._context.backend
+        row, replayed = await backend.write(lambda tx: operations.record(tx, intent))
+        deliveries = await backend.write(lambda tx: operations.reserve(tx, row.occurrence_id))
+        return Emission(rules.occurrence_of(row), deliveries, replayed)
+
+    patch.setattr(Triggers, "emit", without_await(emit))
+
+
+def what_does_not_decode_is_nothing(patch: pytest.MonkeyPatch) -> None:
+    right = codec.decode_document
+
+    def wrong(data: bytes, *, table: str, key: object) -> Any:
+        try:
+            return right(data, table=table, key=key)
+        except Corrupt:
+            return None
+
+    patch.setattr(codec, "decode_document", wrong)
+
+
+def a_filter_is_written_into_the_statement(patch: pytest.MonkeyPatch) -> None:
+    right = link.Link.all
+
+    def wrong(self: Any, name: str, bindings: Any = ()) -> Any:
+        if name != "list_sessions_of_owner":
+            return right(self, name, bindings)
+        text = self._texts[name].replace(":owner", f"'{bindings['owner']}'")
+        return self.connection.execute(text, bindings).fetchall()
+
+    patch.setattr(link.Link, "all", wrong)

@@ -1,0 +1,144 @@
+"""Every planted bug is caught by a test that exists: with the bug it fails, and without it passes.
+
+A test that could not fail would prove nothing. If a bug is not caught, this run fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+from tests.backends.damages import answers
+from tests.backends.sqlite.furnished import seed
+from tests.backends.sqlite.test_verify_damage import damaged, opened
+from tests.planted import bugs
+from tests.test_clocks import Skewed, one_life_under_wrong_clocks
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.opening import open_backend
+from holdfast.ports import Backend
+from holdfast.store import Context, Store
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract import HostileInputContract, LocalBench
+from holdfast.waiting import BlockingWaiting
+
+T = TypeVar("T")
+Check = Callable[[Path, pytest.FixtureRequest], None]
+
+
+@contextlib.contextmanager
+def bench(folder: Path) -> Iterator[LocalBench]:
+    made = LocalBench("sqlite", "blocking", folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def names_never_run_together(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        HostileInputContract().test_two_names_never_run_together_into_one(made.open())
+
+
+def odd_owners_are_kept_apart(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        HostileInputContract().test_odd_ids_are_kept_apart_as_sessions_nodes_and_owners(made.open())
+
+
+def wrong_clocks_steal_nothing(_: Path, request: pytest.FixtureRequest) -> None:
+    url, database = request.getfixturevalue("clean_postgres_url"), request.getfixturevalue("postgres_database")
+    with pytest.MonkeyPatch.context() as patch, holdfast.open_blocking(url) as store:
+        skewed, chance = Skewed(patch), random.Random(1)
+        for number in range(5):
+            one_life_under_wrong_clocks(store, skewed, chance, number, database)
+
+
+def damage_is_never_read_as_nothing(folder: Path, _: pytest.FixtureRequest) -> None:
+    whole = folder / "seed.db"
+    seed(whole, folder / "shelf")
+    with opened(whole) as store:
+        before = answers(store)
+    path = damaged(whole, "UPDATE nodes SET payload = X'ff00' WHERE node_id = 'n1'")
+    assert path is not None
+    with opened(path) as store:
+        after = answers(store)
+        assert {finding.table for finding in store.maintenance.verify().findings} == {"nodes"}
+    assert [name for name in after if name != "stats" and after[name] not in (before[name], "Corrupt")] == []
+
+
+class Failing:
+    """A backend whose write number `at` is never made, as if the process had died before it."""
+
+    def __init__(self, backend: Backend, at: int) -> None:
+        self._backend = backend
+        self._at = at
+        self.writes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    async def write(self, operation: Callable[[Any], Awaitable[T]], **promises: bool) -> T:
+        self.writes += 1
+        if self.writes == self._at:
+            raise holdfast.Unavailable("the process died here")
+        return await self._backend.write(cast("Any", operation), **promises)
+
+
+def an_emission_is_all_or_nothing(folder: Path, _: pytest.FixtureRequest) -> None:
+    """Die before the first write, then before the second, until a run ends unharmed."""
+    backend = open_backend(str(folder / "state.db"), None, ManualClock(), BlockingWaiting())
+    right = BlockingStore(Store(Context(backend, holdfast.Limits())), backend)
+    with right:
+        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
+        right.triggers.subscribe(draft)
+        at, died = 1, True
+        while died:
+            failing = Failing(backend, at)
+            dying = BlockingStore(Store(Context(cast("Backend", failing), holdfast.Limits())), backend)
+            try:
+                dying.triggers.emit("cron", "k", idempotency_key=str(at))
+                died = False
+            except holdfast.Unavailable:
+                pass
+            stats = right.maintenance.stats()
+            assert stats.occurrences == stats.undelivered, f"died before write {at}"
+            at += 1
+        assert right.maintenance.stats().occurrences == 1
+
+
+PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
+    plant.__name__: (plant, check)
+    for plant, check in (
+        (bugs.the_clients_clock_decides_on_postgresql, wrong_clocks_steal_nothing),
+        (bugs.a_source_key_is_looked_up_without_its_session, names_never_run_together),
+        (bugs.a_delivery_is_reserved_outside_of_the_transaction, an_emission_is_all_or_nothing),
+        (bugs.what_does_not_decode_is_nothing, damage_is_never_read_as_nothing),
+        (bugs.a_filter_is_written_into_the_statement, odd_owners_are_kept_apart),
+    )
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_caught(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    plant, check = PLANTED[name]
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it ends in, it does not end well
+            check(tmp_path, request)
+    assert not isinstance(caught.value, TypeError), "the check itself is broken"
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_catches_a_bug_passes_without_it(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    _, check = PLANTED[name]
+    check(tmp_path, request)
+
+
+def test_every_bug_is_planted_somewhere() -> None:
+    there = {name for name, value in vars(bugs).items() if getattr(value, "__module__", "") == bugs.__name__}
+    assert {name for name in there if not name.startswith("_")} == set(PLANTED)
