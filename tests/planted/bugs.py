@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import codec
+from holdfast import blocking, codec, store
 from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.sqlite import link
-from holdfast.blocking import Triggers, without_await
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
 from holdfast.operations import triggers as operations
@@ -54,7 +53,8 @@ def a_delivery_is_reserved_outside_of_the_transaction(patch: pytest.MonkeyPatch)
         deliveries = await backend.write(lambda tx: operations.reserve(tx, row.occurrence_id))
         return Emission(rules.occurrence_of(row), deliveries, replayed)
 
-    patch.setattr(Triggers, "emit", without_await(emit))
+    patch.setattr(store.Triggers, "emit", emit)
+    patch.setattr(blocking.Triggers, "emit", blocking.without_await(emit))
 
 
 def what_does_not_decode_is_nothing(patch: pytest.MonkeyPatch) -> None:
