@@ -17,7 +17,9 @@ CREATE SEQUENCE {schema}.subscription_sequences;
 
 -- claims counts how often work of the session was claimed, so that a claim can tell whether another one came first.
 -- dead becomes 1 with the deletion and belongs to a unique index: so a deletion changes the row's key, and whoever shares
--- that key (FOR KEY SHARE) waits for a deletion and sees it, but not for turns.
+-- that key (FOR KEY SHARE) waits for a deletion and sees it, but not for turns. Statements that look for one session ask
+-- for dead = 0: deleted_at_ms IS NULL would offer every index of living sessions, of which a new table's planner believes
+-- that it holds one row.
 CREATE TABLE {schema}.sessions (
     session_key bigint NOT NULL,
     session_id text COLLATE "C" NOT NULL,
@@ -37,7 +39,7 @@ CREATE TABLE {schema}.sessions (
     parent_session_id text COLLATE "C",
     caused_by bytea,
     claims bigint NOT NULL DEFAULT 0,
-    dead bigint NOT NULL DEFAULT 0,
+    dead bigint NOT NULL GENERATED ALWAYS AS (CASE WHEN deleted_at_ms IS NULL THEN 0 ELSE 1 END) STORED,
     PRIMARY KEY (family, session_key)
 );
 

@@ -94,8 +94,7 @@ SET
     model = $14::text,
     cwd = $15::text,
     parent_session_id = $16::text,
-    caused_by = $17::bytea,
-    dead = CASE WHEN $10::bigint IS NULL THEN 0 ELSE 1 END
+    caused_by = $17::bytea
 WHERE family = $4::bigint
     AND session_key = $1::bigint
 
