@@ -1,7 +1,7 @@
 """A waiter misses nothing: it hears of changes by LISTEN, and whatever LISTEN may have missed is looked for again.
 
 One connection listens for the whole store, and only while somebody waits. Everybody is woken once whenever it begins to
-listen, because nobody knows what happened before; once a second, because a sender may die between its commit and its
+listen, because nobody knows what happened before; twice a minute, because a sender may die between its commit and its
 NOTIFY; and when the connection turns out to be dead.
 """
 
