@@ -143,7 +143,8 @@ CREATE TABLE {schema}.work (
     PRIMARY KEY (family, session_key, enqueue_seq)
 );
 
-CREATE UNIQUE INDEX work_batch ON {schema}.work (family, session_key, batch_id);
+-- Begins with the batch: one that begins like the primary key would be taken for it, and read from end to end.
+CREATE UNIQUE INDEX work_batch ON {schema}.work (batch_id, session_key, family);
 CREATE UNIQUE INDEX work_source ON {schema}.work (family, session_key, source_key) WHERE source_key IS NOT NULL;
 CREATE INDEX work_unsettled ON {schema}.work (family, session_key, enqueue_seq) WHERE settled_state IS NULL;
 CREATE INDEX work_claim ON {schema}.work (family, session_key, claim_id) WHERE claim_id IS NOT NULL;

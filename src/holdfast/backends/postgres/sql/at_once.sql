@@ -9,7 +9,7 @@
 -- A plan is made when the tables are new and stays for as long as the connection does. Of a table about which it knows
 -- nothing, the planner believes that hardly a row fits IS NULL, and reads all of an index that holds only those. So a row
 -- is asked for by its whole key, and what it must be besides is said in words that fit no such index: dead = 0, coalesce.
--- A subquery that counts is not made a join, and so it is always asked for one key, too.
+-- A subquery that counts or locks is not made a join, and so it is asked for one key at a time.
 
 -- A turn, decided on what is remembered of its session: the head must still be what it was. Its number alone does not
 -- say so: after a failover, another turn may have the number of one that was lost. A part that a turn has nothing for
@@ -32,23 +32,26 @@ WITH head AS (
 -- part: claims
 held AS (
     SELECT
-        batch.enqueue_seq,
-        batch.source_key,
-        batch.claim_expires_at_ms AS expires_at_ms,
-        batch.settled_state IS NULL
-        AND batch.claim_id = claim.claim_id
-        AND batch.claim_token_hash = claim.token_hash
-        AND batch.claim_fence = claim.fence AS proven
+        batch.enqueue_seq, batch.source_key, batch.expires_at_ms, batch.proven
     FROM head
     CROSS JOIN unnest($23::bigint[], $24::text[], $25::text[], $26::bigint[]) AS claim (
         enqueue_seq, claim_id, token_hash, fence
     )
-    JOIN {schema}.work AS batch
-        ON batch.family = $1::bigint
-            AND batch.session_key = $2::bigint
-            AND batch.enqueue_seq = ANY($23::bigint[])
-            AND batch.enqueue_seq = claim.enqueue_seq
-    FOR UPDATE OF batch
+    CROSS JOIN LATERAL (
+        SELECT
+            enqueue_seq,
+            source_key,
+            claim_expires_at_ms AS expires_at_ms,
+            settled_state IS NULL
+            AND claim_id = claim.claim_id
+            AND claim_token_hash = claim.token_hash
+            AND claim_fence = claim.fence AS proven
+        FROM {schema}.work
+        WHERE family = $1::bigint
+            AND session_key = head.session_key
+            AND enqueue_seq = claim.enqueue_seq
+        FOR UPDATE
+    ) AS batch
 ),
 -- end part
 -- part: lease
@@ -451,16 +454,24 @@ wanted AS MATERIALIZED (
 ),
 taken AS MATERIALIZED (
     SELECT
-        batch.enqueue_seq, batch.batch_id, batch.claim_fence
+        batch.family, batch.session_key, batch.enqueue_seq, batch.batch_id, batch.claim_fence
     FROM clock
-    JOIN {schema}.work AS batch
-        ON batch.family = clock.family
-            AND batch.session_key = clock.session_key
-            AND batch.enqueue_seq = ANY(ARRAY(SELECT enqueue_seq FROM wanted))
-            AND coalesce(batch.settled_state, '') = ''
-            AND (batch.claim_expires_at_ms IS NULL OR batch.claim_expires_at_ms <= clock.now_ms)
-    ORDER BY batch.enqueue_seq
-    FOR UPDATE OF batch
+    CROSS JOIN (
+        SELECT enqueue_seq
+        FROM wanted
+        ORDER BY enqueue_seq
+    ) AS next
+    CROSS JOIN LATERAL (
+        SELECT
+            family, session_key, enqueue_seq, batch_id, claim_fence
+        FROM {schema}.work
+        WHERE family = clock.family
+            AND session_key = clock.session_key
+            AND enqueue_seq = next.enqueue_seq
+            AND coalesce(settled_state, '') = ''
+            AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= clock.now_ms)
+        FOR UPDATE
+    ) AS batch
 ),
 stamp AS MATERIALIZED (
     SELECT
@@ -493,9 +504,10 @@ claimed AS (
         END,
         claim_exclusive = $6::bigint
     FROM stamp
-    WHERE batch.family = stamp.family
-        AND batch.session_key = stamp.session_key
-        AND batch.enqueue_seq = ANY(ARRAY(SELECT enqueue_seq FROM taken))
+    CROSS JOIN taken
+    WHERE batch.family = taken.family
+        AND batch.session_key = taken.session_key
+        AND batch.enqueue_seq = taken.enqueue_seq
     RETURNING
         batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
         batch.delivery, batch.slot, batch.merge_key, batch.available_at_ms, batch.enqueued_at_ms, batch.payloads,
@@ -529,24 +541,30 @@ held AS MATERIALIZED (
     SELECT
         batch.family, batch.session_key, batch.enqueue_seq, batch.claim_expires_at_ms
     FROM place
-    JOIN {schema}.work AS batch
-        ON batch.family = place.family
-            AND batch.session_key = place.session_key
-            AND batch.claim_id = $3::text
-            AND batch.batch_id = ANY($6::text[])
-            AND batch.claim_token_hash = $4::text
-            AND batch.claim_fence = $5::bigint
-            AND coalesce(batch.settled_state, '') = ''
-    FOR UPDATE OF batch
+    CROSS JOIN LATERAL (
+        SELECT
+            family, session_key, enqueue_seq, claim_expires_at_ms
+        FROM {schema}.work
+        WHERE family = place.family
+            AND session_key = place.session_key
+            AND claim_id = $3::text
+            AND batch_id = ANY($6::text[])
+            AND claim_token_hash = $4::text
+            AND claim_fence = $5::bigint
+            AND coalesce(settled_state, '') = ''
+        FOR UPDATE
+    ) AS batch
 ),
 bearers AS (
-    SELECT count(*) AS number
-    FROM place
-    JOIN {schema}.work AS batch
-        ON batch.family = place.family
+    SELECT (
+        SELECT count(*)
+        FROM {schema}.work AS batch
+        WHERE batch.family = place.family
             AND batch.session_key = place.session_key
             AND batch.claim_id = $3::text
             AND coalesce(batch.settled_state, '') = ''
+    ) AS number
+    FROM place
 ),
 clock AS MATERIALIZED (
     SELECT coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
