@@ -946,12 +946,15 @@ SELECT
     ARRAY(
         SELECT ROW(
             path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
-            path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision, parent.node_id
+            path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
+            (
+                SELECT parent.node_id
+                FROM {schema}.nodes AS parent
+                WHERE parent.family = path.family
+                    AND parent.node_key = path.parent_key
+            )
         )
         FROM path
-        LEFT JOIN {schema}.nodes AS parent
-            ON parent.family = path.family
-                AND parent.node_key = path.parent_key
         ORDER BY path.node_key DESC
     ),
     ARRAY(
@@ -962,16 +965,24 @@ SELECT
             SELECT family, hash
             FROM listed
             UNION
-            SELECT delta.family, delta.base_hash
+            SELECT
+                listed.family,
+                (
+                    SELECT delta.base_hash
+                    FROM {schema}.blobs AS delta
+                    WHERE delta.family = listed.family
+                        AND delta.hash = listed.hash
+                )
             FROM listed
-            JOIN {schema}.blobs AS delta
-                ON delta.family = listed.family
-                    AND delta.hash = listed.hash
-                    AND delta.base_hash IS NOT NULL
         ) AS needed
-        JOIN {schema}.blobs AS blob
-            ON blob.family = needed.family
-                AND blob.hash = needed.hash
+        CROSS JOIN LATERAL (
+            SELECT
+                hash, encoding, size, body, base_hash
+            FROM {schema}.blobs
+            WHERE family = needed.family
+                AND hash = needed.hash
+            LIMIT 1
+        ) AS blob
     ),
     ARRAY(
         SELECT ROW(

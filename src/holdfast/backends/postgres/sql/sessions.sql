@@ -104,7 +104,7 @@ SELECT
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
 FROM {schema}.sessions
 WHERE session_key > $1::bigint
-    AND deleted_at_ms IS NULL
+    AND dead = 0
 ORDER BY session_key
 LIMIT $2::bigint
 
