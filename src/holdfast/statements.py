@@ -9,7 +9,7 @@ parameters that are left keep their order and are numbered anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from importlib.resources import files
 
 _NAME = re.compile(r"--\s*name:\s*(\S+)\s*")
@@ -25,14 +25,17 @@ class Statements(Mapping[str, str]):
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._marked = {name: text for name, text in texts.items() if parts_of(text)}
-        self._texts = {name: without_parts(text, ()) for name, text in texts.items()}
+        self._texts = {name: without_parts(text, frozenset()) for name, text in texts.items()}
 
     def __getitem__(self, name: str) -> str:
         text = self._texts.get(name)
         if text is None:
-            whole, _, kept = name.partition("+")
+            whole, *kept = name.split("+")
             marked = self._marked[whole]
-            text = self._texts[name] = without_parts(marked, set(parts_of(marked)) - set(kept.split("+")))
+            parts = set(parts_of(marked))
+            if not parts.issuperset(kept[:-1]) or kept[-1:] != [""]:
+                raise KeyError(name)
+            text = self._texts[name] = without_parts(marked, parts.difference(kept))
         return text
 
     def __iter__(self) -> Iterator[str]:
@@ -93,7 +96,7 @@ def parts_of(text: str) -> list[str]:
     return [found[1] for found in map(_PART.fullmatch, text.splitlines()) if found is not None]
 
 
-def without_parts(text: str, absent: Container[str]) -> str:
+def without_parts(text: str, absent: Set[str]) -> str:
     """The text without its marks and without some of its parts."""
     lines: list[str] = []
     part: str | None = None

@@ -63,7 +63,8 @@ def statement_of(turn: Turn, given_ms: int | None) -> list[Any]:
 
 def _head_of(turn: Turn, given_ms: int | None) -> list[Any]:
     """What every turn has: the head that it counts on, and the one that it makes."""
-    (before, last), session, revision = (turn.before.session, turn.before.revision), turn.plan.session, turn.plan.revision
+    before, last = turn.before.session, turn.before.revision
+    session, revision = turn.plan.session, turn.plan.revision
     return [
         session.family,
         session.session_key,
