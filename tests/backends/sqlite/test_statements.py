@@ -38,8 +38,8 @@ def test_statements_are_read_by_name_without_their_comments(package: tuple[str, 
 def test_parts_of_a_statement_are_left_out_and_its_parameters_numbered_anew(package: tuple[str, Path]) -> None:
     name, folder = package
     (folder / "a.sql").write_text(
-        "-- name: one\nSELECT $1\n-- part: some\n  , $2\n-- end part\nFROM a\nWHERE true\n  -- part: more\n  AND $3 = $1"
-        "\n  -- end part\n  -- part: some\n  AND $2 = 2\n  -- end part\n"
+        "-- name: one\nSELECT $1\n-- part: some\n  , $2\n-- end part\nFROM a\nWHERE true\n  -- part: more\n"
+        "  AND $3 = $1\n  -- end part\n  -- part: some\n  AND $2 = 2\n  -- end part\n"
     )
     found = load_statements(name)
     assert found["one"] == "SELECT $1\n  , $2\nFROM a\nWHERE true\n  AND $3 = $1\n  AND $2 = 2"
