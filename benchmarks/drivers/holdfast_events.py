@@ -69,12 +69,12 @@ class Events:
 
         async def one(name: str) -> None:
             try:
-                await self.store.events.wait_for(name, "progress", timeout_ms=int(seconds * 1000) + 3000)
+                await self.store.events.wait_for(name, "progress", timeout_ms=int(seconds * 1000) + 30_000)
             except holdfast.WaitTimeout:
                 return
 
         tasks = [asyncio.create_task(one(name)) for name in names]
-        await asyncio.sleep(2)
+        await self._settle()
         before, began = time.process_time(), time.monotonic()
         await asyncio.sleep(seconds)
         share = (time.process_time() - before) / (time.monotonic() - began)
@@ -82,6 +82,14 @@ class Events:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         return share
+
+    async def _settle(self) -> None:
+        """Wait until every waiter has looked and waits; one that goes on looking is not waited for."""
+        for _ in range(20):
+            before = time.process_time()
+            await asyncio.sleep(1)
+            if time.process_time() - before < 0.01:
+                return
 
     async def shut(self) -> None:
         await self.store.close()

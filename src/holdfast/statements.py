@@ -1,17 +1,22 @@
-"""A statement has one name and one text, and is read from a package's SQL files, never put together.
+"""A statement has one name and one text, read whole from a package's SQL files; what a call does not need is left out.
 
 A file holds statements, each below a line `-- name: find_session`. Other comments are for people and are left out. The
-only thing that may vary is the schema's name, written `{schema}`, which must be a plain identifier.
+schema's name, written `{schema}`, must be a plain identifier. Lines between `-- part: nodes` and `-- end part` can be
+left out: `commit+nodes+` is the statement `commit` with this one of its parts, `commit+` has none of them. The
+parameters that are left keep their order and are numbered anew.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from importlib.resources import files
 
 _NAME = re.compile(r"--\s*name:\s*(\S+)\s*")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_PART = re.compile(r"\s*--\s*part:\s*(\w+)\s*")
+_END_OF_PART = re.compile(r"\s*--\s*end part\s*")
+_PARAMETER = re.compile(r"\$(\d+)")
 _SCHEMA = "{schema}"
 _INDEX = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)", re.MULTILINE)
 
@@ -20,10 +25,19 @@ class Statements(Mapping[str, str]):
     """Statement texts by name."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        self._texts = dict(texts)
+        self._marked = {name: text for name, text in texts.items() if parts_of(text)}
+        self._texts = {name: without_parts(text, frozenset()) for name, text in texts.items()}
 
     def __getitem__(self, name: str) -> str:
-        return self._texts[name]
+        text = self._texts.get(name)
+        if text is None:
+            whole, *kept = name.split("+")
+            marked = self._marked[whole]
+            parts = set(parts_of(marked))
+            if not parts.issuperset(kept[:-1]) or kept[-1:] != [""]:
+                raise KeyError(name)
+            text = self._texts[name] = without_parts(marked, parts.difference(kept))
+        return text
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._texts)
@@ -57,7 +71,7 @@ def parse_statements(source: str, *, origin: str) -> Iterator[tuple[str, str]]:
             if name is not None:
                 yield _statement(name, lines, origin)
             name, lines = heading[1], []
-        elif line.strip() and not line.lstrip().startswith("--"):
+        elif line.strip() and (not line.lstrip().startswith("--") or _is_mark(line)):
             if name is None:
                 raise ValueError(f"{origin}: a statement has no name: {line.strip()!r}")
             lines.append(line)
@@ -72,6 +86,35 @@ def _statement(name: str, lines: list[str], origin: str) -> tuple[str, str]:
     if not text:
         raise ValueError(f"{origin}: the statement {name!r} is empty")
     return name, text
+
+
+def _is_mark(line: str) -> bool:
+    return _PART.fullmatch(line) is not None or _END_OF_PART.fullmatch(line) is not None
+
+
+def parts_of(text: str) -> list[str]:
+    """The parts of a statement that can be left out, each as often as it is marked."""
+    return [found[1] for found in map(_PART.fullmatch, text.splitlines()) if found is not None]
+
+
+def without_parts(text: str, absent: Set[str]) -> str:
+    """The text without its marks and without some of its parts."""
+    lines: list[str] = []
+    part: str | None = None
+    for line in text.splitlines():
+        mark = _PART.fullmatch(line)
+        if mark is not None:
+            part = mark[1]
+        elif _END_OF_PART.fullmatch(line):
+            part = None
+        elif part is None or part not in absent:
+            lines.append(line)
+    kept = "\n".join(lines)
+    if not absent:
+        return kept
+    numbers = sorted({int(number) for number in _PARAMETER.findall(kept)})
+    places = {str(number): place for place, number in enumerate(numbers, 1)}
+    return _PARAMETER.sub(lambda parameter: f"${places[parameter[1]]}", kept)
 
 
 def with_schema(text: str, schema: str | None, *, origin: str) -> str:

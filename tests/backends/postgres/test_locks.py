@@ -62,7 +62,7 @@ def test_work_never_slips_into_a_session_that_is_being_deleted(clean_postgres_ur
     async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
         await store.sessions.create("a")
         async with gate.transaction():
-            await gate.execute("UPDATE holdfast.sessions SET deleted_at_ms = 1, dead = 1 WHERE session_id = 'a'")
+            await gate.execute("UPDATE holdfast.sessions SET deleted_at_ms = 1 WHERE session_id = 'a'")
             task = asyncio.ensure_future(store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[1])))
             await somebody_waits(onlooker)
         with pytest.raises(holdfast.SessionDeleted):

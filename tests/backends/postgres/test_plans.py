@@ -46,6 +46,65 @@ def test_a_statement_reads_no_table_from_end_to_end(planner: Any, store: Any, na
     assert tables == [], plan
 
 
+RANGES = {"work_unsettled", "work_claim", "work_claim_expiry", "usage_pkey"}
+"""Indexes of which a hot path reads what begins with a session: what waits, what is claimed, its counters."""
+
+HOT = [
+    "commit_at_once",
+    "commit_at_once+",
+    "commit_at_once+claims+",
+    "commit_at_once+nodes+contents+usage+",
+    "claim_at_once",
+    "enqueue_at_once",
+    "extend_claim_at_once",
+    "append_at_once",
+    "glance_session",
+    "gather_view",
+    "list_sessions",
+    "list_processes",
+]
+LOOK_UP = re.compile(r"Index (?:Only )?Scan (?:Backward )?using (\w+) on (\w+)[^\n]*(?:\n +Index Cond: ([^\n]+))?")
+ONE_KEY = {
+    "sessions_id": "session_id",
+    "sessions_key": "session_key",
+    "processes_pkey": "process_id",
+    "processes_status": "process_id",
+    "attachments_session_uncommitted": "attachment_id",
+}
+"""Indexes that find one row, or few, by this column alone."""
+
+
+@pytest.mark.parametrize("waiting", [0, 2000])
+@pytest.mark.parametrize("name", HOT)
+def test_a_hot_path_asks_for_rows_by_their_keys_even_if_nothing_is_known_about_a_table(
+    planner: Any, postgres_database: Any, open_store: Any, name: str, waiting: int
+) -> None:
+    postgres_database.empty()
+    assert open_store().backend.schema_version == 1
+    if waiting:
+        # Not analysed: so it is right after many rows came.
+        planner.run(MANY_BATCHES.partition("ANALYZE")[0].replace("5000", str(waiting)))
+    columns = dict(
+        planner.rows(
+            "SELECT index.relname::text, array_agg(attribute.attname::text) FROM pg_index "
+            "JOIN pg_class AS index ON index.oid = indexrelid JOIN pg_attribute AS attribute ON attrelid = index.oid "
+            "WHERE index.relnamespace = 'holdfast'::regnamespace GROUP BY index.relname"
+        )
+    )
+    # As every connection of ours is set.
+    planner.run("SET enable_seqscan = off; SET enable_bitmapscan = off")
+    try:
+        plan = "\n".join(line for (line,) in planner.explain(STATEMENTS[name]))
+    finally:
+        planner.run("RESET ALL")
+    assert "Seq Scan" not in plan, plan
+    for index, table, condition in LOOK_UP.findall(plan):
+        needed = columns[index] if index not in RANGES else ["session_key"]
+        needed = [ONE_KEY[index]] if index in ONE_KEY else needed
+        missing = [column for column in needed if not re.search(rf"\b{column} (=|>|IS)", condition)]
+        assert missing == [], f"{index} on {table} does not go by {missing}: {condition}\n{plan}"
+
+
 WALKS = [name for name in STATEMENTS if name.startswith("walk_")]
 
 

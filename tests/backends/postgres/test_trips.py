@@ -160,26 +160,45 @@ def nodes(*names: str, parent: str | None = None) -> holdfast.Append:
 # Turns.
 
 
+def whole_turn(measured: Measured, session_id: str) -> Call:
+    """A turn with everything that a turn can have, for a session with a node n1."""
+    measured.warm(commit(session_id, graph=nodes("n1")), enqueue(session_id))
+    held = measured.do(claim(session_id))
+    picture = measured.do(lambda store: store.sessions.handle(session_id).attachments.put(b"picture"))
+    return commit(
+        session_id,
+        turn_id="t1",
+        expected_revision=1,
+        graph=nodes("a", "b", "c", parent="n1"),
+        checkpoint=holdfast.Checkpoint(turn_state={"n": 1}, execution_state=b"stack"),
+        usage=[holdfast.Usage("turn", "m", input_tokens=3)],
+        completes=[held],
+        enqueues=[holdfast.WorkDraft(session_id=session_id, payloads=[2], source_key="next")],
+        attachments=[picture.id],
+    )
+
+
+def warm_nodes(measured: Measured) -> None:
+    """Let the connection get to know turns with nodes and without."""
+    measured.warm(commit("warm"), commit("warm"), commit("warm", graph=nodes("n1")))
+
+
 def test_a_whole_turn_is_one_trip(measured: Measured) -> None:
-    measured.warm(commit("warm"), commit("warm"), commit(graph=nodes("n1")), enqueue(), claim("warm"))
-    held = measured.do(claim())
-    picture = measured.do(lambda store: store.sessions.handle("chat").attachments.put(b"picture"))
-    turn = {
-        "turn_id": "t1",
-        "expected_revision": 1,
-        "graph": nodes("a", "b", "c", parent="n1"),
-        "checkpoint": holdfast.Checkpoint(turn_state={"n": 1}, execution_state=b"stack"),
-        "usage": [holdfast.Usage("turn", "m", input_tokens=3)],
-        "completes": [held],
-        "enqueues": [holdfast.WorkDraft(payloads=[2], source_key="next")],
-        "attachments": [picture.id],
-    }
-    assert measured.trips(commit(**turn)) == COMMIT
+    warm_nodes(measured)
+    measured.warm(whole_turn(measured, "warm too"))
+    assert measured.trips(whole_turn(measured, "chat")) == COMMIT
     assert measured.trips(commit(graph=nodes("d", parent="c"))) == COMMIT
 
 
-def test_a_turn_of_500_nodes_is_one_trip(measured: Measured) -> None:
+def test_a_kind_of_turn_that_a_connection_never_saw_is_prepared_once(measured: Measured) -> None:
     measured.warm(commit(), commit())
+    assert measured.trips(commit(graph=nodes("n1"))) == ["prepare commit_at_once", *COMMIT]
+    assert measured.trips(commit(graph=nodes("n2", parent="n1"))) == COMMIT
+
+
+def test_a_turn_of_500_nodes_is_one_trip(measured: Measured) -> None:
+    warm_nodes(measured)
+    measured.warm(commit())
     assert measured.trips(commit(graph=nodes(*(f"n{number}" for number in range(500))))) == COMMIT
     assert measured.trips(commit(graph=nodes(*(f"m{number}" for number in range(500)), parent="n499"))) == COMMIT
 
@@ -211,14 +230,15 @@ def test_a_turn_with_a_large_state_whose_past_this_process_never_saw_is_one_trip
 
 
 def test_a_turn_right_after_a_load_is_one_trip(measured: Measured) -> None:
-    measured.warm(commit("warm"), commit("warm"), load("warm"))
+    warm_nodes(measured)
+    measured.warm(load("warm"))
     measured.elsewhere(commit(graph=nodes("n1")))
     assert measured.trips(load()) == ["gather_view"]
     assert measured.trips(commit(graph=nodes("n2", parent="n1"))) == COMMIT
 
 
 def test_a_turn_on_a_session_that_this_process_never_saw_is_two_trips(measured: Measured) -> None:
-    measured.warm(commit("warm"), commit("warm"))
+    warm_nodes(measured)
     measured.forget()
     measured.warm(commit("warm"))
     measured.elsewhere(commit(graph=nodes("n1")))
@@ -243,6 +263,7 @@ def test_a_first_turn_is_one_look_and_a_transaction(measured: Measured) -> None:
 def test_a_turn_under_a_lease_is_one_trip(measured: Measured) -> None:
     measured.warm(commit("warm"), commit("warm"), commit())
     lease = measured.do(take(ON_CHAT))
+    measured.warm(commit(lease=lease))
     assert measured.trips(commit(lease=lease)) == COMMIT
 
 

@@ -28,7 +28,7 @@ class Wire:
     def __init__(self, url: str, texts: Mapping[str, str], loop: EventLoop) -> None:
         parts = urlsplit(url)
         self._server = str(Path(parse_qs(parts.query)["host"][0]) / SOCKET)
-        self._names = {text: name for name, text in texts.items()}
+        self._texts = texts
         self._loop = loop
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-wire-"))
         self.url = urlunsplit(parts._replace(query=f"host={self.folder}"))
@@ -117,7 +117,8 @@ class Wire:
 
     def name_of(self, text: str) -> str:
         """What we call a statement; of others the first words."""
-        return self._names.get(text) or " ".join(text.split()[:2])
+        names = (name.partition("+")[0] for name, known in self._texts.items() if known == text)
+        return next(names, " ".join(text.split()[:2]))
 
 
 class Passage:

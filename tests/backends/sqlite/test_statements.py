@@ -35,6 +35,23 @@ def test_statements_are_read_by_name_without_their_comments(package: tuple[str, 
         found["four"]
 
 
+def test_parts_of_a_statement_are_left_out_and_its_parameters_numbered_anew(package: tuple[str, Path]) -> None:
+    name, folder = package
+    (folder / "a.sql").write_text(
+        "-- name: one\nSELECT $1\n-- part: some\n  , $2\n-- end part\nFROM a\nWHERE true\n  -- part: more\n"
+        "  AND $3 = $1\n  -- end part\n  -- part: some\n  AND $2 = 2\n  -- end part\n"
+    )
+    found = load_statements(name)
+    assert found["one"] == "SELECT $1\n  , $2\nFROM a\nWHERE true\n  AND $3 = $1\n  AND $2 = 2"
+    assert found["one+"] == "SELECT $1\nFROM a\nWHERE true"
+    assert found["one+more+"] == "SELECT $1\nFROM a\nWHERE true\n  AND $2 = $1"
+    assert found["one+some+"] == "SELECT $1\n  , $2\nFROM a\nWHERE true\n  AND $2 = 2"
+    assert found["one+some+more+"] == found["one"]
+    for unknown in ("one+others+", "one+more", "two+"):
+        with pytest.raises(KeyError):
+            found[unknown]
+
+
 def test_a_name_that_exists_twice_is_refused(package: tuple[str, Path]) -> None:
     name, folder = package
     (folder / "a.sql").write_text("-- name: one\nSELECT 1")

@@ -49,6 +49,12 @@ class Address:
                 "idle_in_transaction_session_timeout": str(self._options.statement_timeout_ms),
                 # Every statement is short: compiling one takes longer than running it.
                 "jit": "off",
+                # Planning takes longer than running, too. Rows are asked for by their keys, whatever values these have;
+                # left to itself, the planner makes a new plan each time, because it takes every array for a long one.
+                "plan_cache_mode": "force_generic_plan",
+                # A plan that was made while a table was empty would go on reading all of it when it is large.
+                "enable_seqscan": "off",
+                "enable_bitmapscan": "off",
                 # A statement of its own has no BEGIN that says so.
                 "default_transaction_isolation": "read committed",
                 "default_transaction_read_only": "off",

@@ -17,12 +17,9 @@ from holdfast import rows as r
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Head, Remembered
 from holdfast.backends.postgres.transaction import PostgresTransaction
-from holdfast.backends.postgres.transaction.base import Families, columns_of, fetched
-from holdfast.backends.postgres.transaction.commits import BLOB_COLUMNS, USAGE_COLUMNS, hash_of
-from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS, places_of
+from holdfast.backends.postgres.transaction.base import Families, fetched
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, trouble_of
-
-CREATED_AT = r.NodeRow.__struct_fields__.index("created_at_ms")
+from holdfast.backends.postgres.turning import Now, Turn, statement_of
 
 OUT_OF_RANGE = "22003"
 """The SQLSTATE of a counter that would not fit: the rule says so better."""
@@ -41,10 +38,6 @@ def missing(asked: object, name: str) -> Exception:
 
 class ClockNeeded(Exception):
     """What the operation writes says the time in its own words, so that the time must be known before."""
-
-
-class Now(int):
-    """The reading that the statement will take of the clock; its value is an estimate until then."""
 
 
 class Foresight:
@@ -203,63 +196,14 @@ class Foresight:
     # What is written, with its guards.
 
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
-        session, revision, query = plan.session, plan.revision, self._query
+        session, query = plan.session, self._query
         assert query is not None, "facts are loaded before they are decided on"
-        before = self._heads[session.session_key].session
-        others = sorted(
-            {(row.family, row.session_key) for row in plan.enqueues} - {(session.family, session.session_key)}
+        before = self._heads[session.session_key]
+        turn = Turn(
+            plan, before, query.segments, self._hoped_nodes, self._held, self._lease if query.with_lease else None
         )
-        sourced = [row for row in plan.enqueues if row.source_key is not None]
-        lease = self._lease if query.with_lease else None
-        new_ids = {row.node_id for row in plan.nodes}
-        nodes = columns_of(plan.nodes, NODE_COLUMNS)
-        # In the order of their keys, so that two sessions of a family that store the same do not deadlock.
-        blobs = sorted(plan.blobs, key=hash_of)
-        nodes[CREATED_AT] = [self._unless_now(at_ms) for at_ms in nodes[CREATED_AT]]
         try:
-            found = await self._prove(
-                "commit_at_once",
-                session.family,
-                session.session_key,
-                self.given_ms,
-                before.revision,
-                before.node_count,
-                before.epoch,
-                revision.turn_id,
-                *places_of(query.segments),
-                [node_id for node_id in self._hoped_nodes if node_id in new_ids],
-                [row.enqueue_seq for row in self._held],
-                [row.claim_id for row in self._held],
-                [row.claim_token_hash for row in self._held],
-                [row.claim_fence for row in self._held],
-                None if lease is None else lease.resource,
-                None if lease is None else lease.token_hash,
-                None if lease is None else lease.fence,
-                list(plan.attachment_ids),
-                [family for family, _ in others],
-                [key for _, key in others],
-                [row.family for row in sourced],
-                [row.session_key for row in sourced],
-                [row.source_key for row in sourced],
-                session.revision,
-                session.node_count,
-                session.epoch,
-                revision.fingerprint,
-                revision.leaf_key,
-                revision.leaf_id,
-                revision.checkpoint_ref,
-                revision.refs,
-                revision.body,
-                *nodes,
-                *columns_of(blobs, BLOB_COLUMNS),
-                *columns_of(plan.usage, USAGE_COLUMNS),
-                *drafts_of(plan.enqueues),
-                before.session_id,
-                before.incarnation,
-                before.lineage,
-                *_proof_of(self._heads[session.session_key].revision),
-                [blob.base_hash for blob in blobs],
-            )
+            found = await self._prove(*statement_of(turn, self.given_ms))
         except Unforeseen:
             self._remembered.sessions.drop(session.session_id)
             raise
@@ -267,12 +211,8 @@ class Foresight:
         for row in self._held:
             self._remembered.claims.drop((row.session_key, row.claim_id or ""))
         moved = msgspec.structs.replace(session, changed_at_ms=self._now_ms)
-        turn = msgspec.structs.replace(revision, committed_at_ms=self._now_ms)
-        self._learned.append(partial(self._remembered.learn_head, moved, turn))
-
-    def _unless_now(self, at_ms: int) -> int | None:
-        """The time, or None for the one that the statement reads."""
-        return None if isinstance(at_ms, Now) else at_ms
+        head = msgspec.structs.replace(plan.revision, committed_at_ms=self._now_ms)
+        self._learned.append(partial(self._remembered.learn_head, moved, head))
 
     async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
         event, process, batch = write.event, write.process, write.batch
@@ -411,27 +351,6 @@ class Foresight:
         row = fetched(r.LeaseRow, values)
         self._learned.append(partial(self._remembered.learn_lease, row))
         return row
-
-
-def _proof_of(revision: r.RevisionRow | None) -> tuple[int | None, str | None, bytes | None]:
-    """What shows that a stored revision is this one: where it ends, and all that it carries over to the next."""
-    return (None, None, None) if revision is None else (revision.leaf_key, revision.leaf_id, revision.body)
-
-
-def drafts_of(rows: Sequence[r.BatchRow]) -> list[list[Any]]:
-    """What new batches are born with, as arrays, without their times."""
-    return [
-        [row.batch_id for row in rows],
-        [row.session_key for row in rows],
-        [row.family for row in rows],
-        [row.source_key for row in rows],
-        [row.draft_hash for row in rows],
-        [row.delivery for row in rows],
-        [row.slot for row in rows],
-        [row.merge_key for row in rows],
-        [row.available_at_ms for row in rows],
-        [row.payloads for row in rows],
-    ]
 
 
 def _draft_of(batch: r.BatchRow | None) -> Sequence[Any]:

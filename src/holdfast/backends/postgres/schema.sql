@@ -17,7 +17,9 @@ CREATE SEQUENCE {schema}.subscription_sequences;
 
 -- claims counts how often work of the session was claimed, so that a claim can tell whether another one came first.
 -- dead becomes 1 with the deletion and belongs to a unique index: so a deletion changes the row's key, and whoever shares
--- that key (FOR KEY SHARE) waits for a deletion and sees it, but not for turns.
+-- that key (FOR KEY SHARE) waits for a deletion and sees it, but not for turns. Statements that look for one session ask
+-- for dead = 0: deleted_at_ms IS NULL would offer every index of living sessions, of which a new table's planner believes
+-- that it holds one row.
 CREATE TABLE {schema}.sessions (
     session_key bigint NOT NULL,
     session_id text COLLATE "C" NOT NULL,
@@ -37,7 +39,7 @@ CREATE TABLE {schema}.sessions (
     parent_session_id text COLLATE "C",
     caused_by bytea,
     claims bigint NOT NULL DEFAULT 0,
-    dead bigint NOT NULL DEFAULT 0,
+    dead bigint NOT NULL GENERATED ALWAYS AS (CASE WHEN deleted_at_ms IS NULL THEN 0 ELSE 1 END) STORED,
     PRIMARY KEY (family, session_key)
 );
 
@@ -141,7 +143,8 @@ CREATE TABLE {schema}.work (
     PRIMARY KEY (family, session_key, enqueue_seq)
 );
 
-CREATE UNIQUE INDEX work_batch ON {schema}.work (family, session_key, batch_id);
+-- Begins with the batch: one that begins like the primary key would be taken for it, and read from end to end.
+CREATE UNIQUE INDEX work_batch ON {schema}.work (batch_id, session_key, family);
 CREATE UNIQUE INDEX work_source ON {schema}.work (family, session_key, source_key) WHERE source_key IS NOT NULL;
 CREATE INDEX work_unsettled ON {schema}.work (family, session_key, enqueue_seq) WHERE settled_state IS NULL;
 CREATE INDEX work_claim ON {schema}.work (family, session_key, claim_id) WHERE claim_id IS NOT NULL;

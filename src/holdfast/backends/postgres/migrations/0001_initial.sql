@@ -29,7 +29,7 @@ CREATE TABLE {schema}.sessions (
     parent_session_id text COLLATE "C",
     caused_by bytea,
     claims bigint NOT NULL DEFAULT 0,
-    dead bigint NOT NULL DEFAULT 0,
+    dead bigint NOT NULL GENERATED ALWAYS AS (CASE WHEN deleted_at_ms IS NULL THEN 0 ELSE 1 END) STORED,
     PRIMARY KEY (family, session_key)
 );
 
@@ -133,7 +133,7 @@ CREATE TABLE {schema}.work (
     PRIMARY KEY (family, session_key, enqueue_seq)
 );
 
-CREATE UNIQUE INDEX work_batch ON {schema}.work (family, session_key, batch_id);
+CREATE UNIQUE INDEX work_batch ON {schema}.work (batch_id, session_key, family);
 CREATE UNIQUE INDEX work_source ON {schema}.work (family, session_key, source_key) WHERE source_key IS NOT NULL;
 CREATE INDEX work_unsettled ON {schema}.work (family, session_key, enqueue_seq) WHERE settled_state IS NULL;
 CREATE INDEX work_claim ON {schema}.work (family, session_key, claim_id) WHERE claim_id IS NOT NULL;

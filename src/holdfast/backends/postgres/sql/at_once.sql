@@ -5,86 +5,121 @@
 -- a row that it locks: PostgreSQL then looks at the newest version of that row, and drops it if it fits no longer. The
 -- clock is read once, behind the locks of whatever may expire. Everything that is written hangs on what was locked.
 -- Whoever only needs a session to be there shares its key, which a turn does not mind; a deletion takes the whole row.
+--
+-- A plan is made when the tables are new and stays for as long as the connection does. Of a table about which it knows
+-- nothing, the planner believes that hardly a row fits IS NULL, and reads all of an index that holds only those. So a row
+-- is asked for by its whole key, and what it must be besides is said in words that fit no such index: dead = 0, coalesce.
+-- A subquery that counts or locks is not made a join, and so it is asked for one key at a time.
 
 -- A turn, decided on what is remembered of its session: the head must still be what it was. Its number alone does not
--- say so: after a failover, another turn may have the number of one that was lost.
+-- say so: after a failover, another turn may have the number of one that was lost. A part that a turn has nothing for
+-- is left out, because planner, executor and driver all pay for it.
 -- name: commit_at_once
 WITH head AS (
     SELECT session_key
     FROM {schema}.sessions
     WHERE family = $1::bigint
         AND session_key = $2::bigint
-        AND session_id = $67::text
-        AND incarnation = $68::bigint
-        AND lineage = $69::bytea
-        AND deleted_at_ms IS NULL
+        AND dead = 0
+        AND session_id = $7::text
+        AND incarnation = $8::bigint
+        AND lineage = $9::bytea
         AND revision = $4::bigint
         AND node_count = $5::bigint
         AND epoch = $6::bigint
     FOR NO KEY UPDATE
 ),
+-- part: claims
 held AS (
-    SELECT batch.claim_expires_at_ms AS expires_at_ms
+    SELECT
+        batch.enqueue_seq, batch.source_key, batch.expires_at_ms, batch.proven
     FROM head
-    CROSS JOIN unnest($12::bigint[], $13::text[], $14::text[], $15::bigint[]) AS claim (
+    CROSS JOIN unnest($23::bigint[], $24::text[], $25::text[], $26::bigint[]) AS claim (
         enqueue_seq, claim_id, token_hash, fence
     )
-    JOIN {schema}.work AS batch
-        ON batch.family = $1::bigint
-            AND batch.session_key = $2::bigint
-            AND batch.enqueue_seq = claim.enqueue_seq
-            AND batch.claim_id = claim.claim_id
-            AND batch.claim_token_hash = claim.token_hash
-            AND batch.claim_fence = claim.fence
-            AND batch.settled_state IS NULL
-    FOR UPDATE OF batch
+    CROSS JOIN LATERAL (
+        SELECT
+            enqueue_seq,
+            source_key,
+            claim_expires_at_ms AS expires_at_ms,
+            settled_state IS NULL
+            AND claim_id = claim.claim_id
+            AND claim_token_hash = claim.token_hash
+            AND claim_fence = claim.fence AS proven
+        FROM {schema}.work
+        WHERE family = $1::bigint
+            AND session_key = head.session_key
+            AND enqueue_seq = claim.enqueue_seq
+        FOR UPDATE
+    ) AS batch
 ),
+-- end part
+-- part: lease
 lease AS (
     SELECT held_lease.expires_at_ms
     FROM head
     JOIN {schema}.leases AS held_lease
         ON held_lease.kind = 'session'
-            AND held_lease.resource = $16::text
-            AND held_lease.token_hash = $17::text
-            AND held_lease.fence = $18::bigint
+            AND held_lease.resource = $27::text
+            AND held_lease.token_hash = $28::text
+            AND held_lease.fence = $29::bigint
     FOR SHARE OF held_lease
 ),
+-- end part
+-- part: attachments
 attached AS (
     SELECT attachment.attachment_id
     FROM head
     JOIN {schema}.attachments AS attachment
         ON attachment.family = $1::bigint
             AND attachment.session_key = $2::bigint
-            AND attachment.attachment_id = ANY($19::text[])
+            AND attachment.attachment_id = ANY($30::text[])
     FOR NO KEY UPDATE OF attachment
 ),
+-- end part
+-- part: enqueues
 targets AS (
     SELECT target.session_key
     FROM head
-    CROSS JOIN unnest($20::bigint[], $21::bigint[]) AS wanted (family, session_key)
+    CROSS JOIN unnest($31::bigint[], $32::bigint[]) AS wanted (family, session_key)
     JOIN {schema}.sessions AS target
-        ON target.family = wanted.family
+        ON target.session_key = ANY($32::bigint[])
+            AND target.dead = 0
+            AND target.family = wanted.family
             AND target.session_key = wanted.session_key
-            AND target.deleted_at_ms IS NULL
     FOR KEY SHARE OF target
 ),
+-- end part
+-- part: deltas
 key_frames AS (
     SELECT key_frame.hash
     FROM head
     JOIN {schema}.blobs AS key_frame
         ON key_frame.family = $1::bigint
-            AND key_frame.hash = ANY($73::text[])
+            AND key_frame.hash = ANY($63::text[])
             AND key_frame.base_hash IS NULL
     FOR KEY SHARE OF key_frame
 ),
+-- end part
 clock AS MATERIALIZED (
     SELECT coalesce($3::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
     FROM head
-    WHERE (SELECT count(*) FROM held) = cardinality($12::bigint[])
-        AND (SELECT count(*) FROM key_frames) = (SELECT count(DISTINCT hash) FROM unnest($73::text[]) AS needed (hash))
-        AND ($16::text IS NULL OR EXISTS (SELECT 1 FROM lease))
-        AND (SELECT count(*) FROM attached) = cardinality($19::text[])
-        AND (SELECT count(*) FROM targets) = cardinality($21::bigint[])
+    WHERE true
+        -- part: claims
+        AND (SELECT count(*) FROM held WHERE proven) = cardinality($23::bigint[])
+        -- end part
+        -- part: lease
+        AND EXISTS (SELECT 1 FROM lease)
+        -- end part
+        -- part: attachments
+        AND (SELECT count(*) FROM attached) = cardinality($30::text[])
+        -- end part
+        -- part: enqueues
+        AND (SELECT count(*) FROM targets) = cardinality($32::bigint[])
+        -- end part
+        -- part: deltas
+        AND (SELECT count(*) FROM key_frames) = cardinality($63::text[])
+        -- end part
 ),
 guarded AS MATERIALIZED (
     SELECT clock.now_ms
@@ -97,111 +132,65 @@ guarded AS MATERIALIZED (
                 WHERE family = $1::bigint
                     AND session_key = $2::bigint
                     AND revision = $4::bigint
-                    AND leaf_key IS NOT DISTINCT FROM $70::bigint
-                    AND leaf_id IS NOT DISTINCT FROM $71::text
-                    AND body = $72::bytea
+                    AND leaf_key IS NOT DISTINCT FROM $10::bigint
+                    AND leaf_id IS NOT DISTINCT FROM $11::text
+                    AND body = $12::bytea
             )
         )
-        AND NOT EXISTS (SELECT 1 FROM held WHERE expires_at_ms <= clock.now_ms)
-        AND NOT EXISTS (SELECT 1 FROM lease WHERE expires_at_ms <= clock.now_ms)
         AND NOT EXISTS (
             SELECT 1
             FROM {schema}.revisions
             WHERE family = $1::bigint
                 AND session_key = $2::bigint
-                AND turn_id = $7::text
+                AND turn_id = $13::text
         )
+        -- part: claims
+        AND NOT EXISTS (SELECT 1 FROM held WHERE expires_at_ms <= clock.now_ms)
+        -- end part
+        -- part: lease
+        AND NOT EXISTS (SELECT 1 FROM lease WHERE expires_at_ms <= clock.now_ms)
+        -- end part
+        -- part: enqueues
         AND NOT EXISTS (
             SELECT 1
-            FROM unnest($8::bigint[], $9::bigint[], $10::bigint[]) AS segment (session_key, epoch, last_key)
-            JOIN {schema}.nodes AS node
-                ON node.family = $1::bigint
-                    AND node.session_key = segment.session_key
-                    AND node.epoch = segment.epoch
-                    AND node.node_id = ANY($11::text[])
-                    AND node.node_key <= segment.last_key
+            FROM unnest($33::bigint[], $34::bigint[], $35::text[]) AS source (family, session_key, source_key)
+            WHERE 0 < (
+                    SELECT count(*)
+                    FROM {schema}.work AS batch
+                    WHERE batch.family = source.family
+                        AND batch.session_key = source.session_key
+                        AND batch.source_key = source.source_key
+                )
         )
+        -- end part
+        -- part: nodes
         AND NOT EXISTS (
             SELECT 1
-            FROM unnest($22::bigint[], $23::bigint[], $24::text[]) AS source (family, session_key, source_key)
-            JOIN {schema}.work AS batch
-                ON batch.family = source.family
-                    AND batch.session_key = source.session_key
-                    AND batch.source_key = source.source_key
+            FROM unnest($46::bigint[], $47::bigint[], $48::bigint[]) AS segment (session_key, epoch, last_key)
+            WHERE 0 < (
+                    SELECT count(*)
+                    FROM {schema}.nodes AS node
+                    WHERE node.family = $1::bigint
+                        AND node.session_key = segment.session_key
+                        AND node.epoch = segment.epoch
+                        AND node.node_id = ANY($49::text[])
+                        AND node.node_key <= segment.last_key
+                )
         )
+        -- end part
 ),
 moved_head AS (
     UPDATE {schema}.sessions AS session
     SET
-        revision = $25::bigint,
-        node_count = $26::bigint,
-        epoch = $27::bigint,
+        revision = $14::bigint,
+        node_count = $15::bigint,
+        epoch = $16::bigint,
         changed_at_ms = guarded.now_ms
     FROM guarded
     WHERE session.family = $1::bigint
         AND session.session_key = $2::bigint
 ),
-new_revision AS (
-    INSERT INTO {schema}.revisions (
-        session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-        refs, body, committed_at_ms
-    )
-    SELECT
-        $2::bigint, $25::bigint, $1::bigint, $7::text, $28::text, $27::bigint, $26::bigint, $29::bigint, $30::text,
-        $31::text, $32::bytea, $33::bytea, guarded.now_ms
-    FROM guarded
-),
-new_nodes AS (
-    INSERT INTO {schema}.nodes (
-        family, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms,
-        payload, mark, revision
-    )
-    SELECT
-        $1::bigint, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
-        node.frame_id, node.caused_by, coalesce(node.created_at_ms, guarded.now_ms), node.payload, node.mark,
-        node.revision
-    FROM guarded
-    CROSS JOIN unnest(
-        $34::bigint[], $35::bigint[], $36::bigint[], $37::text[], $38::bigint[], $39::text[], $40::text[],
-        $41::bytea[], $42::bigint[], $43::bytea[], $44::bigint[], $45::bigint[]
-    ) AS node (
-        node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
-        revision
-    )
-),
-new_blobs AS (
-    INSERT INTO {schema}.blobs (
-        family, hash, encoding, size, body, base_hash
-    )
-    SELECT
-        $1::bigint, blob.hash, blob.encoding, blob.size, blob.body, blob.base_hash
-    FROM guarded
-    CROSS JOIN unnest($46::text[], $47::text[], $48::bigint[], $49::bytea[], $73::text[]) AS blob (
-        hash, encoding, size, body, base_hash
-    )
-    ON CONFLICT (family, hash) DO NOTHING
-),
-counters AS (
-    INSERT INTO {schema}.usage (
-        family, session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens,
-        place
-    )
-    SELECT
-        $1::bigint, $2::bigint, counter.source, counter.model, counter.input_tokens, counter.output_tokens,
-        counter.cached_input_tokens, counter.reasoning_tokens, counter.place
-    FROM guarded
-    CROSS JOIN unnest(
-        $50::text[], $51::text[], $52::bigint[], $53::bigint[], $54::bigint[], $55::bigint[], $56::bigint[]
-    ) AS counter (
-        source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
-    )
-    ON CONFLICT (family, session_key, source, model) DO UPDATE
-    SET
-        input_tokens = usage.input_tokens + excluded.input_tokens,
-        output_tokens = usage.output_tokens + excluded.output_tokens,
-        cached_input_tokens = usage.cached_input_tokens + excluded.cached_input_tokens,
-        reasoning_tokens = usage.reasoning_tokens + excluded.reasoning_tokens
-),
+-- part: claims
 kept_batches AS (
     UPDATE {schema}.work AS batch
     SET
@@ -214,28 +203,36 @@ kept_batches AS (
         claim_expires_at_ms = NULL,
         claim_exclusive = 0
     FROM guarded
-    WHERE batch.family = $1::bigint
+    CROSS JOIN held
+    WHERE held.source_key IS NOT NULL
+        AND batch.family = $1::bigint
         AND batch.session_key = $2::bigint
-        AND batch.enqueue_seq = ANY($12::bigint[])
-        AND batch.source_key IS NOT NULL
+        AND batch.enqueue_seq = ANY($23::bigint[])
+        AND batch.enqueue_seq = held.enqueue_seq
 ),
 dropped_batches AS (
     DELETE FROM {schema}.work AS batch
     USING guarded
-    WHERE batch.family = $1::bigint
+    CROSS JOIN held
+    WHERE held.source_key IS NULL
+        AND batch.family = $1::bigint
         AND batch.session_key = $2::bigint
-        AND batch.enqueue_seq = ANY($12::bigint[])
-        AND batch.source_key IS NULL
+        AND batch.enqueue_seq = ANY($23::bigint[])
+        AND batch.enqueue_seq = held.enqueue_seq
 ),
+-- end part
+-- part: attachments
 stamped AS (
     UPDATE {schema}.attachments AS attachment
     SET committed_at_ms = guarded.now_ms
     FROM guarded
     WHERE attachment.family = $1::bigint
         AND attachment.session_key = $2::bigint
-        AND attachment.attachment_id = ANY($19::text[])
+        AND attachment.attachment_id = ANY($30::text[])
         AND attachment.committed_at_ms IS NULL
 ),
+-- end part
+-- part: enqueues
 new_batches AS (
     INSERT INTO {schema}.work (
         enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
@@ -247,13 +244,79 @@ new_batches AS (
         draft.payloads, 0, 0
     FROM guarded
     CROSS JOIN unnest(
-        $57::text[], $58::bigint[], $59::bigint[], $60::text[], $61::text[], $62::text[], $63::text[], $64::text[],
-        $65::bigint[], $66::bytea[]
+        $36::text[], $37::bigint[], $38::bigint[], $39::text[], $40::text[], $41::text[], $42::text[], $43::text[],
+        $44::bigint[], $45::bytea[]
     ) WITH ORDINALITY AS draft (
         batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms, payloads,
         place
     )
     ORDER BY draft.place
+),
+-- end part
+-- part: nodes
+new_nodes AS (
+    INSERT INTO {schema}.nodes (
+        family, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms,
+        payload, mark, revision
+    )
+    SELECT
+        $1::bigint, node.node_key, $2::bigint, $16::bigint, node.node_id, node.parent_key, node.kind, node.frame_id,
+        node.caused_by, coalesce(node.created_at_ms, guarded.now_ms), node.payload, 0, $14::bigint
+    FROM guarded
+    CROSS JOIN unnest(
+        $50::bigint[], $51::text[], $52::bigint[], $53::text[], $54::text[], $55::bytea[], $56::bigint[],
+        $57::bytea[]
+    ) AS node (
+        node_key, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload
+    )
+),
+-- end part
+-- part: contents
+new_blobs AS (
+    INSERT INTO {schema}.blobs (
+        family, hash, encoding, size, body, base_hash
+    )
+    SELECT
+        $1::bigint, blob.hash, blob.encoding, blob.size, blob.body, blob.base_hash
+    FROM guarded
+    CROSS JOIN unnest($58::text[], $59::text[], $60::bigint[], $61::bytea[], $62::text[]) AS blob (
+        hash, encoding, size, body, base_hash
+    )
+    ON CONFLICT (family, hash) DO NOTHING
+),
+-- end part
+-- part: usage
+counters AS (
+    INSERT INTO {schema}.usage (
+        family, session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens,
+        place
+    )
+    SELECT
+        $1::bigint, $2::bigint, counter.source, counter.model, counter.input_tokens, counter.output_tokens,
+        counter.cached_input_tokens, counter.reasoning_tokens, counter.place
+    FROM guarded
+    CROSS JOIN unnest(
+        $64::text[], $65::text[], $66::bigint[], $67::bigint[], $68::bigint[], $69::bigint[], $70::bigint[]
+    ) AS counter (
+        source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+    )
+    ON CONFLICT (family, session_key, source, model) DO UPDATE
+    SET
+        input_tokens = usage.input_tokens + excluded.input_tokens,
+        output_tokens = usage.output_tokens + excluded.output_tokens,
+        cached_input_tokens = usage.cached_input_tokens + excluded.cached_input_tokens,
+        reasoning_tokens = usage.reasoning_tokens + excluded.reasoning_tokens
+),
+-- end part
+new_revision AS (
+    INSERT INTO {schema}.revisions (
+        session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+        refs, body, committed_at_ms
+    )
+    SELECT
+        $2::bigint, $14::bigint, $1::bigint, $13::text, $17::text, $16::bigint, $15::bigint, $18::bigint, $19::text,
+        $20::text, $21::bytea, $22::bytea, guarded.now_ms
+    FROM guarded
 )
 SELECT now_ms
 FROM guarded
@@ -265,7 +328,7 @@ WITH place AS (
         family, session_key
     FROM {schema}.sessions
     WHERE session_id = $1::text
-        AND deleted_at_ms IS NULL
+        AND dead = 0
     FOR KEY SHARE
 ),
 clock AS MATERIALIZED (
@@ -283,8 +346,8 @@ SELECT
     nextval('{schema}.enqueue_seqs'), $3::text, clock.session_key, clock.family, $4::text, $5::text, $6::text, $7::text,
     $8::text, $9::bigint, clock.now_ms, $10::bytea, 0, 0
 FROM clock
-WHERE NOT EXISTS (
-    SELECT 1
+WHERE 0 = (
+    SELECT count(*)
     FROM {schema}.work AS batch
     WHERE batch.family = clock.family
         AND batch.session_key = clock.session_key
@@ -303,14 +366,14 @@ WITH place AS (
         family, session_key, claims
     FROM {schema}.sessions
     WHERE session_id = $1::text
-        AND deleted_at_ms IS NULL
+        AND dead = 0
     FOR NO KEY UPDATE
 ),
 before AS MATERIALIZED (
     SELECT claims
     FROM {schema}.sessions
     WHERE session_id = $1::text
-        AND deleted_at_ms IS NULL
+        AND dead = 0
 ),
 clock AS MATERIALIZED (
     SELECT
@@ -391,17 +454,24 @@ wanted AS MATERIALIZED (
 ),
 taken AS MATERIALIZED (
     SELECT
-        batch.enqueue_seq, batch.batch_id, batch.claim_fence
+        batch.family, batch.session_key, batch.enqueue_seq, batch.batch_id, batch.claim_fence
     FROM clock
-    CROSS JOIN wanted
-    JOIN {schema}.work AS batch
-        ON batch.family = clock.family
-            AND batch.session_key = clock.session_key
-            AND batch.enqueue_seq = wanted.enqueue_seq
-            AND batch.settled_state IS NULL
-            AND (batch.claim_expires_at_ms IS NULL OR batch.claim_expires_at_ms <= clock.now_ms)
-    ORDER BY batch.enqueue_seq
-    FOR UPDATE OF batch
+    CROSS JOIN (
+        SELECT enqueue_seq
+        FROM wanted
+        ORDER BY enqueue_seq
+    ) AS next
+    CROSS JOIN LATERAL (
+        SELECT
+            family, session_key, enqueue_seq, batch_id, claim_fence
+        FROM {schema}.work
+        WHERE family = clock.family
+            AND session_key = clock.session_key
+            AND enqueue_seq = next.enqueue_seq
+            AND coalesce(settled_state, '') = ''
+            AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= clock.now_ms)
+        FOR UPDATE
+    ) AS batch
 ),
 stamp AS MATERIALIZED (
     SELECT
@@ -435,8 +505,8 @@ claimed AS (
         claim_exclusive = $6::bigint
     FROM stamp
     CROSS JOIN taken
-    WHERE batch.family = stamp.family
-        AND batch.session_key = stamp.session_key
+    WHERE batch.family = taken.family
+        AND batch.session_key = taken.session_key
         AND batch.enqueue_seq = taken.enqueue_seq
     RETURNING
         batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
@@ -464,31 +534,37 @@ WITH place AS (
         family, session_key
     FROM {schema}.sessions
     WHERE session_id = $1::text
-        AND deleted_at_ms IS NULL
+        AND dead = 0
     FOR KEY SHARE
 ),
 held AS MATERIALIZED (
     SELECT
         batch.family, batch.session_key, batch.enqueue_seq, batch.claim_expires_at_ms
     FROM place
-    JOIN {schema}.work AS batch
-        ON batch.family = place.family
-            AND batch.session_key = place.session_key
-            AND batch.claim_id = $3::text
-            AND batch.batch_id = ANY($6::text[])
-            AND batch.claim_token_hash = $4::text
-            AND batch.claim_fence = $5::bigint
-            AND batch.settled_state IS NULL
-    FOR UPDATE OF batch
+    CROSS JOIN LATERAL (
+        SELECT
+            family, session_key, enqueue_seq, claim_expires_at_ms
+        FROM {schema}.work
+        WHERE family = place.family
+            AND session_key = place.session_key
+            AND claim_id = $3::text
+            AND batch_id = ANY($6::text[])
+            AND claim_token_hash = $4::text
+            AND claim_fence = $5::bigint
+            AND coalesce(settled_state, '') = ''
+        FOR UPDATE
+    ) AS batch
 ),
 bearers AS (
-    SELECT count(*) AS number
-    FROM place
-    JOIN {schema}.work AS batch
-        ON batch.family = place.family
+    SELECT (
+        SELECT count(*)
+        FROM {schema}.work AS batch
+        WHERE batch.family = place.family
             AND batch.session_key = place.session_key
             AND batch.claim_id = $3::text
-            AND batch.settled_state IS NULL
+            AND coalesce(batch.settled_state, '') = ''
+    ) AS number
+    FROM place
 ),
 clock AS MATERIALIZED (
     SELECT coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
@@ -542,7 +618,7 @@ WITH live_session AS (
         'session' AS kind, session_key::text AS resource
     FROM {schema}.sessions
     WHERE session_id = $1::text
-        AND deleted_at_ms IS NULL
+        AND dead = 0
     FOR NO KEY UPDATE
 ),
 running_process AS (
@@ -601,7 +677,7 @@ WITH place AS (
         'session' AS kind, session_key::text AS resource
     FROM {schema}.sessions
     WHERE session_id = $1::text
-        AND deleted_at_ms IS NULL
+        AND dead = 0
     UNION ALL
     SELECT
         'process', $2::text
@@ -667,7 +743,7 @@ target AS (
     JOIN {schema}.sessions AS target_session
         ON target_session.family = $17::bigint
             AND target_session.session_key = $18::bigint
-            AND target_session.deleted_at_ms IS NULL
+            AND target_session.dead = 0
     FOR KEY SHARE OF target_session
 ),
 clock AS MATERIALIZED (
@@ -849,12 +925,15 @@ SELECT
     ARRAY(
         SELECT ROW(
             path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
-            path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision, parent.node_id
+            path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
+            (
+                SELECT parent.node_id
+                FROM {schema}.nodes AS parent
+                WHERE parent.family = path.family
+                    AND parent.node_key = path.parent_key
+            )
         )
         FROM path
-        LEFT JOIN {schema}.nodes AS parent
-            ON parent.family = path.family
-                AND parent.node_key = path.parent_key
         ORDER BY path.node_key DESC
     ),
     ARRAY(
@@ -865,16 +944,24 @@ SELECT
             SELECT family, hash
             FROM listed
             UNION
-            SELECT delta.family, delta.base_hash
+            SELECT
+                listed.family,
+                (
+                    SELECT delta.base_hash
+                    FROM {schema}.blobs AS delta
+                    WHERE delta.family = listed.family
+                        AND delta.hash = listed.hash
+                )
             FROM listed
-            JOIN {schema}.blobs AS delta
-                ON delta.family = listed.family
-                    AND delta.hash = listed.hash
-                    AND delta.base_hash IS NOT NULL
         ) AS needed
-        JOIN {schema}.blobs AS blob
-            ON blob.family = needed.family
-                AND blob.hash = needed.hash
+        CROSS JOIN LATERAL (
+            SELECT
+                hash, encoding, size, body, base_hash
+            FROM {schema}.blobs
+            WHERE family = needed.family
+                AND hash = needed.hash
+            LIMIT 1
+        ) AS blob
     ),
     ARRAY(
         SELECT ROW(

@@ -94,8 +94,7 @@ SET
     model = $14::text,
     cwd = $15::text,
     parent_session_id = $16::text,
-    caused_by = $17::bytea,
-    dead = CASE WHEN $10::bigint IS NULL THEN 0 ELSE 1 END
+    caused_by = $17::bytea
 WHERE family = $4::bigint
     AND session_key = $1::bigint
 
@@ -105,7 +104,7 @@ SELECT
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
 FROM {schema}.sessions
 WHERE session_key > $1::bigint
-    AND deleted_at_ms IS NULL
+    AND dead = 0
 ORDER BY session_key
 LIMIT $2::bigint
 
