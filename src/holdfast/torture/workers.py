@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
+
 import holdfast
+from holdfast.torture import turns
 from holdfast.torture.children import Port
-from holdfast.torture.clients import Client
+from holdfast.torture.clients import LOG, Client
 from holdfast.torture.places import Place
+
+POWER = "power"
+"""The session in which turns are recorded."""
 
 
 def client(port: Port, place: Place, number: int, seed: int, calls: int) -> None:
@@ -16,3 +23,58 @@ def client(port: Port, place: Place, number: int, seed: int, calls: int) -> None
         port.recv()
         one.run(calls)
         port.send((one.head.calls, one.lease.calls, one.queue.calls, one.log.calls, one.seen))
+
+
+def writer(port: Port, place: Place, session_id: str) -> None:
+    """Write one turn after another, and tell of each that is stored."""
+    with place.open() as store:
+        turns.begin(store, session_id)
+        number = 0
+        while True:
+            number += 1
+            port.send(turns.write(store, session_id, number))
+
+
+def reader(port: Port, place: Place, events: int) -> None:
+    """Read a log from where the last reader came to, do something for each event, and tell."""
+    with place.open() as store:
+        session = store.sessions.handle("reader")
+        view = session.load()
+        cursor = 0 if view is None else view.config
+        while cursor < events:
+            for event in store.events.after(LOG, cursor, limit=5):
+                process_event(session, event)
+                cursor = event.sequence
+                port.send(cursor)
+        port.send("ended")
+        port.recv()
+
+
+def process_event(session: holdfast.BlockingSession, event: holdfast.ProcessEvent) -> None:
+    """Do what is to be done for an event, and advance the cursor in the same commit."""
+    done = holdfast.Node(f"event-{event.sequence}", payload=[event.sequence, event.payload])
+    session.commit(holdfast.Commit(config=event.sequence, graph=holdfast.Append([done], done.id)))
+
+
+def record(port: Port, place: Place, seed: int, count: int | None) -> None:
+    """Write some turns, moving what was written into the main file now and then, and tell every write and sync."""
+    from holdfast.torture.disk import Recording
+
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    with Recording() as recording:
+        with place.open() as store:
+            for number in range(1, 1 + (dice.randrange(2, 7) if count is None else count)):
+                recording.mark(turns.write(store, POWER, number))
+                if dice.random() < 0.3:
+                    checkpoint(place, dice.choice(("PASSIVE", "RESTART", "TRUNCATE")))
+        port.send(recording.steps)
+
+
+def checkpoint(place: Place, how: str) -> None:
+    """What SQLite does by itself once enough was written."""
+    import apsw
+
+    connection = apsw.Connection(str(place.path))
+    with suppress(apsw.BusyError):
+        connection.wal_checkpoint(mode=getattr(apsw, f"SQLITE_CHECKPOINT_{how}"))
+    connection.close()
