@@ -89,10 +89,15 @@ class Scratch:
         self._made += 1
         return self.folder / f"{self._made:06}-{name}"
 
-    def remove(self) -> None:
-        """Take everything away."""
+    def dismiss(self) -> None:
+        """Let the crew go: after a failure nobody knows what it is doing."""
         if self._crew is not None:
             self._crew.end()
+            self._crew = None
+
+    def remove(self) -> None:
+        """Take everything away."""
+        self.dismiss()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Scratch:

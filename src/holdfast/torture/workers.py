@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+import time
 from contextlib import suppress
 
 import holdfast
 from holdfast.torture import turns
 from holdfast.torture.children import Port
-from holdfast.torture.clients import LOG, Client
+from holdfast.torture.clients import LEASED, LOG, Client
 from holdfast.torture.places import Place
 
 POWER = "power"
 """The session in which turns are recorded."""
+
+SLEPT_MS = 4_000
+"""Whoever hears of an event so late has not been woken by it."""
 
 
 def client(port: Port, place: Place, number: int, seed: int, calls: int) -> None:
@@ -78,3 +82,40 @@ def checkpoint(place: Place, how: str) -> None:
     with suppress(apsw.BusyError):
         connection.wal_checkpoint(mode=getattr(apsw, f"SQLITE_CHECKPOINT_{how}"))
     connection.close()
+
+
+def holder(port: Port, place: Place, ttl_ms: int) -> None:
+    """Write under a lease until it is lost, and tell of each write."""
+    with place.open() as store:
+        lease = store.leases.claim(holdfast.OnSession(LEASED), owner_id="holder", ttl_ms=ttl_ms)
+        port.send((lease.fence, time.monotonic_ns()))
+        while True:
+            sent_ns = time.monotonic_ns()
+            try:
+                receipt = store.sessions.handle(LEASED).commit(holdfast.Commit(lease=lease))
+            except holdfast.LeaseLost:
+                break
+            port.send((lease.fence, receipt.revision, sent_ns))
+        port.send("lost")
+        port.recv()
+
+
+def waiter(port: Port, place: Place) -> None:
+    """Wait for the event after a number, and tell when it was heard of."""
+    with place.open() as store:
+        while (after := port.recv()) is not None:
+            try:
+                store.events.wait_for(LOG, "note", after=after, timeout_ms=SLEPT_MS * 2)
+            except holdfast.WaitTimeout:
+                port.send(None)
+            else:
+                port.send(time.monotonic_ns())
+
+
+def appender(port: Port, place: Place) -> None:
+    """Append an event after so many seconds, and tell when it was stored."""
+    with place.open() as store:
+        while (pause_s := port.recv()) is not None:
+            time.sleep(pause_s)
+            store.events.append(LOG, "note")
+            port.send(time.monotonic_ns())
