@@ -266,6 +266,10 @@ RIGHT_QUEUES: dict[str, tuple[list[Call], Any]] = {
     ),
     "unknown and gone": ([call("enqueue", "k1", None, (0, None), "unknown")], {}),
     "unknown and there": ([call("enqueue", "k1", None, (0, None), "unknown")], {"k1": ("b1", "pending")}),
+    "a forged completion is refused": (
+        [ENQUEUED, CLAIM, call("forge", ("c1", 1, ["b1"]), "ClaimLost", (6, 7), "refused")],
+        {"k1": ("b1", "claimed")},
+    ),
     "an unknown completion": (
         [ENQUEUED, CLAIM, call("complete", ("c1", 1, ["b1"]), None, (6, None), "unknown")],
         {"k1": ("b1", "completed")},
@@ -311,6 +315,11 @@ WRONG_QUEUES: dict[str, tuple[list[Call], Any, str]] = {
         [ENQUEUED, CLAIM, call("claim", "b", ("c2", 2, 150, 250, ["b1"]), (8, 9))],
         {"k1": ("b1", "claimed")},
         "while fence 1 was live",
+    ),
+    "settled without a token": (
+        [ENQUEUED, CLAIM, call("forge", ("c1", 1, ["b1"]), 1, (6, 7))],
+        {"k1": ("b1", "completed")},
+        "without its token",
     ),
     "one fence twice": (
         [ENQUEUED, CLAIM, call("claim", "b", ("c2", 1, 200, 250, ["b1"]), (8, 9))],

@@ -24,7 +24,6 @@ PLANTED = [
     ("fence_at_least", "concurrent-clients", "sqlite", "I5", 5),
     ("fence_not_compared", "stop-holder", "sqlite", "I5", 10),
     ("completion_without_token", "concurrent-clients", "sqlite", "I6", 5),
-    ("wake_lost", "wakes", "sqlite", "I8", 2_000),
     ("wake_lost", "wakes", "postgres", "I8", 2_000),
     ("cursor_before_processing", "kill-reader", "sqlite", "I8", 60),
 ]

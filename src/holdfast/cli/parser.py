@@ -16,6 +16,7 @@ from holdfast.cli import (
     sessions,
     stores,
     tail,
+    torture,
     triggers,
 )
 from holdfast.cli.commands import Argument, Command, argument
@@ -30,6 +31,7 @@ COMMANDS: tuple[Command, ...] = (
     *attachments.COMMANDS,
     *housekeeping.COMMANDS,
     *copying.COMMANDS,
+    *torture.COMMANDS,
     *completion.COMMANDS,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -51,22 +51,12 @@ def nothing(_: Fault, _done: int, _wanted: int) -> None:
     """No progress is shown."""
 
 
-def torture(
-    scratch: Scratch,
-    faults: Sequence[Fault],
-    *,
-    seed: int,
-    wanted: Callable[[Fault], int],
-    minutes: float | None = None,
-    progress: Progress = nothing,
-) -> Iterator[Result]:
-    """Run faults. With `minutes` each gets an equal share of the time that is left, and one run at least."""
-    began_s = time.monotonic()
-    for number, fault in enumerate(faults):
-        share_s = None
-        if minutes is not None:
-            share_s = max(0.0, began_s + minutes * 60 - time.monotonic()) / (len(faults) - number)
-        yield run_fault(scratch, fault, seed=seed, wanted=wanted(fault), most_s=share_s, progress=progress)
+def share(minutes: float | None) -> Callable[[int], float | None]:
+    """How many seconds the next of so many faults may take: an equal part of what is left, if there is a limit."""
+    if minutes is None:
+        return lambda _: None
+    end_s = time.monotonic() + minutes * 60
+    return lambda left: max(0.0, end_s - time.monotonic()) / left
 
 
 def run_fault(

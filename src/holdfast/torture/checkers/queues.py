@@ -7,6 +7,7 @@ Calls of a history:
 - `claim`, given the owner: answered with `(claim_id, fence, claimed_at_ms, expires_at_ms, batch_ids)`, or unknown.
   A claim that found nothing is no part of the history.
 - `complete`, given `(claim_id, fence, batch_ids)`: answered, refused, or unknown.
+- `forge`, given the same, a completion with a token that nobody was ever given: it must be refused.
 - `abandon`, given the same: answered with the number of batches given back, or unknown.
 - `cancel`, given the batch id: answered with True if it was cancelled, False if not, or unknown.
 
@@ -58,7 +59,9 @@ def _settled(history: Sequence[Call], end: States) -> Iterator[str]:
     maybe: set[str] = set()
     cancelled: set[str] = set()
     for call in history:
-        if call.kind == "complete":
+        if call.kind == "forge" and call.outcome == "ok":
+            yield f"claim {call.given[0]} was settled without its token"
+        elif call.kind == "complete":
             for batch_id in call.given[2]:
                 completed[batch_id] += call.outcome == "ok"
                 if call.outcome == "unknown":
