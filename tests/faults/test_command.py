@@ -12,9 +12,11 @@ import pytest
 
 import holdfast
 from holdfast.cli import main
+from holdfast.opening import open_backend
 from holdfast.torture import catalogue
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Scratch
+from holdfast.waiting import BlockingWaiting
 
 QUICK = ("concurrent-clients", "kill-writer", "power-loss", "stop-holder")
 
@@ -30,8 +32,11 @@ def filled(url: str) -> dict[str, Any]:
 
 
 def rows_of(url: str) -> dict[str, Any]:
-    with holdfast.open_blocking(url) as store:
-        return store.backend.dump()
+    backend = open_backend(url, None, None, BlockingWaiting())
+    try:
+        return backend.dump()
+    finally:
+        backend.drive(backend.close())
 
 
 def run(*arguments: object) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.torture.concurrent import CONCURRENT
+from holdfast.torture.crashes import SERVER_CRASH
 from holdfast.torture.faults import Fault
 from holdfast.torture.kills import KILLED_READER, KILLED_WRITER
 from holdfast.torture.power import POWER_LOSS, POWER_LOSS_AGAIN
@@ -17,4 +18,5 @@ FAULTS: tuple[Fault, ...] = (
     STOPPED_HOLDER,
     POWER_LOSS,
     POWER_LOSS_AGAIN,
+    SERVER_CRASH,
 )

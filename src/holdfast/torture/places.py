@@ -17,6 +17,7 @@ import holdfast
 from holdfast.statements import load_statements
 from holdfast.torture.children import Crew
 from holdfast.torture.faults import Kind
+from holdfast.torture.servers import Server
 
 T = TypeVar("T")
 
@@ -71,6 +72,7 @@ class Scratch:
         self.folder = folder
         self.options = options
         self._crew: Crew | None = None
+        self._server: Server | None = None
         self._made = 0
 
     def crew(self, size: int) -> Crew:
@@ -79,6 +81,13 @@ class Scratch:
             self._crew = Crew()
         self._crew.grow(size)
         return self._crew
+
+    def server(self) -> Server:
+        """A private server, started now or before."""
+        if self._server is None:
+            self._server = Server()
+            self._server.start()
+        return self._server
 
     def fresh(self) -> Place:
         """An empty store."""
@@ -98,6 +107,8 @@ class Scratch:
     def remove(self) -> None:
         """Take everything away."""
         self.dismiss()
+        if self._server is not None:
+            self._server.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Scratch:

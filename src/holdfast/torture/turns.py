@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 import holdfast
 
 WITH_BYTES = 3
@@ -20,28 +22,35 @@ def write(store: holdfast.BlockingStore, session_id: str, number: int) -> int:
     if claim is None:
         raise AssertionError(f"the work that turn {number - 1} left is gone")
     attachments = [session.attachments.put(_bytes(number)).id] if number % WITH_BYTES == 0 else []
+    turn = msgspec.structs.replace(repeatable(session_id, number), completes=[claim], attachments=attachments)
+    return session.commit(turn).revision
+
+
+def repeatable(session_id: str, number: int) -> holdfast.Commit:
+    """The turn of this number without what belongs to one caller alone, so that anybody may send it again."""
     parent = f"node-{number - 1}" if number > 1 else None
-    return session.commit(
-        holdfast.Commit(
-            turn_id=f"turn-{number}",
-            expected_revision=number - 1,
-            graph=holdfast.Append([holdfast.Node(f"node-{number}", parent=parent, payload=number)], f"node-{number}"),
-            checkpoint=holdfast.Checkpoint(turn_state={"turn": number}, execution_state=_bytes(number)),
-            usage=[holdfast.Usage("turn", "model", input_tokens=1)],
-            completes=[claim],
-            attachments=attachments,
-            enqueues=[_work(session_id, number)],
-        )
-    ).revision
+    return holdfast.Commit(
+        turn_id=f"turn-{number}",
+        expected_revision=number - 1,
+        graph=holdfast.Append([holdfast.Node(f"node-{number}", parent=parent, payload=number)], f"node-{number}"),
+        checkpoint=holdfast.Checkpoint(turn_state={"turn": number}, execution_state=_bytes(number)),
+        usage=[holdfast.Usage("turn", "model", input_tokens=1)],
+        enqueues=[_work(session_id, number)],
+    )
 
 
-def check(store: holdfast.BlockingStore, session_id: str, acknowledged: int, tried: int) -> list[str]:
-    """What is wrong with a session of which `acknowledged` turns were told and `tried` were begun."""
+def check(
+    store: holdfast.BlockingStore, session_id: str, acknowledged: int, tried: int, *, settled: bool = True
+) -> list[str]:
+    """What is wrong with a session of which `acknowledged` turns were told and `tried` were begun.
+
+    Turns that are not `settled` left their work where it was.
+    """
     session = store.sessions.handle(session_id)
     wrong: list[str] = []
     while True:
         view = session.load()
-        open_work = [batch.source_key for batch in store.queue.list(session_id)]
+        open_work = [batch.source_key for batch in store.queue.list(session_id, limit=1_000)]
         history = [entry.turn_id for entry in session.history(limit=1_000)]
         loose = list(session.attachments.list_uncommitted())
         again = session.load()
@@ -55,7 +64,8 @@ def check(store: holdfast.BlockingStore, session_id: str, acknowledged: int, tri
         wrong.append(f"I1: turn {tried} of {session_id} was the last that was begun, and the head is at {revision}")
     if history != [f"turn-{number}" for number in range(1, revision + 1)]:
         wrong.append(f"I3: the history of {session_id} at {revision} is {history}")
-    if open_work not in ([f"work-{revision}"], [] if revision == 0 == acknowledged else None):
+    left = [f"work-{revision}"] if settled else [f"work-{number}" for number in range(1, revision + 1)]
+    if open_work != left and (open_work or revision or acknowledged):
         wrong.append(f"I2: the work of {session_id} at {revision} is {open_work}")
     if view is not None:
         wrong += [f"I2: {session_id} at {revision}: {one}" for one in _torn(view, len(loose))]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 import holdfast
 from holdfast.torture import turns
-from holdfast.torture.children import Port
+from holdfast.torture.children import PATIENCE_S, Port
 from holdfast.torture.clients import LEASED, LOG, Client
 from holdfast.torture.places import Place
+
+T = TypeVar("T")
 
 POWER = "power"
 """The session in which turns are recorded."""
@@ -119,3 +123,25 @@ def appender(port: Port, place: Place) -> None:
             time.sleep(pause_s)
             store.events.append(LOG, "note")
             port.send(time.monotonic_ns())
+
+
+def persistent_writer(port: Port, place: Place, session_id: str) -> None:
+    """Write one turn after another, and send each again until it is stored."""
+    with place.open() as store:
+        session = store.sessions.handle(session_id)
+        number = 0
+        while True:
+            number += 1
+            port.send(again(lambda: session.commit(turns.repeatable(session_id, number)).revision))  # noqa: B023
+
+
+def again(call: Callable[[], T]) -> T:
+    """What a call answers, repeated while the database is away; after a minute its error counts."""
+    deadline_s = time.monotonic() + PATIENCE_S / 2
+    while True:
+        try:
+            return call()
+        except holdfast.Unavailable:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.02)
