@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from holdfast.torture.cancels import CANCELLED_STATEMENTS, CANCELLED_WAITS
 from holdfast.torture.concurrent import CONCURRENT
 from holdfast.torture.crashes import SERVER_CRASH
+from holdfast.torture.cuts import CUT_APPEND_AND_COMPLETE, CUT_COMMIT_AND_CLAIM
 from holdfast.torture.faults import Fault
+from holdfast.torture.fulldisk import FULL_DISK
 from holdfast.torture.kills import KILLED_READER, KILLED_WRITER
+from holdfast.torture.locks import EXHAUSTED_POOL, HELD_LOCKS
+from holdfast.torture.misuse import CLOSED, FORKED
 from holdfast.torture.power import POWER_LOSS, POWER_LOSS_AGAIN
 from holdfast.torture.stops import STOPPED_HOLDER
 from holdfast.torture.wakes import WAKES
@@ -18,5 +23,14 @@ FAULTS: tuple[Fault, ...] = (
     STOPPED_HOLDER,
     POWER_LOSS,
     POWER_LOSS_AGAIN,
+    FULL_DISK,
     SERVER_CRASH,
+    CUT_COMMIT_AND_CLAIM,
+    CUT_APPEND_AND_COMPLETE,
+    CANCELLED_WAITS,
+    CANCELLED_STATEMENTS,
+    HELD_LOCKS,
+    EXHAUSTED_POOL,
+    FORKED,
+    CLOSED,
 )

@@ -153,7 +153,9 @@ class PostgresScratch(Scratch):
         folder.mkdir()
         options = holdfast.PostgresOptions(schema=self.schema, max_connections=4, pooler=pooler)
         super().__init__("postgres", url, folder, options)
-        self._statements = load_statements("holdfast.torture", schema=self.schema)
+        self.statements = load_statements("holdfast.torture", schema=self.schema)
+        self.disturbed: list[int] = []
+        """Server processes that were cancelled or ended on purpose."""
         self._made_schema = False
 
     def fresh(self) -> Place:
@@ -167,7 +169,7 @@ class PostgresScratch(Scratch):
         return place
 
     async def _empty(self, connection: Any) -> None:
-        texts: Sequence[Any] = await connection.fetch(self._statements["list_tables"], self.schema)
+        texts: Sequence[Any] = await connection.fetch(self.statements["list_tables"], self.schema)
         async with connection.transaction():
             for (text,) in texts:
                 await connection.execute(text)
@@ -176,7 +178,7 @@ class PostgresScratch(Scratch):
         """The rows of one of our own statements."""
 
         async def run(connection: Any) -> list[Any]:
-            found: list[Any] = await connection.fetch(self._statements[name], *bindings)
+            found: list[Any] = await connection.fetch(self.statements[name], *bindings)
             return found
 
         return self.ask(run)
@@ -190,7 +192,7 @@ class PostgresScratch(Scratch):
         super().remove()
         if self._made_schema:
             with suppress(OSError):
-                self.ask(lambda connection: connection.execute(self._statements["drop_schema"]))
+                self.ask(lambda connection: connection.execute(self.statements["drop_schema"]))
 
 
 async def on_connection(url: str, work: Callable[[Any], Awaitable[T]]) -> T:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import time
 from collections.abc import Callable
@@ -145,3 +147,62 @@ def again(call: Callable[[], T]) -> T:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(0.02)
+
+
+MOST_CROWDED = 40
+"""So many turns fill any of the sizes."""
+
+
+def crowded_writer(port: Port, place: Place, most_bytes: int) -> None:
+    """Write turns while no file may grow beyond a size; tell the first refusal; make room, and write some more."""
+    import resource
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with place.open() as store:
+        session = store.sessions.handle(POWER)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+        number, left = 0, MOST_CROWDED
+        while left:
+            number, left = number + 1, left - 1
+            turn = turns.repeatable(POWER, number)
+            try:
+                port.send(session.commit(turn).revision)
+            except holdfast.HoldfastError as error:
+                port.send((f"{type(error).__name__}: {error}", error.outcome, error.retryable))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+                number, left = number - 1, 3
+    port.send("ended")
+    port.recv()
+
+
+def forker(port: Port, place: Place) -> None:
+    """Fork with a store open; tell what its calls answer in the child, and that it still works here."""
+    with place.open() as store:
+        session = store.sessions.handle("forked")
+        session.commit(holdfast.Commit())
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            answers = {
+                "a commit": told_as(lambda: session.commit(holdfast.Commit())),
+                "a read": told_as(session.load),
+                "a wait": told_as(lambda: store.queue.wait("forked", timeout_ms=1_000)),
+            }
+            os.write(writing, json.dumps(answers).encode())
+            os._exit(0)
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            port.send(json.loads(pipe.read()))
+        os.waitpid(pid, 0)
+        port.send(session.commit(holdfast.Commit()).revision)
+        port.recv()
+
+
+def told_as(call: Callable[[], object]) -> str:
+    """The name of the error that a call raises."""
+    try:
+        return repr(call())
+    except BaseException as error:  # whatever a caller gets to see is judged
+        return type(error).__name__

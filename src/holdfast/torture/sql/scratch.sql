@@ -10,29 +10,26 @@ FROM pg_tables
 WHERE schemaname = $1
     AND tablename <> 'settings'
 
--- name: count_objects
-SELECT count(*)
-FROM pg_class
-JOIN pg_namespace
-    ON pg_namespace.oid = pg_class.relnamespace
-WHERE pg_namespace.nspname = $1
-
 -- name: server_version
 SELECT current_setting('server_version')
-
--- name: other_sessions
-SELECT pid
-FROM pg_stat_activity
-WHERE datname = current_database()
-    AND pid <> pg_backend_pid()
-    AND application_name = $1
 
 -- name: cancel_backend
 SELECT pg_cancel_backend($1)
 
--- name: terminate_others
-SELECT count(pg_terminate_backend(pid))
+-- Who works on our schema: every statement of a store names it.
+-- name: working_on_scratch
+SELECT pid
 FROM pg_stat_activity
 WHERE datname = current_database()
     AND pid <> pg_backend_pid()
-    AND application_name = $1
+    AND query LIKE '%' || $1 || '%'
+    AND state = 'active'
+
+-- name: terminate_backend
+SELECT pg_terminate_backend($1)
+
+-- name: hold_session
+SELECT session_key
+FROM {schema}.sessions
+WHERE session_id = $1
+FOR UPDATE
