@@ -6,11 +6,13 @@ from holdfast.torture.cancels import CANCELLED_STATEMENTS, CANCELLED_WAITS
 from holdfast.torture.concurrent import CONCURRENT
 from holdfast.torture.crashes import SERVER_CRASH
 from holdfast.torture.cuts import CUT_APPEND_AND_COMPLETE, CUT_COMMIT_AND_CLAIM
+from holdfast.torture.failover import FAILOVER
 from holdfast.torture.faults import Fault
 from holdfast.torture.fulldisk import FULL_DISK
 from holdfast.torture.kills import KILLED_READER, KILLED_WRITER
 from holdfast.torture.locks import EXHAUSTED_POOL, HELD_LOCKS
 from holdfast.torture.misuse import CLOSED, FORKED
+from holdfast.torture.poolers import POOLED
 from holdfast.torture.power import POWER_LOSS, POWER_LOSS_AGAIN
 from holdfast.torture.stops import STOPPED_HOLDER
 from holdfast.torture.wakes import WAKES
@@ -25,6 +27,8 @@ FAULTS: tuple[Fault, ...] = (
     POWER_LOSS_AGAIN,
     FULL_DISK,
     SERVER_CRASH,
+    FAILOVER,
+    POOLED,
     CUT_COMMIT_AND_CLAIM,
     CUT_APPEND_AND_COMPLETE,
     CANCELLED_WAITS,

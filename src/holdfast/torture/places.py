@@ -187,6 +187,10 @@ class PostgresScratch(Scratch):
         """Do something on a connection of its own."""
         return asyncio.run(on_connection(self.url, work))
 
+    def forget_schema(self) -> None:
+        """Leave the schema where it is: its server is gone, or about to."""
+        self._made_schema = False
+
     def remove(self) -> None:
         """Drop the schema."""
         super().remove()

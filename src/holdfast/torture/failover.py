@@ -1,0 +1,96 @@
+"""The primary dies under its writers and a synchronous standby takes over: what was acknowledged is there."""
+
+from __future__ import annotations
+
+import random
+import time
+from urllib.parse import quote
+
+import holdfast
+from holdfast.torture import turns, workers
+from holdfast.torture.children import Child
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Place, PostgresScratch, Scratch
+from holdfast.torture.servers import SETTINGS, Server, found, no_server
+from holdfast.torture.soundness import unsound
+
+WRITERS = 2
+TURNS_BEFORE, TURNS_AFTERWARDS = 5, 3
+REPLICATED = {**SETTINGS, "wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on"}
+
+
+def fail_over(scratch: Scratch, seed: int) -> Ran:
+    """Kill a primary, promote its standby, and let the writers find it by themselves."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    primary = Server(REPLICATED)
+    standby: Server | None = None
+    try:
+        primary.start()
+        with PostgresScratch(primary.url, scratch.folder) as own:
+            made = own.fresh()
+            standby = Server({**REPLICATED, "cluster_name": "'standby'"}, copy_of=primary)
+            standby.start()
+            primary.configure({"synchronous_standby_names": "'*'"})
+            primary.run("pg_ctl", "-D", primary.data, "reload")
+            wrong = _survive(_both(primary, standby, made.options), primary, standby, dice)
+            own.forget_schema()
+    finally:
+        primary.remove()
+        if standby is not None:
+            standby.remove()
+    return Ran(1, tuple(wrong))
+
+
+def _both(primary: Server, standby: Server, options: holdfast.PostgresOptions | holdfast.SqliteOptions) -> Place:
+    """A place whose URL names both, and means whichever takes writes."""
+    hosts = quote(f"{primary.folder},{standby.folder}", safe="/,")
+    return Place(f"postgresql://postgres@/postgres?host={hosts}&target_session_attrs=read-write", options)
+
+
+def _survive(place: Place, primary: Server, standby: Server, dice: random.Random) -> list[str]:
+    names = [f"session-{number}" for number in range(WRITERS)]
+    writers = [Child(workers.persistent_writer, place, name) for name in names]
+    holder = Child(workers.holder, place, 600_000)
+    try:
+        told = [[writer.hear() for _ in range(TURNS_BEFORE)] for writer in writers]
+        fence, _ = holder.hear()
+        holder.kill()
+        time.sleep(dice.uniform(0, 0.05))  # chance decides when it dies
+        primary.stop("immediate")
+        standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+        for heard, writer in zip(told, writers, strict=True):
+            heard += [writer.hear() for _ in range(TURNS_AFTERWARDS)]
+            heard += writer.kill()
+    finally:
+        for child in (*writers, holder):
+            child.__exit__(None, None, None)
+    wrong: list[str] = []
+    with place.open() as store:
+        for name, heard in zip(names, told, strict=True):
+            wrong += turns.check(store, name, heard[-1], heard[-1] + 1, settled=False)
+            if heard != [*range(1, len(heard) + 1)]:
+                wrong.append(f"I3: the writer of {name} was told {heard}")
+        held = store.leases.holder(holdfast.OnSession(workers.LEASED))
+        if held is None or held.fence != fence:
+            wrong.append(f"I5: a lease with fence {fence} was acknowledged, and the standby knows {held}")
+        wrong += unsound(store)
+    return wrong
+
+
+def obstacle(scratch: Scratch) -> str | None:
+    """Two private servers are needed, and the program that copies one."""
+    programs = found()
+    if programs is not None and not (programs / "pg_basebackup").exists():
+        return f"there is no pg_basebackup in {programs}"
+    return no_server(scratch)
+
+
+FAILOVER = Fault(
+    "failover",
+    "the primary dies under its writers, and its synchronous standby is promoted",
+    ("I1", "I3", "I5", "I10"),
+    {"postgres": Numbers(0, 40)},
+    fail_over,
+    unit="failovers",
+    obstacle=obstacle,
+)
