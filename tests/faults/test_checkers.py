@@ -1,4 +1,4 @@
-"""Each checker accepts histories that are right and names what is wrong with those that are not; all are made by hand."""
+"""Each checker accepts histories that are right and names what is wrong with the others; all are made by hand."""
 
 from __future__ import annotations
 
@@ -232,9 +232,7 @@ def test_writes_under_rising_fences_are_right() -> None:
         ([Acquired(1, 10), Acquired(1, 50)], [], "given out twice"),
     ],
 )
-def test_a_write_of_a_former_holder_is_named(
-    acquired: list[Acquired], accepted: list[Accepted], says: str
-) -> None:
+def test_a_write_of_a_former_holder_is_named(acquired: list[Acquired], accepted: list[Accepted], says: str) -> None:
     [found] = check_fences(acquired, accepted)
     assert says in found
 

@@ -126,9 +126,7 @@ def test_the_time_is_shared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--url", "agent.db", "--fault", "bad-luck"], "there is no fault"),
     ],
 )
-def test_a_call_that_is_wrong_is_refused(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_call_that_is_wrong_is_refused(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2
     assert says in capsys.readouterr().err
 

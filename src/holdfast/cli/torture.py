@@ -83,7 +83,7 @@ def _run(call: Call, scratch: Scratch, faults: list[Fault], seed: int) -> list[R
 
             def progress(_: Fault, done: int, _wanted: int) -> None:
                 nonlocal seen
-                bar.step(done - seen)  # noqa: B023 - called before the loop goes on
+                bar.step(done - seen)
                 seen = done
 
             most_s = shares(len(faults) - number)
@@ -153,9 +153,9 @@ COMMANDS = (
         ),
         "An object: `seed` and `results`, each with `fault`, `backend`, `invariants`, `wanted`, `cases`, `runs`,\n"
         "  `violations` (each with `seed` and `problems`), `skipped` (the reason, or null) and `spent_s`.",
-        "Works in a scratch file beside the file, or a scratch schema in the database, that --url names, and removes it\n"
-        "at the end: what is there already is neither read nor written. A fault that cannot be run here is reported as\n"
-        "skipped. A violation is printed with a command that runs it again; the same seed makes the same program, but\n"
-        "the operating system decides again who comes first. The exit code is 1 if anything was violated.",
+        "Works in a scratch file beside the file, or a scratch schema in the database, that --url names, and removes\n"
+        "it at the end: what is there already is neither read nor written. A fault that cannot be run here is\n"
+        "reported as skipped. A violation is printed with a command that runs it again; the same seed makes the same\n"
+        "program, but the operating system decides again who comes first. The exit code is 1 if anything was violated.",
     ),
 )

@@ -1,5 +1,4 @@
-"""A call is given up in each of its waits, by its own task or by the server: sent again, it has happened once, and who
-comes after it notices nothing."""
+"""A call is given up in each of its waits, by its task or by the server; sent again, it has happened once."""
 
 from __future__ import annotations
 

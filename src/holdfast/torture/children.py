@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 PATIENCE_S = 60.0
 """How long anything may take that is not meant to hang."""
@@ -39,6 +39,12 @@ class Silent(Exception):
 
 class Broken(Exception):
     """The child failed in a way that it should not; the message is its traceback."""
+
+
+class Failure(NamedTuple):
+    """What a child says when it fails."""
+
+    trace: str
 
 
 class Child:
@@ -68,11 +74,11 @@ class Child:
         try:
             if not self._port.poll(patience_s):
                 raise Silent(f"child {self.pid} said nothing for {patience_s} s")
-            message = self._port.recv()
+            message: Any = self._port.recv()
         except (EOFError, ConnectionResetError):
             raise Gone from None
-        if isinstance(message, tuple) and message[:1] == ("broken",):
-            raise Broken(message[1])
+        if isinstance(message, Failure):
+            raise Broken(message.trace)
         return message
 
     def heard(self, patience_s: float) -> bool:
@@ -131,7 +137,7 @@ def _run(port: Port, planted: tuple[str, str] | None, work: Callable[..., None],
         pass  # the parent does not want any more
     except BaseException:
         with suppress(OSError):
-            port.send(("broken", traceback.format_exc()))
+            port.send(Failure(traceback.format_exc()))
     # Nothing of what this process still holds is worth waiting for.
     os._exit(0)
 

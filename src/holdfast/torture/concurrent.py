@@ -40,7 +40,7 @@ def run(scratch: Scratch, seed: int) -> Ran:
     return Ran(1, tuple(_judge(place, head, lease, queue, log, seen)))
 
 
-def _judge(  # noqa: PLR0917 - one history a family
+def _judge(
     place: Place, head: list[Call], lease: list[Call], queue: list[Call], log: list[Call], seen: Sequence[Any]
 ) -> list[str]:
     wrong: list[str] = []

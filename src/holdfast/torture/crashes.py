@@ -1,5 +1,4 @@
-"""A PostgreSQL server crashes under its writers and comes back: what was acknowledged is there, and each of them goes on
-with the turn that it was at."""
+"""A server crashes under its writers and comes back: what was acknowledged is there, and each goes on."""
 
 from __future__ import annotations
 
@@ -36,9 +35,9 @@ def crash_server(scratch: Scratch, seed: int) -> Ran:
                 time.sleep(dice.uniform(0, 0.05))  # chance decides when it crashes
                 dice.choice((_immediately, _by_a_worker, _at_once))(server)
                 for heard, writer in zip(told, writers, strict=True):
-                    heard += [writer.hear() for _ in range(TURNS_AFTERWARDS)]
+                    heard.extend(writer.hear() for _ in range(TURNS_AFTERWARDS))
             for heard, writer in zip(told, writers, strict=True):
-                heard += writer.kill()
+                heard.extend(writer.kill())
         finally:
             for writer in writers:
                 writer.__exit__(None, None, None)

@@ -1,5 +1,4 @@
-"""The connection to PostgreSQL is cut in each byte of a call and of its answer: sent again with the same ids, the call
-has happened once."""
+"""A connection is cut in each byte of a call and of its answer; sent again, the call has happened once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A disk is what was written to it and what of that was forced: from both, every state follows in which a loss of power
-can leave it.
+"""What was written to a disk, and what of it was forced, says in which states a loss of power can leave it.
 
 While a `Recording` is installed, SQLite writes through it. What has been written and not synced may be kept, lost or
 torn, each write by itself: disks and file systems reorder. A torn write keeps some of its sectors. A file that was made

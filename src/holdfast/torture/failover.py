@@ -9,6 +9,7 @@ from urllib.parse import quote
 import holdfast
 from holdfast.torture import turns, workers
 from holdfast.torture.children import Child
+from holdfast.torture.clients import LEASED
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Place, PostgresScratch, Scratch
 from holdfast.torture.servers import SETTINGS, Server, found, no_server
@@ -59,8 +60,8 @@ def _survive(place: Place, primary: Server, standby: Server, dice: random.Random
         primary.stop("immediate")
         standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
         for heard, writer in zip(told, writers, strict=True):
-            heard += [writer.hear() for _ in range(TURNS_AFTERWARDS)]
-            heard += writer.kill()
+            heard.extend(writer.hear() for _ in range(TURNS_AFTERWARDS))
+            heard.extend(writer.kill())
     finally:
         for child in (*writers, holder):
             child.__exit__(None, None, None)
@@ -70,7 +71,7 @@ def _survive(place: Place, primary: Server, standby: Server, dice: random.Random
             wrong += turns.check(store, name, heard[-1], heard[-1] + 1, settled=False)
             if heard != [*range(1, len(heard) + 1)]:
                 wrong.append(f"I3: the writer of {name} was told {heard}")
-        held = store.leases.holder(holdfast.OnSession(workers.LEASED))
+        held = store.leases.holder(holdfast.OnSession(LEASED))
         if held is None or held.fence != fence:
             wrong.append(f"I5: a lease with fence {fence} was acknowledged, and the standby knows {held}")
         wrong += unsound(store)

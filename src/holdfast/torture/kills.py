@@ -1,5 +1,4 @@
-"""A process is killed at any moment: what it was told is stored, what it was doing is whole or absent, and its readers
-go on where they were."""
+"""A process is killed at any moment: what it was told is stored, what it was doing is whole or absent."""
 
 from __future__ import annotations
 

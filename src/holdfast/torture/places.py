@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -111,7 +111,7 @@ class Scratch:
             self._server.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> Scratch:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -86,7 +86,7 @@ class Server:
         # Not captured through a pipe: the server would keep it open, and we would wait for ever.
         with tempfile.TemporaryFile() as said:
             command = [self._programs / program, *arguments]
-            done = subprocess.run(  # noqa: S603 - our own programs, without a shell
+            done: Any = subprocess.run(  # noqa: S603 - our own programs, without a shell
                 command, stdout=said, stderr=said, check=False, cwd=self.folder, **self.identity()
             )
             said.seek(0)

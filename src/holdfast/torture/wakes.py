@@ -24,6 +24,7 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
     waiter.say((workers.waiter, (place,)))
     appender.say((workers.appender, (place,)))
     wrong: list[str] = []
+    number = 0
     for number in range(WAITS_A_RUN):
         waiter.say(number)
         appender.say(dice.uniform(0, 0.003))

@@ -50,7 +50,7 @@ def reader(port: Port, place: Place, events: int) -> None:
     with place.open() as store:
         session = store.sessions.handle("reader")
         view = session.load()
-        cursor = 0 if view is None else view.config
+        cursor: int = 0 if view is None or view.config is None else view.config
         while cursor < events:
             for event in store.events.after(LOG, cursor, limit=5):
                 process_event(session, event)
@@ -193,7 +193,7 @@ def forker(port: Port, place: Place) -> None:
             os.write(writing, json.dumps(answers).encode())
             os._exit(0)
         os.close(writing)
-        with open(reading, "rb") as pipe:
+        with os.fdopen(reading, "rb") as pipe:
             port.send(json.loads(pipe.read()))
         os.waitpid(pid, 0)
         port.send(session.commit(holdfast.Commit()).revision)

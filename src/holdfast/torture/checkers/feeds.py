@@ -1,5 +1,4 @@
-"""A log is 1, 2, 3 … without a gap, holds what was acknowledged where it was acknowledged, and a reader that goes on
-from its cursor sees each event once."""
+"""A log is 1, 2, 3 … without a gap, and a reader that goes on from its cursor sees each event once."""
 
 from __future__ import annotations
 

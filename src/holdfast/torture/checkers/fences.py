@@ -1,5 +1,4 @@
-"""Nothing is accepted from a former holder: not after a later one was told that it holds, and not behind what a later
-one wrote."""
+"""Nothing is accepted from a former holder once a later one was told that it holds, nor behind its writes."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def check_fences(acquired: Sequence[Acquired], accepted: Sequence[Accepted]) -> 
         later = [one for one in acquired if one.fence > write.fence and one.answered_ns < write.sent_ns]
         if later:
             wrong.append(
-                f"a write under fence {write.fence} was accepted after fence {later[0].fence} was held: place {write.place}"
+                f"place {write.place} was written under fence {write.fence}, after fence {later[0].fence} was held"
             )
     highest = 0
     for write in sorted(accepted, key=lambda write: write.place):

@@ -26,7 +26,9 @@ class Call(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         end = "?" if self.answered_ns is None else str(self.answered_ns)
-        return f"client {self.client}: {self.kind}({self.given}) -> {self.outcome} {self.answer} [{self.sent_ns}, {end}]"
+        return (
+            f"client {self.client}: {self.kind}({self.given}) -> {self.outcome} {self.answer} [{self.sent_ns}, {end}]"
+        )
 
 
 def of_kind(history: list[Call], *kinds: str) -> list[Call]:

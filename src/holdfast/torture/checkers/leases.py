@@ -1,5 +1,4 @@
-"""A lease is held by one owner at a time, each acquisition has a higher fence, and what lapsed by its own time alone
-lapsed on the store's clock.
+"""A lease is held by one owner at a time, and each acquisition has a higher fence.
 
 Calls of a history, `LONG_MS` being longer than a history takes:
 

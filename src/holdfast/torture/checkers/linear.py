@@ -1,5 +1,7 @@
-"""A history is linearizable if every call can be given one moment between its beginning and its end, so that the calls
-in that order are what one client alone could have seen.
+"""A history is linearizable if each call can be given one moment of its own that explains all the answers.
+
+The moment lies between the beginning and the end of the call, and the calls in that order are what one client alone
+could have seen.
 
 This is the search of Wing and Gong with the memory of Lowe: a set of calls that took effect, together with the state
 that they led to, is looked at once. Only a call that began before every call that has not taken effect yet ended may
@@ -68,8 +70,7 @@ def linearize(history: Sequence[Call], initial: State, step: Step[State]) -> Lin
         for index in reversed(_next(calls, low, more)):
             call = calls[index]
             still = left - (call.outcome != "unknown")
-            for after in step(state, call):
-                stack.append((*_with(low, more, index), still, after, (index, path)))
+            stack.extend((*_with(low, more, index), still, after, (index, path)) for after in step(state, call))
     _, low, more, path = best
     return Linear(False, _order(calls, path), tuple(calls[index] for index in _next(calls, low, more)))
 

@@ -1,5 +1,6 @@
-"""Work is neither lost nor doubled: what was enqueued is completed, pending or cancelled, each batch is completed once,
-and one owner holds it at a time.
+"""Work is neither lost nor doubled: what was enqueued is completed, pending or cancelled, each batch once.
+
+One owner holds a batch at a time.
 
 Calls of a history:
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from holdfast.torture.checkers.histories import Call
 
@@ -89,12 +91,14 @@ def _claims(history: Sequence[Call]) -> Iterator[str]:
                 claims[batch_id].append(call)
     given_back: dict[tuple[str, int], int] = {}
     for call in history:
-        if call.kind in {"abandon", "complete"} and (call.outcome == "unknown" or (call.outcome == "ok" and call.answer)):
+        if call.kind in {"abandon", "complete"} and (
+            call.outcome == "unknown" or (call.outcome == "ok" and call.answer)
+        ):
             place = (call.given[0], call.given[1])
             given_back[place] = min(call.sent_ns, given_back.get(place, call.sent_ns))
     for batch_id, taken in claims.items():
         taken.sort(key=lambda call: call.answer[1])
-        for earlier, later in zip(taken, taken[1:], strict=False):
+        for earlier, later in pairwise(taken):
             fence, next_fence = earlier.answer[1], later.answer[1]
             if fence == next_fence:
                 yield f"batch {batch_id} was claimed twice with fence {fence}"

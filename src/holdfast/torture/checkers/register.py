@@ -1,5 +1,6 @@
-"""The head of a session is a register: a commit moves it by one from the revision it expected, a read sees its newest
-value, and a refusal names the revision that stood in the way.
+"""The head of a session is a register: a commit moves it by one, a read sees its newest value.
+
+A commit that expected another revision is refused, and the refusal names the revision that stood in the way.
 
 Calls of a history:
 
