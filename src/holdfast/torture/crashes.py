@@ -8,12 +8,10 @@ import signal
 import time
 from pathlib import Path
 
-from holdfast.torture import turns, workers
-from holdfast.torture.children import Child
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import PostgresScratch, Scratch
 from holdfast.torture.servers import Server, no_server
-from holdfast.torture.soundness import unsound
+from holdfast.torture.writers import Writers
 
 WRITERS = 3
 CRASHES_A_STORE = 3
@@ -24,30 +22,16 @@ def crash_server(scratch: Scratch, seed: int) -> Ran:
     """Crash a private server again and again while three writers are at work."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     server = scratch.server()
-    wrong: list[str] = []
     with PostgresScratch(server.url, scratch.folder) as own:
         place = own.fresh()
-        names = [f"session-{number}" for number in range(WRITERS)]
-        writers = [Child(workers.persistent_writer, place, name) for name in names]
-        try:
-            told = [[writer.hear()] for writer in writers]
+        with Writers(place, [f"session-{number}" for number in range(WRITERS)]) as writers:
+            writers.hear(1)
             for _ in range(CRASHES_A_STORE):
                 time.sleep(dice.uniform(0, 0.05))  # chance decides when it crashes
                 dice.choice((_immediately, _by_a_worker, _at_once))(server)
-                for heard, writer in zip(told, writers, strict=True):
-                    heard.extend(writer.hear() for _ in range(TURNS_AFTERWARDS))
-            for heard, writer in zip(told, writers, strict=True):
-                heard.extend(writer.kill())
-        finally:
-            for writer in writers:
-                writer.__exit__(None, None, None)
-        with place.open() as store:
-            for name, heard in zip(names, told, strict=True):
-                wrong += turns.check(store, name, heard[-1], heard[-1] + 1, settled=False)
-                if heard != [*range(1, len(heard) + 1)]:
-                    wrong.append(f"I4: the writer of {name} was told {heard}")
-            wrong += unsound(store)
-    return Ran(CRASHES_A_STORE, tuple(wrong))
+                writers.hear(TURNS_AFTERWARDS)
+            writers.end()
+        return Ran(CRASHES_A_STORE, tuple(writers.judge()))
 
 
 def _immediately(server: Server) -> None:

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import holdfast
@@ -134,7 +135,12 @@ def persistent_writer(port: Port, place: Place, session_id: str) -> None:
         number = 0
         while True:
             number += 1
-            port.send(again(lambda: session.commit(turns.repeatable(session_id, number)).revision))  # noqa: B023
+            turn = turns.repeatable(session_id, number)
+            try:
+                port.send(again(partial(session.commit, turn)).revision)
+            except holdfast.HeadConflict as error:
+                port.send(f"turn {number - 1} was acknowledged, and then: {error}")
+                return
 
 
 def again(call: Callable[[], T]) -> T:
