@@ -11,6 +11,9 @@ from holdfast.torture.running import run_fault
 
 SEED = 20_260_101
 
+# A minute at most where nobody else is at work; a busy machine must not make a failure of it.
+pytestmark = pytest.mark.timeout(1_500)
+
 CASES = [
     pytest.param(fault, kind, id=f"{fault.name}-{kind}")
     for fault in FAULTS
