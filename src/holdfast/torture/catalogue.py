@@ -10,7 +10,7 @@ from holdfast.torture.failover import FAILOVER
 from holdfast.torture.faults import Fault
 from holdfast.torture.fulldisk import FULL_DISK
 from holdfast.torture.kills import KILLED_READER, KILLED_WRITER
-from holdfast.torture.locks import EXHAUSTED_POOL, HELD_LOCKS
+from holdfast.torture.locks import CROSS_COMMITS, EXHAUSTED_POOL, HELD_LOCKS
 from holdfast.torture.misuse import CLOSED, FORKED
 from holdfast.torture.poolers import POOLED
 from holdfast.torture.power import POWER_LOSS, POWER_LOSS_AGAIN
@@ -34,6 +34,7 @@ FAULTS: tuple[Fault, ...] = (
     CANCELLED_WAITS,
     CANCELLED_STATEMENTS,
     HELD_LOCKS,
+    CROSS_COMMITS,
     EXHAUSTED_POOL,
     FORKED,
     CLOSED,

@@ -22,6 +22,8 @@ LATEST_S = 20.0
 """A call that answers later than this hangs, whatever the machine is busy with."""
 
 POOL_TASKS, POOL_SIZE, POOL_MS = 50, 2, 150
+CROSSING, CROSSINGS = 4, 20
+"""How many threads cross each other, and in how many turns."""
 
 
 def hold_locks(scratch: Scratch, seed: int) -> Ran:
@@ -111,6 +113,37 @@ def exhaust_pool(scratch: Scratch, seed: int) -> Ran:
     return Ran(1, tuple(wrong))
 
 
+def cross_commits(scratch: Scratch, seed: int) -> Ran:
+    """Turns of two sessions leave work for each other, each wanting what the other has: all of them get through."""
+    place = scratch.fresh()
+    names = ("one", "two")
+    wrong: list[str] = []
+    with place.open() as store, ThreadPoolExecutor(CROSSING) as threads:
+        for name in names:
+            store.sessions.create(name)
+
+        def commit(number: int) -> str:
+            mine, other = names if number % 2 else reversed(names)
+            work = [
+                holdfast.WorkDraft(session_id=to, payloads=[number], source_key=f"{number}") for to in (other, mine)
+            ]
+            try:
+                store.sessions.handle(mine).commit(holdfast.Commit(turn_id=f"turn-{seed}-{number}", enqueues=work))
+            except Exception as error:  # whatever a caller gets to see is judged
+                return f"{type(error).__name__}: {error}"
+            return "stored"
+
+        answers = list(threads.map(commit, range(CROSSINGS), timeout=LATEST_S * 3))
+        wrong += [f"I9: turns that cross were told: {one}" for one in sorted(set(answers) - {"stored"})]
+        for name in names:
+            view, waiting = store.sessions.handle(name).load(), len(store.queue.list(name, limit=1_000))
+            stands = (None if view is None else view.revision, waiting)
+            if stands != (CROSSINGS // 2, CROSSINGS):
+                wrong.append(f"I2: session {name} has turns and work {stands}")
+        wrong += unsound(store)
+    return Ran(CROSSINGS, tuple(wrong))
+
+
 def _until_few_left(futures: list[Any]) -> None:
     """Wait until everybody was answered but those who hold a connection."""
     deadline_s = time.monotonic() + LATEST_S
@@ -124,6 +157,15 @@ HELD_LOCKS = Fault(
     ("I2", "I9", "I10"),
     {"sqlite": Numbers(10, 500), "postgres": Numbers(10, 500)},
     hold_locks,
+)
+
+CROSS_COMMITS = Fault(
+    "cross-commits",
+    "turns of two sessions leave work for each other at the same time, which may end in a deadlock",
+    ("I2", "I9", "I10"),
+    {"sqlite": Numbers(20, 2_000), "postgres": Numbers(100, 10_000)},
+    cross_commits,
+    unit="turns",
 )
 
 EXHAUSTED_POOL = Fault(

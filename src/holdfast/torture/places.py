@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import secrets
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
@@ -218,6 +219,8 @@ def forget(path: Path) -> None:
 
 def scratch_at(url: str, *, folder: Path, pooler: Any = "none") -> Scratch:
     """A scratch place beside what a URL names; `folder` is for files of a torture that has no file of its own."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        raise Unusable("this operating system cannot fork: run the torture on one that can")
     if url.startswith(POSTGRES):
         return PostgresScratch(url, folder, pooler=pooler)
     if url == "memory:" or url.endswith(":memory:"):
