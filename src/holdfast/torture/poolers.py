@@ -51,7 +51,12 @@ def pooler(server: Server) -> Generator[str, None, None]:
         settings.write_text(SETTINGS.format(server=server.folder, folder=folder), encoding="utf-8")
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - a program of this machine, without a shell
-                [found, str(settings)], stdout=log, stderr=log, **server.identity()
+                [found, str(settings)],
+                stdout=log,
+                stderr=log,
+                user=server.user_id,
+                group=server.group_id,
+                extra_groups=server.groups,
             )
         try:
             yield f"postgresql://postgres@/postgres?host={folder}"

