@@ -30,7 +30,7 @@ def fill_disk(scratch: Scratch, seed: int) -> Ran:
                 wrong.append(f"I9: a full disk was told as {told}")
             told = child.hear()
     with place.open() as store:
-        wrong += turns.check(store, workers.POWER, stored, stored, settled=False)
+        wrong += turns.check(store, workers.CROWDED, stored, stored, settled=False)
         wrong += unsound(store)
     return Ran(1, tuple(wrong))
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -19,8 +17,8 @@ from holdfast.torture.places import Place
 
 T = TypeVar("T")
 
-POWER = "power"
-"""The session in which turns are recorded."""
+CROWDED = "crowded"
+"""The session of a writer that is short of room."""
 
 SLEPT_MS = 4_000
 """Whoever hears of an event so late has not been woken by it."""
@@ -65,30 +63,6 @@ def process_event(session: holdfast.BlockingSession, event: holdfast.ProcessEven
     """Do what is to be done for an event, and advance the cursor in the same commit."""
     done = holdfast.Node(f"event-{event.sequence}", payload=[event.sequence, event.payload])
     session.commit(holdfast.Commit(config=event.sequence, graph=holdfast.Append([done], done.id)))
-
-
-def record(port: Port, place: Place, seed: int, count: int | None) -> None:
-    """Write some turns, moving what was written into the main file now and then, and tell every write and sync."""
-    from holdfast.torture.disk import Recording
-
-    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
-    with Recording() as recording:
-        with place.open() as store:
-            for number in range(1, 1 + (dice.randrange(2, 7) if count is None else count)):
-                recording.mark(turns.write(store, POWER, number))
-                if dice.random() < 0.3:
-                    checkpoint(place, dice.choice(("PASSIVE", "RESTART", "TRUNCATE")))
-        port.send(recording.steps)
-
-
-def checkpoint(place: Place, how: str) -> None:
-    """What SQLite does by itself once enough was written."""
-    import apsw
-
-    connection = apsw.Connection(str(place.path))
-    with suppress(apsw.BusyError):
-        connection.wal_checkpoint(mode=getattr(apsw, f"SQLITE_CHECKPOINT_{how}"))
-    connection.close()
 
 
 def holder(port: Port, place: Place, ttl_ms: int) -> None:
@@ -167,12 +141,12 @@ def crowded_writer(port: Port, place: Place, most_bytes: int) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with place.open() as store:
-        session = store.sessions.handle(POWER)
+        session = store.sessions.handle(CROWDED)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
         number, left = 0, MOST_CROWDED
         while left:
             number, left = number + 1, left - 1
-            turn = turns.repeatable(POWER, number)
+            turn = turns.repeatable(CROWDED, number)
             try:
                 port.send(session.commit(turn).revision)
             except holdfast.HoldfastError as error:
