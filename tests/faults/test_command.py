@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +119,17 @@ def test_a_password_is_not_repeated() -> None:
 def test_the_time_is_shared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--url", tmp_path / "agent.db", "--minutes", 0, *faults("kill-reader", "stop-holder")) == 0
     assert "time was up before 500" in capsys.readouterr().out
+
+
+def test_an_interrupted_torture_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast", "torture", "--url", str(tmp_path / "agent.db"), "--minutes", "5"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline_s = time.monotonic() + 60
+        while not list(tmp_path.glob(".*/*-scratch.db")) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
