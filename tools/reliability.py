@@ -144,7 +144,7 @@ def page(
 
 def row(result: Result) -> str:
     """One line of the table."""
-    below = "-" if result.violations or not result.cases else f"{3 / result.cases:.1e}"
+    below = "-" if result.violations or not result.cases else f"{min(1.0, 3 / result.cases):.1e}"
     return (
         f"| {result.fault} | {BACKENDS[result.backend]} | {' '.join(result.invariants)} | {result.wanted} | "
         f"{result.cases} | {result.unit} | {len(result.violations)} | {below} |"

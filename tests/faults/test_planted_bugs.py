@@ -26,7 +26,7 @@ PLANTED = [
     ("completion_without_token", "concurrent-clients", "sqlite", "I6", 5),
     ("wake_lost", "wakes", "postgres", "I8", 2_000),
     ("cursor_before_processing", "kill-reader", "sqlite", "I8", 60),
-    ("failed_connection_returned", "cancel-statements", "postgres", None, 500),
+    ("failed_connection_returned", "cancel-statements", "postgres", None, 3_000),
     ("commit_not_awaited", "server-crash", "postgres", "I1", 30),
 ]
 

@@ -24,7 +24,8 @@ STRANDED_S = 20.0
 """A call that takes longer than this after a cancellation hangs."""
 
 TASKS, TURNS_A_TASK = 6, 8
-CANCELS = 30
+MOST_TRIES = 200
+"""A call that was refused so often in a row is not only disturbed."""
 
 
 class Cancelling:
@@ -147,9 +148,9 @@ def cancel_statements(scratch: Scratch, seed: int) -> Ran:
     done, wrong = asyncio.run(_cancel_statements(scratch, place, seed))
     with place.open() as store:
         view = store.sessions.handle(SESSION).load()
-        revision = 0 if view is None else view.revision
-        if revision != TASKS * TURNS_A_TASK:
-            wrong.append(f"I4: {TASKS * TURNS_A_TASK} turns were stored, and the head is at {revision}")
+        stands = (0, 0) if view is None else (view.revision, view.node_count)
+        if stands != (TASKS * TURNS_A_TASK,) * 2:
+            wrong.append(f"I4: {TASKS * TURNS_A_TASK} turns and nodes were stored, and there are {stands}")
         wrong += unsound(store)
     return Ran(done, tuple(wrong))
 
@@ -172,17 +173,30 @@ async def _cancel_statements(scratch: PostgresScratch, place: Place, seed: int) 
 
 
 async def _work(store: holdfast.Store, number: int, wrong: list[str]) -> None:
+    session = store.sessions.handle(SESSION)
     for turn in range(TURNS_A_TASK):
-        while True:
-            commit = holdfast.Commit(turn_id=f"turn-{number}-{turn}", usage=[holdfast.Usage("turn", "model", 1)])
-            try:
-                await store.sessions.handle(SESSION).commit(commit)
-            except holdfast.Unavailable:
-                await asyncio.sleep(0.001)
-                continue
-            except Exception as error:  # whatever a caller gets to see is judged
-                wrong.append(f"I9: {type(error).__name__}: {error}")
-            break
+        name = f"{number}-{turn}"
+        # The first is one statement, the second a transaction of several.
+        commit = holdfast.Commit(turn_id=f"turn-{name}", usage=[holdfast.Usage("turn", "model", 1)])
+        await _until_done(lambda: session.commit(commit), wrong)  # noqa: B023 - done before the loop goes on
+        await _until_done(lambda: session.add_nodes([holdfast.Node(f"node-{name}")]), wrong)  # noqa: B023 - the same
+
+
+async def _until_done(call: Callable[[], Awaitable[Any]], wrong: list[str]) -> None:
+    """Make a call again while the database says that it was not done now."""
+    problem = ""
+    for _ in range(MOST_TRIES):
+        try:
+            await call()
+        except holdfast.Unavailable as error:
+            problem = str(error)
+            await asyncio.sleep(0.001)
+        except Exception as error:  # whatever a caller gets to see is judged
+            wrong.append(f"I9: {type(error).__name__}: {error}")
+            return
+        else:
+            return
+    wrong.append(f"I10: a call was not done in {MOST_TRIES} tries: {problem}")
 
 
 async def _disturb(scratch: PostgresScratch, connection: Any, dice: random.Random) -> int:
