@@ -17,6 +17,7 @@ from holdfast.cli import (
     sessions,
     stores,
     tail,
+    torture,
     triggers,
 )
 from holdfast.cli.commands import Argument, Command, argument
@@ -32,6 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     *attachments.COMMANDS,
     *housekeeping.COMMANDS,
     *copying.COMMANDS,
+    *torture.COMMANDS,
     *completion.COMMANDS,
 )
 

@@ -1,0 +1,161 @@
+"""A torture works in a scratch file or schema of its own beside the database that is named, and takes it away again."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from holdfast.cli.commands import Command, argument, whole
+from holdfast.cli.running import POSTGRES, Call, Misused
+
+if TYPE_CHECKING:
+    from holdfast.torture.faults import Fault
+    from holdfast.torture.places import Scratch
+    from holdfast.torture.running import Result
+
+
+def torture(call: Call) -> int:
+    """Run the faults that apply, and say what held."""
+    from holdfast.torture.catalogue import FAULTS
+    from holdfast.torture.places import Unusable, scratch_at
+
+    chosen = _chosen(call, FAULTS)
+    if call.options.list:
+        return _list(call, chosen)
+    if call.options.schema:
+        raise Misused("a torture makes a schema of its own: leave --schema out")
+    url = call.url()
+    given: int | None = call.options.seed
+    seed = secrets.randbelow(10**9) if given is None else given
+    with tempfile.TemporaryDirectory(prefix="holdfast-torture-") as folder:
+        try:
+            scratch = scratch_at(url, folder=Path(folder), pooler=call.options.pooler or "none")
+        except Unusable as error:
+            raise Misused(str(error)) from None
+        with scratch:
+            # A store that cannot be made at all is no violation of anything.
+            scratch.fresh()
+            results = _run(call, scratch, chosen, seed)
+    _show(call, url, seed, results)
+    return 1 if any(result.violations for result in results) else 0
+
+
+def _chosen(call: Call, faults: tuple[Fault, ...]) -> list[Fault]:
+    names: list[str] | None = call.options.fault
+    known = {fault.name: fault for fault in faults}
+    for name in names or ():
+        if name not in known:
+            raise Misused(f"there is no fault {name!r}: use one of {', '.join(known)}")
+    return [known[name] for name in names] if names else list(faults)
+
+
+def _list(call: Call, faults: list[Fault]) -> int:
+    if call.options.json:
+        call.terminal.json(
+            [
+                {"fault": one.name, "summary": one.summary, "invariants": one.invariants, "backends": [*one.numbers]}
+                for one in faults
+            ]
+        )
+    else:
+        rows = [(one.name, ", ".join(one.numbers), " ".join(one.invariants), one.summary) for one in faults]
+        call.terminal.table(("fault", "backends", "must hold", "what happens"), rows)
+    return 0
+
+
+def _run(call: Call, scratch: Scratch, faults: list[Fault], seed: int) -> list[Result]:
+    from holdfast.torture.running import run_fault, share
+
+    minutes: int | None = call.options.minutes
+    cases: int | None = call.options.cases
+    results: list[Result] = []
+    shares = share(minutes)
+    for number, fault in enumerate(faults):
+        numbers = fault.numbers.get(scratch.kind)
+        usual = 0 if numbers is None else max(1, numbers.push if minutes is None else numbers.release)
+        wanted = usual if cases is None else cases
+        with call.terminal.progress(fault.name, wanted) as bar:
+            seen = 0
+
+            def progress(_: Fault, done: int, _wanted: int) -> None:
+                nonlocal seen
+                bar.step(done - seen)
+                seen = done
+
+            most_s = shares(len(faults) - number)
+            results.append(run_fault(scratch, fault, seed=seed, wanted=wanted, most_s=most_s, progress=progress))
+    return results
+
+
+def _show(call: Call, url: str, seed: int, results: list[Result]) -> None:
+    if call.options.json:
+        call.terminal.json({"seed": seed, "results": results})
+        return
+    call.terminal.line(f"seed {seed}, {results[0].backend}")
+    rows = [
+        (
+            one.fault,
+            " ".join(one.invariants),
+            "-" if one.skipped else f"{one.cases} {one.unit}",
+            "-" if one.skipped else len(one.violations),
+            f"skipped: {one.skipped}" if one.skipped else _verdict(one),
+        )
+        for one in results
+    ]
+    call.terminal.table(("fault", "must hold", "runs", "violations", ""), rows)
+    for one in results:
+        for violation in one.violations:
+            call.terminal.line(("VIOLATION", "red"), f" {one.fault}, seed {violation.seed}")
+            for problem in violation.problems:
+                for line in problem.splitlines():
+                    call.terminal.line(f"  {line}")
+            call.terminal.line(f"  replay: {replay(url, one.fault, violation.seed)}")
+
+
+def _verdict(result: Result) -> str:
+    if result.violations:
+        return "VIOLATED"
+    if result.cases < result.wanted:
+        return f"held (time was up before {result.wanted})"
+    return "held"
+
+
+def replay(url: str, fault: str, seed: int) -> str:
+    """The command that runs one case again; a password is not repeated."""
+    if url.startswith(POSTGRES):
+        parts = urlsplit(url)
+        if parts.password is not None:
+            user, _, host = parts.netloc.rpartition("@")
+            url = urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))
+    return shlex.join(["holdfast", "torture", "--url", url, "--fault", fault, "--seed", str(seed), "--cases", "1"])
+
+
+COMMANDS = (
+    Command(
+        "torture",
+        "break things around a scratch store and see what holds",
+        torture,
+        (
+            argument("--fault", metavar="NAME", action="append", help="only this fault; may be given several times"),
+            argument("--seed", metavar="N", type=whole, help="where chance begins (default: anywhere)"),
+            argument("--minutes", metavar="N", type=whole, help="run as much as fits into this time"),
+            argument("--cases", metavar="N", type=whole, help="how many cases of each fault"),
+            argument("--list", action="store_true", help="only list the faults"),
+        ),
+        (
+            "holdfast torture --url agent.db",
+            "holdfast torture --url postgresql://db/app --minutes 30",
+            "holdfast torture --url agent.db --fault kill-writer --seed 7 --cases 1",
+        ),
+        "An object: `seed` and `results`, each with `fault`, `backend`, `invariants`, `wanted`, `cases`, `runs`,\n"
+        "  `violations` (each with `seed` and `problems`), `skipped` (the reason, or null) and `spent_s`.",
+        "Works in a scratch file beside the file, or a scratch schema in the database, that --url names, and removes\n"
+        "it at the end: what is there already is neither read nor written. A fault that cannot be run here is\n"
+        "reported as skipped. A violation is printed with a command that runs it again; the same seed makes the same\n"
+        "program, but the operating system decides again who comes first. The exit code is 1 if anything was violated.",
+    ),
+)

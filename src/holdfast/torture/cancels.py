@@ -1,0 +1,230 @@
+"""A call is given up in each of its waits, by its task or by the server; sent again, it has happened once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import holdfast
+from holdfast.torture.clients import LOG
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Place, PostgresScratch, Scratch, on_connection
+from holdfast.torture.soundness import unsound
+
+T = TypeVar("T")
+
+SESSION = "cancelled"
+MOST_WAITS = 60
+"""No call has more waits than that."""
+
+STRANDED_S = 20.0
+"""A call that takes longer than this after a cancellation hangs."""
+
+TASKS, TURNS_A_TASK = 6, 8
+MOST_TRIES = 200
+"""A call that was refused so often in a row is not only disturbed."""
+
+
+class Cancelling:
+    """A coroutine that is cancelled in its n-th wait."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], at: int) -> None:
+        self._work = work
+        self._left = at
+        self.reached = False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self._work.__await__()
+        try:
+            waited = next(inner)
+            while True:
+                self._left -= 1
+                if self._left == 0:
+                    self.reached = True
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.cancel()
+                try:
+                    answer = yield waited
+                except BaseException as error:
+                    waited = inner.throw(error)
+                else:
+                    waited = inner.send(answer)
+        except StopIteration as end:
+            return end.value
+
+
+def cancel_waits(scratch: Scratch, seed: int) -> Ran:
+    """Cancel every kind of call in its first wait, its second, and so on until it has no more."""
+    place = scratch.fresh()
+    cases, wrong = asyncio.run(_cancel_waits(place, seed))
+    with place.open() as store:
+        wrong += unsound(store)
+    return Ran(cases, tuple(wrong))
+
+
+async def _cancel_waits(place: Place, seed: int) -> tuple[int, list[str]]:
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    cases = 0
+    wrong: list[str] = []
+    async with place.open_async() as store:
+        await store.sessions.create(SESSION)
+        kinds = [holdfast.EventType("note")]
+        await store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+        calls = [_commit, _enqueue, _append, _take_lease, _load, _put, _create]
+        dice.shuffle(calls)
+        for call in calls:
+            for at in range(1, MOST_WAITS):
+                name = f"{call.__name__.strip('_')}-{at}"
+                cancelling = Cancelling(call(store, name), at)
+
+                async def run(what: Cancelling = cancelling) -> None:
+                    await what
+
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait_for(asyncio.ensure_future(run()), STRANDED_S)
+                if not cancelling.reached:
+                    break
+                cases += 1
+                try:
+                    wrong += await asyncio.wait_for(_once_more(store, call, name), STRANDED_S)
+                except TimeoutError:
+                    wrong.append(f"I9: after {name} was cancelled, the next call hangs")
+                except holdfast.HoldfastError as error:
+                    wrong.append(f"I9: after {name} was cancelled: {type(error).__name__}: {error}")
+    return cases, wrong
+
+
+async def _once_more(store: holdfast.Store, call: Callable[..., Awaitable[Any]], name: str) -> list[str]:
+    """Send the call again, twice, and see that it has happened once."""
+    first, second = await call(store, name), await call(store, name)
+    if first != second:
+        return [f"I4: {name} answers {first}, and then {second}"]
+    return []
+
+
+async def _commit(store: holdfast.Store, name: str) -> Any:
+    turn = holdfast.Commit(turn_id=name, graph=holdfast.Append([holdfast.Node(name)], name))
+    return (await store.sessions.handle(SESSION).commit(turn)).revision
+
+
+async def _enqueue(store: holdfast.Store, name: str) -> Any:
+    draft = holdfast.WorkDraft(session_id=SESSION, payloads=[name], source_key=name)
+    return (await store.queue.enqueue(draft)).batch_id
+
+
+async def _append(store: holdfast.Store, name: str) -> Any:
+    return (await store.events.append(LOG, "note", name, replay_key=name)).event.sequence
+
+
+async def _take_lease(store: holdfast.Store, name: str) -> Any:
+    lease = await store.leases.claim(holdfast.OnSession(name), owner_id="one", ttl_ms=600_000)
+    return lease.owner_id
+
+
+async def _load(store: holdfast.Store, _: str) -> Any:
+    view = await store.sessions.handle(SESSION).load()
+    return None if view is None else view.revision
+
+
+async def _put(store: holdfast.Store, name: str) -> Any:
+    return (await store.sessions.handle(SESSION).attachments.put(name.encode())).id
+
+
+async def _create(store: holdfast.Store, name: str) -> Any:
+    return (await store.sessions.create(f"session-{name}")).session_id
+
+
+# Cancelled by the server.
+
+
+def cancel_statements(scratch: Scratch, seed: int) -> Ran:
+    """The server cancels statements and ends connections of ours while tasks commit."""
+    assert isinstance(scratch, PostgresScratch)
+    place = scratch.fresh()
+    done, wrong = asyncio.run(_cancel_statements(scratch, place, seed))
+    with place.open() as store:
+        view = store.sessions.handle(SESSION).load()
+        stands = (0, 0) if view is None else (view.revision, view.node_count)
+        if stands != (TASKS * TURNS_A_TASK,) * 2:
+            wrong.append(f"I4: {TASKS * TURNS_A_TASK} turns and nodes were stored, and there are {stands}")
+        wrong += unsound(store)
+    return Ran(done, tuple(wrong))
+
+
+async def _cancel_statements(scratch: PostgresScratch, place: Place, seed: int) -> tuple[int, list[str]]:
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    wrong: list[str] = []
+    async with place.open_async() as store:
+        working = [asyncio.ensure_future(_work(store, number, wrong)) for number in range(TASKS)]
+        disturbing = asyncio.ensure_future(on_connection(place.url, lambda one: _disturb(scratch, one, dice)))
+        try:
+            await asyncio.wait_for(asyncio.gather(*working), STRANDED_S * 3)
+        except TimeoutError:
+            wrong.append("I9: a task hangs although its statements were only cancelled")
+        disturbing.cancel()
+        done = 0
+        with suppress(asyncio.CancelledError):
+            done = await disturbing
+    return max(1, done, len(scratch.disturbed)), wrong
+
+
+async def _work(store: holdfast.Store, number: int, wrong: list[str]) -> None:
+    session = store.sessions.handle(SESSION)
+    for turn in range(TURNS_A_TASK):
+        name = f"{number}-{turn}"
+        # The first is one statement, the second a transaction of several.
+        commit = holdfast.Commit(turn_id=f"turn-{name}", usage=[holdfast.Usage("turn", "model", 1)])
+        await _until_done(lambda: session.commit(commit), wrong)  # noqa: B023 - done before the loop goes on
+        await _until_done(lambda: session.add_nodes([holdfast.Node(f"node-{name}")]), wrong)  # noqa: B023 - the same
+
+
+async def _until_done(call: Callable[[], Awaitable[Any]], wrong: list[str]) -> None:
+    """Make a call again while the database says that it was not done now."""
+    problem = ""
+    for _ in range(MOST_TRIES):
+        try:
+            await call()
+        except holdfast.Unavailable as error:
+            problem = str(error)
+            await asyncio.sleep(0.001)
+        except Exception as error:  # whatever a caller gets to see is judged
+            wrong.append(f"I9: {type(error).__name__}: {error}")
+            return
+        else:
+            return
+    wrong.append(f"I10: a call was not done in {MOST_TRIES} tries: {problem}")
+
+
+async def _disturb(scratch: PostgresScratch, connection: Any, dice: random.Random) -> int:
+    done = 0
+    scratch.disturbed.clear()
+    while True:
+        for (process_id,) in await connection.fetch(scratch.statements["working_on_scratch"], scratch.schema):
+            how = "terminate_backend" if dice.random() < 0.1 else "cancel_backend"
+            await connection.fetch(scratch.statements[how], process_id)
+            scratch.disturbed.append(process_id)
+            done += 1
+        await asyncio.sleep(dice.uniform(0, 0.004))
+
+
+CANCELLED_WAITS = Fault(
+    "cancel-waits",
+    "a task is cancelled in each wait of each kind of call",
+    ("I2", "I4", "I9", "I10"),
+    {"sqlite": Numbers(50, 5_000), "postgres": Numbers(300, 15_000)},
+    cancel_waits,
+    unit="cancellations",
+)
+
+CANCELLED_STATEMENTS = Fault(
+    "cancel-statements",
+    "the server cancels statements and ends connections under tasks that commit",
+    ("I2", "I4", "I9", "I10"),
+    {"postgres": Numbers(150, 5_000)},
+    cancel_statements,
+    unit="cancellations",
+)

@@ -1,0 +1,41 @@
+"""Every fault, in the order in which they are run."""
+
+from __future__ import annotations
+
+from holdfast.torture.cancels import CANCELLED_STATEMENTS, CANCELLED_WAITS
+from holdfast.torture.concurrent import CONCURRENT
+from holdfast.torture.crashes import SERVER_CRASH
+from holdfast.torture.cuts import CUT_APPEND_AND_COMPLETE, CUT_COMMIT_AND_CLAIM
+from holdfast.torture.failover import FAILOVER
+from holdfast.torture.faults import Fault
+from holdfast.torture.fulldisk import FULL_DISK
+from holdfast.torture.kills import KILLED_READER, KILLED_WRITER
+from holdfast.torture.locks import CROSS_COMMITS, EXHAUSTED_POOL, HELD_LOCKS
+from holdfast.torture.misuse import CLOSED, FORKED
+from holdfast.torture.poolers import POOLED
+from holdfast.torture.power import POWER_LOSS, POWER_LOSS_AGAIN
+from holdfast.torture.stops import STOPPED_HOLDER
+from holdfast.torture.wakes import WAKES
+
+FAULTS: tuple[Fault, ...] = (
+    CONCURRENT,
+    WAKES,
+    KILLED_WRITER,
+    KILLED_READER,
+    STOPPED_HOLDER,
+    POWER_LOSS,
+    POWER_LOSS_AGAIN,
+    FULL_DISK,
+    SERVER_CRASH,
+    FAILOVER,
+    POOLED,
+    CUT_COMMIT_AND_CLAIM,
+    CUT_APPEND_AND_COMPLETE,
+    CANCELLED_WAITS,
+    CANCELLED_STATEMENTS,
+    HELD_LOCKS,
+    CROSS_COMMITS,
+    EXHAUSTED_POOL,
+    FORKED,
+    CLOSED,
+)

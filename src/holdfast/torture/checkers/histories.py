@@ -1,0 +1,36 @@
+"""A history is what clients saw: each call with the time before it was sent and the time after its answer came.
+
+Times are of one monotonic clock that all clients share, in nanoseconds. A call whose outcome nobody knows has no end:
+it may take effect at any later time, or never.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+Outcome: TypeAlias = Literal["ok", "refused", "unknown"]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One call of one client: what was asked for, and what was answered."""
+
+    client: int
+    kind: str
+    given: Any
+    answer: Any
+    outcome: Outcome
+    sent_ns: int
+    answered_ns: int | None
+
+    def __str__(self) -> str:
+        end = "?" if self.answered_ns is None else str(self.answered_ns)
+        return (
+            f"client {self.client}: {self.kind}({self.given}) -> {self.outcome} {self.answer} [{self.sent_ns}, {end}]"
+        )
+
+
+def of_kind(history: list[Call], *kinds: str) -> list[Call]:
+    """The calls of these kinds, in the order in which they were sent."""
+    return sorted((call for call in history if call.kind in kinds), key=lambda call: call.sent_ns)

@@ -1,0 +1,283 @@
+"""A client calls the store at random and notes what it asked, what it was answered, and when.
+
+Calls that the store says were not applied leave no trace and are not noted; one whose outcome is unknown is.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import holdfast
+from holdfast.torture.checkers.feeds import Entry
+from holdfast.torture.checkers.histories import Call
+from holdfast.torture.checkers.leases import LONG_MS
+
+T = TypeVar("T")
+
+HEAD, LEASED, QUEUED, LOG = "head", "leased", "queued", "log"
+"""The sessions and the process that all clients share."""
+
+SHORT_MS = 2
+"""A lease or claim that lapses while others wait for it."""
+
+KEPT = 6
+"""How many leases and claims that it lost a client remembers, to try them again."""
+
+
+def prepare(store: holdfast.BlockingStore) -> None:
+    """What must be there before clients begin."""
+    for session_id in (HEAD, LEASED, QUEUED):
+        store.sessions.create(session_id)
+    kinds = [holdfast.EventType("note")]
+    store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+
+
+class Recorder:
+    """Notes calls."""
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+        self.calls: list[Call] = []
+
+    def call(
+        self,
+        kind: str,
+        given: Any,
+        do: Callable[[], T],
+        answer: Callable[[T], Any],
+        refused: Callable[[holdfast.Conflict], Any] | None = None,
+    ) -> T | None:
+        """Make a call and note it; None if it was refused or failed."""
+        sent_ns = time.monotonic_ns()
+        try:
+            result = do()
+        except holdfast.Conflict as error:
+            if refused is None:
+                raise
+            self._note(kind, given, refused(error), "refused", sent_ns)
+            return None
+        except holdfast.Unavailable as error:
+            if error.outcome == "unknown":
+                self.calls.append(Call(self.client, kind, given, None, "unknown", sent_ns, None))
+            return None
+        self._note(kind, given, answer(result), "ok", sent_ns)
+        return result
+
+    def _note(self, kind: str, given: Any, answer: Any, outcome: Any, sent_ns: int) -> None:
+        self.calls.append(Call(self.client, kind, given, answer, outcome, sent_ns, time.monotonic_ns()))
+
+
+class Client:
+    """Uses one store in every way that a checker judges."""
+
+    def __init__(self, store: holdfast.BlockingStore, client: int, seed: int) -> None:
+        self._store = store
+        self._dice = random.Random(f"{seed}/{client}")  # noqa: S311 - a seed must give the same program again
+        self._name = f"client-{client}"
+        self._made = 0
+        self._revision = 0
+        self._lease: holdfast.Lease | None = None
+        self._lost_leases: list[holdfast.Lease] = []
+        self._claim: holdfast.WorkClaim | None = None
+        self._lost_claims: list[holdfast.WorkClaim] = []
+        self._batches: list[str] = []
+        self._cursor = 0
+        self.seen: list[Entry] = []
+        self.head = Recorder(client)
+        self.lease = Recorder(client)
+        self.queue = Recorder(client)
+        self.log = Recorder(client)
+
+    def run(self, calls: int) -> None:
+        """So many calls, each chosen by chance."""
+        acts = (self._commit, self._commit, self._read, self._use_lease, self._use_lease, self._use_lease,
+                self._enqueue, self._take_work, self._take_work, self._append, self._look)  # fmt: skip
+        for _ in range(calls):
+            self._dice.choice(acts)()
+
+    def _new(self) -> str:
+        self._made += 1
+        return f"{self._name}-{self._made}"
+
+    # The head of a session.
+
+    def _commit(self) -> None:
+        value = self._new()
+        expected = None if self._dice.random() < 0.2 else self._revision
+        turn = holdfast.Commit(turn_id=value, expected_revision=expected, config=value)
+        receipt = self.head.call(
+            "commit",
+            (expected, value),
+            lambda: self._store.sessions.handle(HEAD).commit(turn),
+            lambda receipt: receipt.revision,
+            self._note_actual,
+        )
+        if receipt is not None:
+            self._revision = receipt.revision
+
+    def _note_actual(self, error: holdfast.Conflict) -> int:
+        assert isinstance(error, holdfast.HeadConflict), error
+        self._revision = error.actual
+        return error.actual
+
+    def _read(self) -> None:
+        view = self.head.call(
+            "read",
+            None,
+            lambda: self._store.sessions.handle(HEAD).load(),
+            lambda view: (0, None) if view is None else (view.revision, view.config),
+        )
+        if view is not None:
+            self._revision = view.revision
+
+    # A lease.
+
+    def _use_lease(self) -> None:
+        if self._lost_leases and self._dice.random() < 0.35:
+            self._act(self._dice.choice(self._lost_leases))
+        elif self._lease is None:
+            self._take_lease()
+        else:
+            self._dice.choice((self._act, self._act, self._renew, self._release, self._release))(self._lease)
+
+    def _take_lease(self) -> None:
+        ttl_ms = self._dice.choice((SHORT_MS, LONG_MS * 10))
+        self._lease = self.lease.call(
+            "claim",
+            (self._name, ttl_ms),
+            lambda: self._store.leases.claim(holdfast.OnSession(LEASED), owner_id=self._name, ttl_ms=ttl_ms),
+            lambda lease: (lease.fence, lease.claimed_at_ms, lease.expires_at_ms),
+            lambda error: (getattr(error, "owner", None), getattr(error, "expires_at_ms", None)),
+        )
+
+    def _lose(self, lease: holdfast.Lease) -> None:
+        self._lost_leases = [*self._lost_leases[-KEPT:], lease]
+        if self._lease is not None and self._lease.fence == lease.fence:
+            self._lease = None
+
+    def _act(self, lease: holdfast.Lease) -> None:
+        turn = holdfast.Commit(turn_id=self._new(), lease=lease)
+        done = self.lease.call(
+            "act",
+            lease.fence,
+            lambda: self._store.sessions.handle(LEASED).commit(turn),
+            lambda receipt: receipt.revision,
+            lambda error: type(error).__name__,
+        )
+        if done is None:
+            self._lose(lease)
+
+    def _renew(self, lease: holdfast.Lease) -> None:
+        renewed = self.lease.call(
+            "renew",
+            (lease.fence, LONG_MS * 10),
+            lambda: self._store.leases.renew(lease, ttl_ms=LONG_MS * 10),
+            lambda lease: lease.expires_at_ms,
+            lambda error: type(error).__name__,
+        )
+        if renewed is None:
+            self._lose(lease)
+        else:
+            self._lease = renewed
+
+    def _release(self, lease: holdfast.Lease) -> None:
+        self.lease.call("release", lease.fence, lambda: self._store.leases.release(lease), lambda done: done)
+        self._lose(lease)
+
+    # Work.
+
+    def _enqueue(self) -> None:
+        key = self._new()
+        draft = holdfast.WorkDraft(session_id=QUEUED, payloads=[key], source_key=key)
+        batch = self.queue.call("enqueue", key, lambda: self._store.queue.enqueue(draft), lambda batch: batch.batch_id)
+        if batch is not None:
+            self._batches.append(batch.batch_id)
+
+    def _take_work(self) -> None:
+        chance = self._dice.random()
+        if self._lost_claims and chance < 0.25:
+            self._complete(self._dice.choice(self._lost_claims))
+        elif self._batches and chance < 0.35:
+            self._cancel(self._batches.pop(self._dice.randrange(len(self._batches))))
+        elif self._claim is None:
+            self._take_claim()
+        elif chance < 0.45:
+            self._forge(self._claim)
+        elif chance < 0.55:
+            self._abandon(self._claim)
+        else:
+            self._complete(self._claim)
+
+    def _take_claim(self) -> None:
+        ttl_ms = self._dice.choice((SHORT_MS, LONG_MS * 10))
+        sent_ns = time.monotonic_ns()
+        try:
+            claim = self._store.queue.claim(QUEUED, owner_id=self._name, ttl_ms=ttl_ms, max_batches=3)
+        except holdfast.Unavailable:
+            return
+        if claim is not None:
+            ids = [batch.batch_id for batch in claim.batches]
+            answer = (claim.claim_id, claim.fence, claim.claimed_at_ms, claim.expires_at_ms, ids)
+            now_ns = time.monotonic_ns()
+            self.queue.calls.append(Call(self.queue.client, "claim", self._name, answer, "ok", sent_ns, now_ns))
+        self._claim = claim
+
+    def _settle(self, claim: holdfast.WorkClaim) -> tuple[str, int, list[str]]:
+        self._lost_claims = [*self._lost_claims[-KEPT:], claim]
+        if self._claim is not None and self._claim.claim_id == claim.claim_id:
+            self._claim = None
+        return claim.claim_id, claim.fence, [batch.batch_id for batch in claim.batches]
+
+    def _complete(self, claim: holdfast.WorkClaim) -> None:
+        given = self._settle(claim)
+        turn = holdfast.Commit(turn_id=self._new(), completes=[claim])
+        self.queue.call(
+            "complete",
+            given,
+            lambda: self._store.sessions.handle(QUEUED).commit(turn),
+            lambda receipt: receipt.revision,
+            lambda error: type(error).__name__,
+        )
+
+    def _forge(self, claim: holdfast.WorkClaim) -> None:
+        """Settle work that is held, by everything that a log or a listing shows of it, without its token."""
+        seen = claim.completion()
+        forged = holdfast.WorkCompletion(
+            seen.session_id, seen.claim_id, holdfast.Token("0" * 32), seen.fence, seen.batch_ids
+        )
+        turn = holdfast.Commit(turn_id=self._new(), completes=[forged])
+        self.queue.call(
+            "forge",
+            (seen.claim_id, seen.fence, list(seen.batch_ids)),
+            lambda: self._store.sessions.handle(QUEUED).commit(turn),
+            lambda receipt: receipt.revision,
+            lambda error: type(error).__name__,
+        )
+
+    def _abandon(self, claim: holdfast.WorkClaim) -> None:
+        given = self._settle(claim)
+        self.queue.call("abandon", given, lambda: self._store.queue.abandon(claim), lambda count: count)
+
+    def _cancel(self, batch_id: str) -> None:
+        self.queue.call(
+            "cancel", batch_id, lambda: self._store.queue.cancel(QUEUED, batch_id), lambda batch: batch is not None
+        )
+
+    # The log of a process.
+
+    def _append(self) -> None:
+        value = self._new()
+        self.log.call(
+            "append",
+            value,
+            lambda: self._store.events.append(LOG, "note", value, replay_key=value),
+            lambda receipt: receipt.event.sequence,
+        )
+
+    def _look(self) -> None:
+        for event in self._store.events.after(LOG, self._cursor, limit=20):
+            self.seen.append(Entry(event.sequence, event.payload))
+            self._cursor = event.sequence

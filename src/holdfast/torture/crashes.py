@@ -1,0 +1,63 @@
+"""A server crashes under its writers and comes back: what was acknowledged is there, and each goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import PostgresScratch, Scratch
+from holdfast.torture.servers import Server, no_server
+from holdfast.torture.writers import Writers
+
+WRITERS = 3
+CRASHES_A_STORE = 3
+TURNS_AFTERWARDS = 2
+
+
+def crash_server(scratch: Scratch, seed: int) -> Ran:
+    """Crash a private server again and again while three writers are at work."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    server = scratch.server()
+    with PostgresScratch(server.url, scratch.folder) as own:
+        place = own.fresh()
+        with Writers(place, [f"session-{number}" for number in range(WRITERS)]) as writers:
+            writers.hear(1)
+            for _ in range(CRASHES_A_STORE):
+                time.sleep(dice.uniform(0, 0.05))  # chance decides when it crashes
+                dice.choice(WAYS)(server)
+                writers.hear(TURNS_AFTERWARDS)
+            writers.end()
+        return Ran(CRASHES_A_STORE, tuple(writers.judge()))
+
+
+def _immediately(server: Server) -> None:
+    server.stop("immediate")
+    server.start()
+
+
+def _by_a_worker(server: Server) -> None:
+    """One of its processes dies, and the server starts over by itself."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="utf-8").split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+
+
+def _at_once(server: Server) -> None:
+    server.kill()
+
+
+WAYS = (_immediately, _at_once, *((_by_a_worker,) if Path("/proc/self/task").exists() else ()))
+"""How it crashes; which processes a server has is known only where there is /proc."""
+
+SERVER_CRASH = Fault(
+    "server-crash",
+    "a private PostgreSQL is killed or stopped without a word under three writers, and comes back",
+    ("I1", "I2", "I3", "I4", "I10"),
+    {"postgres": Numbers(15, 300)},
+    crash_server,
+    unit="crashes",
+    obstacle=no_server,
+)

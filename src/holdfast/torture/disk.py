@@ -1,0 +1,191 @@
+"""What was written to a disk, and what of it was forced, says in which states a loss of power can leave it.
+
+While a `Recording` is installed, SQLite writes through it. What has been written and not synced may be kept, lost or
+torn, each write by itself: disks and file systems reorder. A torn write keeps some of its sectors. A file that was made
+or deleted is so for certain only once a sync says so.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import apsw
+import msgspec
+
+SECTOR_BYTES = 512
+BASE = "unix"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Something that happened to a file, or a mark of the workload's."""
+
+    what: Literal["write", "truncate", "sync", "create", "delete", "mark"]
+    file: str
+    at: int = 0
+    data: bytes = b""
+
+
+class RecordedFile(apsw.VFSFile):
+    """A file that notes what happens to it."""
+
+    def __init__(self, steps: list[Step], name: Any, flags: Any) -> None:
+        self._steps = steps
+        self._name = str(name.filename() if isinstance(name, apsw.URIFilename) else name)
+        super().__init__(BASE, name, flags)
+
+    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802 - apsw's name
+        """Note a write."""
+        self._steps.append(Step("write", self._name, offset, bytes(data)))
+        super().xWrite(data, offset)
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802 - apsw's name
+        """Note a new size."""
+        self._steps.append(Step("truncate", self._name, newsize))
+        super().xTruncate(newsize)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 - apsw's name
+        """Note a sync, once it is done."""
+        super().xSync(flags)
+        self._steps.append(Step("sync", self._name))
+
+
+class Recording(apsw.VFS):
+    """Every file that SQLite opens in this process, until the end of a `with`."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        super().__init__("holdfast-recording", BASE, makedefault=True)
+
+    def xOpen(self, name: Any, flags: Any) -> apsw.VFSFile:  # noqa: N802 - apsw's name
+        """Note a file that is new."""
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        if path is not None and not self.xAccess(str(path), apsw.SQLITE_ACCESS_EXISTS):
+            self.steps.append(Step("create", str(path)))
+        return RecordedFile(self.steps, name, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 - apsw's name
+        """Note a deletion; it is certain at once if the folder is synced with it."""
+        super().xDelete(filename, syncdir)
+        self.steps.append(Step("delete", filename, int(syncdir)))
+
+    def mark(self, number: int) -> None:
+        """Note that the workload was told something."""
+        self.steps.append(Step("mark", "", number))
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.unregister()
+
+
+class File:
+    """What is certainly in a file, and what may be."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.certain = bytearray(content)
+        self.pending: list[Step] = []
+
+    def sync(self) -> None:
+        """Make everything certain."""
+        for step in self.pending:
+            apply(self.certain, step)
+        self.pending = []
+
+    def image(self, dice: random.Random) -> bytes:
+        """One content that may be left."""
+        content = bytearray(self.certain)
+        # A whole image of one kind now and then: nothing kept, everything kept, all but the last.
+        mood = dice.random()
+        for number, step in enumerate(self.pending):
+            last = number == len(self.pending) - 1
+            fate = dice.random()
+            if mood < 0.15:
+                fate = 1.0
+            elif mood < 0.3:
+                fate = 0.0
+            elif mood < 0.45:
+                fate = dice.choice((0.5, 1.0)) if last else 0.0
+            if fate < 0.45:
+                apply(content, step)
+            elif fate < 0.6 and step.what == "write":
+                for piece in torn(step, dice):
+                    apply(content, piece)
+        return bytes(content)
+
+
+def torn(write: Step, dice: random.Random) -> Iterator[Step]:
+    """Some sectors of a write."""
+    kept = dice.random()
+    for start in range(0, len(write.data), SECTOR_BYTES):
+        if dice.random() < kept:
+            yield Step("write", write.file, write.at + start, write.data[start : start + SECTOR_BYTES])
+
+
+def apply(content: bytearray, step: Step) -> None:
+    """Do to a content what was done to the file."""
+    if step.what == "truncate":
+        del content[step.at :]
+        content.extend(bytes(max(0, step.at - len(content))))
+        return
+    if len(content) < step.at:
+        content.extend(bytes(step.at - len(content)))
+    content[step.at : step.at + len(step.data)] = step.data
+
+
+class Disk:
+    """The files of a recording, as it is played."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self._now: dict[str, File | None] = {name: File(content) for name, content in files.items()}
+        self._before: dict[str, list[File | None]] = {}
+
+    def play(self, step: Step) -> None:
+        """Go one step further."""
+        if step.what == "mark":
+            return
+        if step.what in {"create", "delete"}:
+            self._before.setdefault(step.file, []).append(self._now.get(step.file))
+            self._now[step.file] = File() if step.what == "create" else None
+            if step.what == "delete" and step.at:
+                self._before.pop(step.file)
+            return
+        file = self._now.get(step.file)
+        if file is None:
+            file = self._now[step.file] = File()
+        if step.what == "sync":
+            file.sync()
+            # SQLite syncs the folder with the first sync of a file that it made.
+            self._before.pop(step.file, None)
+        else:
+            file.pending.append(step)
+
+    def image(self, dice: random.Random) -> dict[str, bytes]:
+        """What is on the disk after the power was lost now."""
+        left: dict[str, bytes] = {}
+        for name, now in self._now.items():
+            file = dice.choice([now, *self._before.get(name, ())])
+            if file is not None:
+                left[name] = file.image(dice)
+        return left
+
+
+def images(
+    files: dict[str, bytes], steps: Sequence[Step], count: int, dice: random.Random
+) -> Iterator[tuple[int, dict[str, bytes]]]:
+    """So many images of a recording, each with the last mark that was set before the power was lost."""
+    cuts = sorted(dice.randrange(len(steps) + 1) for _ in range(count))
+    disk = Disk(files)
+    played = marked = 0
+    for cut in cuts:
+        while played < cut:
+            disk.play(steps[played])
+            if steps[played].what == "mark":
+                marked = steps[played].at
+            played += 1
+        yield marked, disk.image(dice)

@@ -1,0 +1,89 @@
+"""The primary dies under its writers and a synchronous standby takes over: what was acknowledged is there."""
+
+from __future__ import annotations
+
+import random
+import time
+from urllib.parse import quote
+
+import holdfast
+from holdfast.torture import workers
+from holdfast.torture.children import Child
+from holdfast.torture.clients import LEASED
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Place, PostgresScratch, Scratch
+from holdfast.torture.servers import SETTINGS, Server, found, no_server
+from holdfast.torture.writers import Writers
+
+WRITERS = 2
+TURNS_BEFORE, TURNS_AFTERWARDS = 5, 3
+LONG_MS = 600_000
+REPLICATED = {**SETTINGS, "wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on"}
+
+
+def fail_over(scratch: Scratch, seed: int) -> Ran:
+    """Kill a primary, promote its standby, and let the writers find it by themselves."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    primary = Server(REPLICATED)
+    standby: Server | None = None
+    try:
+        primary.start()
+        with PostgresScratch(primary.url, scratch.folder) as own:
+            made = own.fresh()
+            standby = Server({**REPLICATED, "cluster_name": "'standby'"}, copy_of=primary)
+            standby.start()
+            primary.configure({"synchronous_standby_names": "'*'"})
+            primary.run("pg_ctl", "-D", primary.data, "reload")
+            wrong = _survive(_both(primary, standby, made.options), primary, standby, dice)
+            own.forget_schema()
+    finally:
+        primary.remove()
+        if standby is not None:
+            standby.remove()
+    return Ran(1, tuple(wrong))
+
+
+def _both(primary: Server, standby: Server, options: holdfast.PostgresOptions | holdfast.SqliteOptions) -> Place:
+    """A place whose URL names both, and means whichever takes writes."""
+    hosts = quote(f"{primary.folder},{standby.folder}", safe="/,")
+    return Place(f"postgresql://postgres@/postgres?host={hosts}&target_session_attrs=read-write", options)
+
+
+def _survive(place: Place, primary: Server, standby: Server, dice: random.Random) -> list[str]:
+    with (
+        Writers(place, [f"session-{number}" for number in range(WRITERS)]) as writers,
+        Child(workers.holder, place, LONG_MS) as holder,
+    ):
+        writers.hear(TURNS_BEFORE)
+        fence, _ = holder.hear()
+        holder.kill()
+        time.sleep(dice.uniform(0, 0.05))  # chance decides when it dies
+        primary.stop("immediate")
+        standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+        writers.hear(TURNS_AFTERWARDS)
+        writers.end()
+    wrong = writers.judge()
+    with place.open() as store:
+        held = store.leases.holder(holdfast.OnSession(LEASED))
+    if held is None or held.fence != fence:
+        wrong.append(f"I5: a lease with fence {fence} was acknowledged, and the standby knows {held}")
+    return wrong
+
+
+def obstacle(scratch: Scratch) -> str | None:
+    """Two private servers are needed, and the program that copies one."""
+    programs = found()
+    if programs is not None and not (programs / "pg_basebackup").exists():
+        return f"there is no pg_basebackup in {programs}"
+    return no_server(scratch)
+
+
+FAILOVER = Fault(
+    "failover",
+    "the primary dies under its writers, and its synchronous standby is promoted",
+    ("I1", "I3", "I5", "I10"),
+    {"postgres": Numbers(0, 40)},
+    fail_over,
+    unit="failovers",
+    obstacle=obstacle,
+)

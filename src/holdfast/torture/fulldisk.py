@@ -1,0 +1,53 @@
+"""The disk is full while SQLite writes, and has room again: the callers are told, nothing is torn, and work goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+
+from holdfast.torture import turns, workers
+from holdfast.torture.children import Child
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Scratch
+from holdfast.torture.soundness import unsound
+
+SMALLEST_BYTES, LARGEST_BYTES = 40_000, 2_500_000
+"""From less than the first turn writes to more than the file is large."""
+
+
+def fill_disk(scratch: Scratch, seed: int) -> Ran:
+    """Write until no file may grow any more, then go on with room."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    place = scratch.fresh()
+    wrong: list[str] = []
+    with Child(workers.crowded_writer, place, dice.randrange(SMALLEST_BYTES, LARGEST_BYTES)) as child:
+        stored = 0
+        told = child.hear()
+        while told != "ended":
+            if isinstance(told, int):
+                stored = told
+            elif told[1:] not in {("not_applied", True), ("unknown", True)}:
+                wrong.append(f"I9: a full disk was told as {told}")
+            told = child.hear()
+    with place.open() as store:
+        wrong += turns.check(store, workers.CROWDED, stored, stored, settled=False)
+        wrong += unsound(store)
+    return Ran(1, tuple(wrong))
+
+
+def obstacle(_: Scratch) -> str | None:
+    """The operating system must be able to limit the size of files."""
+    if importlib.util.find_spec("resource") is None:
+        return "this operating system has no limit on the size of a process's files"
+    return None
+
+
+FULL_DISK = Fault(
+    "disk-full",
+    "the file system takes no more at some size, and then has room again",
+    ("I1", "I2", "I9", "I10"),
+    {"sqlite": Numbers(20, 250)},
+    fill_disk,
+    unit="sizes",
+    obstacle=obstacle,
+)

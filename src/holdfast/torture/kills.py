@@ -1,0 +1,91 @@
+"""A process is killed at any moment: what it was told is stored, what it was doing is whole or absent."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import holdfast
+from holdfast.torture import turns, workers
+from holdfast.torture.checkers.feeds import Entry, check_reader
+from holdfast.torture.children import Child
+from holdfast.torture.clients import LOG
+from holdfast.torture.concurrent import end_of_log
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Scratch
+from holdfast.torture.soundness import unsound
+
+KILLS_A_STORE = 10
+MOST_HEARD = 8
+START_S, BETWEEN_S = 0.04, 0.003
+"""A child needs about so long to start; the second is about as long as a turn takes."""
+
+EVENTS = 12
+
+
+def kill_writers(scratch: Scratch, seed: int) -> Ran:
+    """Kill one writer after another on one store."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    place = scratch.fresh()
+    wrong: list[str] = []
+    for number in range(KILLS_A_STORE):
+        session_id = f"session-{number}"
+        heard = dice.randrange(MOST_HEARD)
+        with Child(workers.writer, place, session_id) as child:
+            told = [child.hear() for _ in range(heard)]
+            if dice.random() < 0.7:
+                # Chance decides when it dies; nothing waits for anything here.
+                time.sleep(dice.uniform(0, START_S if heard == 0 else BETWEEN_S))
+            told += child.kill()
+        with place.open() as store:
+            wrong += turns.check(store, session_id, len(told), len(told) + 1)
+            wrong += unsound(store)
+    return Ran(KILLS_A_STORE, tuple(wrong))
+
+
+def kill_readers(scratch: Scratch, seed: int) -> Ran:
+    """Kill a reader of a log until one comes to the end, and look what it did with each event."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    place = scratch.fresh()
+    kinds = [holdfast.EventType("note")]
+    with place.open() as store:
+        store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+        for number in range(EVENTS):
+            store.events.append(LOG, "note", number)
+    kills = 0
+    while True:
+        with Child(workers.reader, place, EVENTS) as child:
+            told: list[object] = []
+            for _ in range(dice.randrange(4)):
+                if "ended" not in told:
+                    told.append(child.hear())
+            time.sleep(dice.uniform(0, BETWEEN_S))
+            told += child.kill()
+        if "ended" in told:
+            break
+        kills += 1
+    with place.open() as store:
+        page = store.sessions.handle("reader").nodes(limit=1_000)
+        done = [Entry(node.payload[0], node.payload[1]) for node in page if node.payload is not None]
+        wrong = [f"I8: {one}" for one in check_reader(end_of_log(store), done)]
+        wrong += unsound(store)
+    return Ran(max(1, kills), tuple(wrong))
+
+
+KILLED_WRITER = Fault(
+    "kill-writer",
+    "kill -9 of the process that writes, at any moment",
+    ("I1", "I2", "I3", "I10"),
+    {"sqlite": Numbers(200, 5_000), "postgres": Numbers(50, 1_000)},
+    kill_writers,
+    unit="kills",
+)
+
+KILLED_READER = Fault(
+    "kill-reader",
+    "kill -9 of the process that reads a log and keeps its cursor in a turn",
+    ("I8", "I10"),
+    {"sqlite": Numbers(20, 500), "postgres": Numbers(10, 200)},
+    kill_readers,
+    unit="kills",
+)

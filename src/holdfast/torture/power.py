@@ -1,0 +1,130 @@
+"""The power is lost while SQLite writes: what was acknowledged before is stored, whatever the disk made of the rest."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import apsw
+
+from holdfast.torture import turns
+from holdfast.torture.children import Port
+from holdfast.torture.disk import BASE, Recording, Step, images
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Place, Scratch, forget
+from holdfast.torture.soundness import unsound
+
+IMAGES_A_RECORDING = 50
+SESSION = "power"
+GOES_ON_EVERY = 5
+"""Every so many images it is also shown that work goes on, which costs as much as everything else."""
+
+
+def lose_power(scratch: Scratch, seed: int) -> Ran:
+    """Record some turns, and look at what a loss of power can leave of them."""
+    return _lose(scratch, seed, again=False)
+
+
+def lose_power_again(scratch: Scratch, seed: int) -> Ran:
+    """Lose power, and then again while the store is opened and closed for the first time after that."""
+    return _lose(scratch, seed, again=True)
+
+
+def _lose(scratch: Scratch, seed: int, *, again: bool) -> Ran:
+    [member] = scratch.crew(1).members(1)
+    # In another process, because a recording takes over every file that SQLite opens in its own.
+    member.say((work, (scratch.fresh(), seed, again)))
+    return Ran(IMAGES_A_RECORDING, tuple(member.hear()))
+
+
+def work(port: Port, place: Place, seed: int, again: bool) -> None:
+    """Tell what is wrong with the images of one recording."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    with place.open() as store:
+        turns.begin(store, SESSION)
+    before = {str(place.path): place.path.read_bytes()}
+    steps = record(place, dice, dice.randrange(2, 7))
+    tried = max((step.at for step in steps if step.what == "mark"), default=0) + 1
+    wrong: list[str] = []
+    for number, (told, left) in enumerate(images(before, steps, 1 if again else IMAGES_A_RECORDING, dice)):
+        image = lay_down(place, left, "image")
+        if not again:
+            wrong += _judge(image, told, tried, goes_on=number % GOES_ON_EVERY == 0)
+            continue
+        before = {f"{image.path}{name.removeprefix(str(place.path))}": content for name, content in left.items()}
+        recovery = record(image, dice, 0)
+        for inner, (_, rest) in enumerate(images(before, recovery, IMAGES_A_RECORDING, dice)):
+            second = lay_down(image, rest, "again")
+            wrong += _judge(second, told, tried, goes_on=inner % GOES_ON_EVERY == 0)
+        forget(image.path)
+    port.send(wrong)
+
+
+def record(place: Place, dice: random.Random, count: int) -> list[Step]:
+    """What SQLite writes while a store is opened, so many turns are written, and it is closed."""
+    with Recording() as recording:
+        with place.open() as store:
+            for number in range(1, count + 1):
+                recording.mark(turns.write(store, SESSION, number))
+                if dice.random() < 0.3:
+                    checkpoint(place, dice.choice(("PASSIVE", "RESTART", "TRUNCATE")))
+        return recording.steps
+
+
+def checkpoint(place: Place, how: str) -> None:
+    """Move what was written into the main file, as SQLite does by itself once it is enough."""
+    connection = apsw.Connection(str(place.path))
+    with suppress(apsw.BusyError):
+        connection.wal_checkpoint(mode=getattr(apsw, f"SQLITE_CHECKPOINT_{how}"))
+    connection.close()
+
+
+def lay_down(place: Place, left: dict[str, bytes], name: str) -> Place:
+    """Put an image where it can be opened."""
+    path = Path(f"{place.path}.{name}")
+    forget(path)
+    for file, content in left.items():
+        Path(f"{path}{file.removeprefix(str(place.path))}").write_bytes(content)
+    return Place(str(path), place.options)
+
+
+def _judge(image: Place, told: int, tried: int, *, goes_on: bool) -> list[str]:
+    wrong: list[str] = []
+    try:
+        with image.open() as store:
+            wrong += turns.check(store, SESSION, told, tried)
+            if goes_on:
+                wrong += unsound(store)
+            else:
+                wrong += [f"I10: verify: {one}" for one in store.maintenance.verify().findings]
+    except Exception as error:  # whatever it is, the store cannot be used
+        wrong.append(f"I10: {type(error).__name__}: {error}")
+    forget(image.path)
+    return wrong
+
+
+def obstacle(_: Scratch) -> str | None:
+    """SQLite's own layer over the operating system must be the one for Unix."""
+    return None if BASE in apsw.vfs_names() else f"SQLite has no layer named {BASE!r} here"
+
+
+POWER_LOSS = Fault(
+    "power-loss",
+    "power is lost while SQLite writes: each unsynced write is kept, lost or torn",
+    ("I1", "I2", "I3", "I10"),
+    {"sqlite": Numbers(2_000, 50_000)},
+    lose_power,
+    unit="images",
+    obstacle=obstacle,
+)
+
+POWER_LOSS_AGAIN = Fault(
+    "power-loss-in-recovery",
+    "power is lost, and lost again while the store recovers",
+    ("I1", "I2", "I3", "I10"),
+    {"sqlite": Numbers(200, 10_000)},
+    lose_power_again,
+    unit="images",
+    obstacle=obstacle,
+)

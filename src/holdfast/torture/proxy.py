@@ -1,0 +1,132 @@
+"""A proxy passes bytes on until it has passed as many as it was told to, and then cuts the connection in that byte."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+
+T = TypeVar("T")
+
+Direction: TypeAlias = Literal["asking", "answering"]
+SOCKET = ".s.PGSQL.{port}"
+PORT = 5432
+CHUNK_BYTES = 65_536
+
+
+class Unreachable(Exception):
+    """The proxy cannot stand in front of what this URL names."""
+
+
+def target_of(url: str) -> tuple[str | None, str, int]:
+    """Where a URL leads: a socket's path, or None, a host and a port."""
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    hosts = parts.netloc.rpartition("@")[2]
+    if "," in hosts:
+        raise Unreachable("the URL names several hosts")
+    if query.get("sslmode", [""])[0] in {"verify-ca", "verify-full"}:
+        raise Unreachable("the URL wants the server's certificate verified, which names another host")
+    port = parts.port or int(query.get("port", [str(PORT)])[0])
+    host = parts.hostname or query.get("host", ["localhost"])[0]
+    if host.startswith("/"):
+        return str(Path(host) / SOCKET.format(port=port)), "", 0
+    return None, host, port
+
+
+def through(url: str, port: int) -> str:
+    """The URL that leads through the proxy."""
+    parts = urlsplit(url)
+    user = parts.netloc.rpartition("@")[0]
+    kept = {name: values[0] for name, values in parse_qs(parts.query).items() if name not in {"host", "port"}}
+    netloc = f"{user}@127.0.0.1:{port}" if user else f"127.0.0.1:{port}"
+    return urlunsplit(parts._replace(netloc=netloc, query=urlencode(kept)))
+
+
+class Proxy:
+    """Listens on this machine, in a thread of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._target = target_of(url)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-proxy", daemon=True)
+        self._thread.start()
+        self._pipes: set[asyncio.Task[None]] = set()
+        self.passed: dict[Direction, int] = {"asking": 0, "answering": 0}
+        self._cut: tuple[Direction, int] | None = None
+        self.cuts = 0
+        self._listening = self._do(self._listen())
+        self.url = through(url, self._listening.sockets[0].getsockname()[1])
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    def measure(self) -> None:
+        """Count from here on."""
+        self.passed = {"asking": 0, "answering": 0}
+        self._cut = None
+
+    def cut(self, direction: Direction, after: int) -> None:
+        """Cut the connection that passes the next byte in this direction after so many, once."""
+        self.measure()
+        self._cut = (direction, after)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._pipes.add(task)
+        task.add_done_callback(self._pipes.discard)
+        path, host, port = self._target
+        try:
+            theirs = await (asyncio.open_unix_connection(path) if path else asyncio.open_connection(host, port))
+        except OSError:
+            writer.transport.abort()
+            return
+        ways = [
+            asyncio.ensure_future(self._pass("asking", reader, theirs[1])),
+            asyncio.ensure_future(self._pass("answering", theirs[0], writer)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            # What the server was sent, it gets, with the end behind it; the client is cut off.
+            theirs[1].close()
+            writer.transport.abort()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _pass(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(CHUNK_BYTES):
+            before = self.passed[direction]
+            self.passed[direction] = before + len(data)
+            if self._cut is not None and self._cut[0] == direction and before + len(data) > self._cut[1]:
+                data = data[: self._cut[1] - before]
+                self._cut = None
+                self.cuts += 1
+                writer.write(data)
+                await writer.drain()
+                return
+            writer.write(data)
+            await writer.drain()
+
+    def close(self) -> None:
+        """Cut everything, and stop listening."""
+        self._do(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+        self._loop.close()
+
+    async def _close(self) -> None:
+        self._listening.close()
+        pipes = list(self._pipes)
+        for pipe in pipes:
+            pipe.cancel()
+        await asyncio.gather(*pipes, return_exceptions=True)
+        await asyncio.sleep(0)

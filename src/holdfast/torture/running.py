@@ -1,0 +1,98 @@
+"""Faults are run one after another until each has had its cases or its time; whatever happens in one is a result."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.torture.children import Broken, Silent
+from holdfast.torture.faults import Fault
+from holdfast.torture.places import Scratch
+
+VIOLATIONS_A_FAULT = 3
+"""After so many runs with violations a fault is not run any more: more of them say nothing new."""
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """Something that must hold and did not, and the seed of the run."""
+
+    seed: int
+    problems: tuple[str, ...]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of one fault."""
+
+    fault: str
+    backend: str
+    invariants: tuple[str, ...]
+    unit: str
+    wanted: int
+    cases: int
+    runs: int
+    violations: tuple[Violation, ...]
+    skipped: str | None
+    spent_s: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was run, and held."""
+        return self.skipped is None and not self.violations and self.cases > 0
+
+
+Progress = Callable[[Fault, int, int], None]
+"""Called after each run with the cases so far and those that are wanted."""
+
+
+def nothing(_: Fault, _done: int, _wanted: int) -> None:
+    """No progress is shown."""
+
+
+def share(minutes: float | None) -> Callable[[int], float | None]:
+    """How many seconds the next of so many faults may take: an equal part of what is left, if there is a limit."""
+    if minutes is None:
+        return lambda _: None
+    end_s = time.monotonic() + minutes * 60
+    return lambda left: max(0.0, end_s - time.monotonic()) / left
+
+
+def run_fault(
+    scratch: Scratch, fault: Fault, *, seed: int, wanted: int, most_s: float | None = None, progress: Progress = nothing
+) -> Result:
+    """Run one fault until it has had its cases or its time."""
+    began_s = time.monotonic()
+    skipped = obstacle(scratch, fault)
+    cases = runs = 0
+    violations: list[Violation] = []
+    while skipped is None and cases < wanted and len(violations) < VIOLATIONS_A_FAULT:
+        if runs and most_s is not None and time.monotonic() - began_s >= most_s:
+            break
+        problems: tuple[str, ...]
+        try:
+            done, problems = fault.run(scratch, seed + runs)
+        except Silent as silent:
+            done, problems = 1, (f"I9: {silent}",)
+        except Broken as broken:
+            done, problems = 1, (f"I9: a process failed in a way that no caller expects:\n{broken}",)
+        except Exception:
+            done, problems = 1, (f"I9: the run failed in a way that no caller expects:\n{traceback.format_exc()}",)
+        if problems:
+            violations.append(Violation(seed + runs, problems))
+            scratch.dismiss()
+        runs += 1
+        cases += done
+        progress(fault, cases, wanted)
+    spent_s = time.monotonic() - began_s
+    return Result(
+        fault.name, scratch.kind, fault.invariants, fault.unit, wanted, cases, runs, tuple(violations), skipped, spent_s
+    )
+
+
+def obstacle(scratch: Scratch, fault: Fault) -> str | None:
+    """Why a fault cannot be run here, if it cannot."""
+    if scratch.kind not in fault.numbers:
+        return f"it does not apply to {'SQLite' if scratch.kind == 'sqlite' else 'PostgreSQL'}"
+    return fault.obstacle(scratch)

@@ -1,0 +1,24 @@
+"""After a fault a store is sound if verification finds nothing and work goes on."""
+
+from __future__ import annotations
+
+import secrets
+
+import holdfast
+
+
+def unsound(store: holdfast.BlockingStore) -> list[str]:
+    """What is wrong with a store after a fault; empty if it is sound. It leaves one turn of one session behind."""
+    wrong = [f"I10: verify: {one.table} {one.key}: {one.problem}" for one in store.maintenance.verify().findings]
+    name = f"afterwards-{secrets.token_hex(4)}"
+    try:
+        batch = store.queue.enqueue(holdfast.WorkDraft(session_id=name, payloads=[1], source_key="again"))
+        claim = store.queue.claim(name, owner_id="afterwards")
+        if claim is None or claim.batches[0].batch_id != batch.batch_id:
+            return [*wrong, f"I10: work does not go on: {claim}"]
+        receipt = store.sessions.handle(name).commit(holdfast.Commit(turn_id="again", completes=[claim]))
+        if receipt.revision != 1 or receipt.replayed:
+            wrong.append(f"I10: work does not go on: {receipt}")
+    except holdfast.HoldfastError as error:
+        wrong.append(f"I10: work does not go on: {type(error).__name__}: {error}")
+    return wrong

@@ -1,0 +1,35 @@
+-- What is done to a schema of our own that no store would do.
+
+-- name: drop_schema
+DROP SCHEMA IF EXISTS {schema} CASCADE
+
+-- Not TRUNCATE, which makes new files for every index.
+-- name: list_tables
+SELECT format('DELETE FROM %I.%I', schemaname, tablename) AS statement
+FROM pg_tables
+WHERE schemaname = $1
+    AND tablename <> 'settings'
+
+-- name: server_version
+SELECT current_setting('server_version')
+
+-- name: cancel_backend
+SELECT pg_cancel_backend($1)
+
+-- Who works on our schema: every statement of a store names it.
+-- name: working_on_scratch
+SELECT pid
+FROM pg_stat_activity
+WHERE datname = current_database()
+    AND pid <> pg_backend_pid()
+    AND query LIKE '%' || $1 || '%'
+    AND state = 'active'
+
+-- name: terminate_backend
+SELECT pg_terminate_backend($1)
+
+-- name: hold_session
+SELECT session_key
+FROM {schema}.sessions
+WHERE session_id = $1
+FOR UPDATE

@@ -1,0 +1,90 @@
+"""A process that holds a lease is stopped until long after it expired: what it does when it goes on is refused."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import holdfast
+from holdfast.torture import workers
+from holdfast.torture.checkers.fences import Accepted, Acquired, check_fences
+from holdfast.torture.children import PATIENCE_S, Child
+from holdfast.torture.clients import LEASED
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Scratch
+from holdfast.torture.soundness import unsound
+
+IN_THE_WAY_MS = 400
+"""How long the heir waits for a database that the stopped process holds; then it has to be let go."""
+
+TURNS_OF_THE_HEIR = 3
+
+MOST_LATE = 50
+"""A holder that wrote so often after its lease was taken over will not be refused any more."""
+
+
+def stop_holder(scratch: Scratch, seed: int) -> Ran:
+    """Stop a holder, take its lease over, and let it go on."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    place = scratch.fresh()
+    ttl_ms = dice.randrange(50, 201)
+    acquired: list[Acquired] = []
+    accepted: list[Accepted] = []
+    with Child(workers.holder, place, ttl_ms) as child, place.impatient(IN_THE_WAY_MS).open() as store:
+        fence, answered_ns = child.hear()
+        acquired.append(Acquired(fence, answered_ns))
+        told: object = None
+        for _ in range(dice.randrange(3)):
+            told = told if told == "lost" else hear_write(child, accepted)
+        time.sleep(dice.uniform(0, 0.004))  # chance decides where it is stopped
+        child.stop()
+        try:
+            heir = take_over(store)
+            acquired.append(Acquired(heir.fence, time.monotonic_ns()))
+            accepted += [_turn(store, heir) for _ in range(TURNS_OF_THE_HEIR)]
+        except holdfast.Unavailable:
+            # It was stopped in the middle of a transaction, and holds the database: typed, and over when it goes on.
+            pass
+        child.resume()
+        late = 0
+        while told != "lost" and late < MOST_LATE:
+            told = hear_write(child, accepted)
+            late += 1
+        wrong = [f"I5: {one}" for one in check_fences(acquired, accepted)]
+        wrong += unsound(store)
+    return Ran(1, tuple(wrong))
+
+
+def hear_write(child: Child, accepted: list[Accepted]) -> object:
+    """The next thing that the holder says: a write that was accepted, or that it lost the lease."""
+    told = child.hear()
+    if told != "lost":
+        accepted.append(Accepted(*told))
+    return told
+
+
+def take_over(store: holdfast.BlockingStore) -> holdfast.Lease:
+    """The lease, once it is free."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return store.leases.claim(holdfast.OnSession(LEASED), owner_id="heir", ttl_ms=600_000)
+        except holdfast.LeaseHeld:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.005)
+
+
+def _turn(store: holdfast.BlockingStore, lease: holdfast.Lease) -> Accepted:
+    sent_ns = time.monotonic_ns()
+    receipt = store.sessions.handle(LEASED).commit(holdfast.Commit(lease=lease))
+    return Accepted(lease.fence, receipt.revision, sent_ns)
+
+
+STOPPED_HOLDER = Fault(
+    "stop-holder",
+    "SIGSTOP of a lease holder until its lease has expired, then SIGCONT",
+    ("I5", "I10"),
+    {"sqlite": Numbers(20, 300), "postgres": Numbers(20, 300)},
+    stop_holder,
+)

@@ -1,0 +1,188 @@
+"""What children do: each function here runs in a process of its own and talks to its parent through a port."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import holdfast
+from holdfast.torture import turns
+from holdfast.torture.children import PATIENCE_S, Port
+from holdfast.torture.clients import LEASED, LOG, Client
+from holdfast.torture.places import Place
+
+T = TypeVar("T")
+
+CROWDED = "crowded"
+"""The session of a writer that is short of room."""
+
+SLEPT_MS = 4_000
+"""Whoever hears of an event so late has not been woken by it."""
+
+
+def client(port: Port, place: Place, number: int, seed: int, calls: int) -> None:
+    """Call the store at random, and tell what was seen."""
+    with place.open() as store:
+        one = Client(store, number, seed)
+        port.send("ready")
+        port.recv()
+        one.run(calls)
+        port.send((one.head.calls, one.lease.calls, one.queue.calls, one.log.calls, one.seen))
+
+
+def writer(port: Port, place: Place, session_id: str) -> None:
+    """Write one turn after another, and tell of each that is stored."""
+    with place.open() as store:
+        turns.begin(store, session_id)
+        number = 0
+        while True:
+            number += 1
+            port.send(turns.write(store, session_id, number))
+
+
+def reader(port: Port, place: Place, events: int) -> None:
+    """Read a log from where the last reader came to, do something for each event, and tell."""
+    with place.open() as store:
+        session = store.sessions.handle("reader")
+        view = session.load()
+        cursor: int = 0 if view is None or view.config is None else view.config
+        while cursor < events:
+            for event in store.events.after(LOG, cursor, limit=5):
+                process_event(session, event)
+                cursor = event.sequence
+                port.send(cursor)
+        port.send("ended")
+        port.recv()
+
+
+def process_event(session: holdfast.BlockingSession, event: holdfast.ProcessEvent) -> None:
+    """Do what is to be done for an event, and advance the cursor in the same commit."""
+    done = holdfast.Node(f"event-{event.sequence}", payload=[event.sequence, event.payload])
+    session.commit(holdfast.Commit(config=event.sequence, graph=holdfast.Append([done], done.id)))
+
+
+def holder(port: Port, place: Place, ttl_ms: int) -> None:
+    """Write under a lease until it is lost, and tell of each write."""
+    with place.open() as store:
+        lease = store.leases.claim(holdfast.OnSession(LEASED), owner_id="holder", ttl_ms=ttl_ms)
+        port.send((lease.fence, time.monotonic_ns()))
+        while True:
+            sent_ns = time.monotonic_ns()
+            try:
+                receipt = store.sessions.handle(LEASED).commit(holdfast.Commit(lease=lease))
+            except holdfast.LeaseLost:
+                break
+            port.send((lease.fence, receipt.revision, sent_ns))
+        port.send("lost")
+        port.recv()
+
+
+def waiter(port: Port, place: Place) -> None:
+    """Wait for the event after a number, and tell when it was heard of."""
+    with place.open() as store:
+        while (after := port.recv()) is not None:
+            try:
+                store.events.wait_for(LOG, "note", after=after, timeout_ms=SLEPT_MS * 2)
+            except holdfast.WaitTimeout:
+                port.send(None)
+            else:
+                port.send(time.monotonic_ns())
+
+
+def appender(port: Port, place: Place) -> None:
+    """Append an event after so many seconds, and tell when it was stored."""
+    with place.open() as store:
+        while (pause_s := port.recv()) is not None:
+            time.sleep(pause_s)
+            store.events.append(LOG, "note")
+            port.send(time.monotonic_ns())
+
+
+def persistent_writer(port: Port, place: Place, session_id: str) -> None:
+    """Write one turn after another, and send each again until it is stored."""
+    with place.open() as store:
+        session = store.sessions.handle(session_id)
+        number = 0
+        while True:
+            number += 1
+            turn = turns.repeatable(session_id, number)
+            try:
+                port.send(again(partial(session.commit, turn)).revision)
+            except holdfast.HeadConflict as error:
+                port.send(f"turn {number - 1} was acknowledged, and then: {error}")
+                return
+
+
+def again(call: Callable[[], T]) -> T:
+    """What a call answers, repeated while the database is away; after a minute its error counts."""
+    deadline_s = time.monotonic() + PATIENCE_S / 2
+    while True:
+        try:
+            return call()
+        except holdfast.Unavailable:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.02)
+
+
+MOST_CROWDED = 40
+"""So many turns fill any of the sizes."""
+
+
+def crowded_writer(port: Port, place: Place, most_bytes: int) -> None:
+    """Write turns while no file may grow beyond a size; tell the first refusal; make room, and write some more."""
+    import resource
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with place.open() as store:
+        session = store.sessions.handle(CROWDED)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+        number, left = 0, MOST_CROWDED
+        while left:
+            number, left = number + 1, left - 1
+            turn = turns.repeatable(CROWDED, number)
+            try:
+                port.send(session.commit(turn).revision)
+            except holdfast.HoldfastError as error:
+                port.send((f"{type(error).__name__}: {error}", error.outcome, error.retryable))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+                number, left = number - 1, 3
+    port.send("ended")
+    port.recv()
+
+
+def forker(port: Port, place: Place) -> None:
+    """Fork with a store open; tell what its calls answer in the child, and that it still works here."""
+    with place.open() as store:
+        session = store.sessions.handle("forked")
+        session.commit(holdfast.Commit())
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            answers = {
+                "a commit": told_as(lambda: session.commit(holdfast.Commit())),
+                "a read": told_as(session.load),
+                "a wait": told_as(lambda: store.queue.wait("forked", timeout_ms=1_000)),
+            }
+            os.write(writing, json.dumps(answers).encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            port.send(json.loads(pipe.read()))
+        os.waitpid(pid, 0)
+        port.send(session.commit(holdfast.Commit()).revision)
+        port.recv()
+
+
+def told_as(call: Callable[[], object]) -> str:
+    """The name of the error that a call raises."""
+    try:
+        return repr(call())
+    except BaseException as error:  # whatever a caller gets to see is judged
+        return type(error).__name__

@@ -1,0 +1,62 @@
+"""Writers that send each turn again until it is stored, and what the store must hold of all that they were told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from holdfast.torture import turns, workers
+from holdfast.torture.children import Child
+from holdfast.torture.places import Place
+from holdfast.torture.soundness import unsound
+
+
+class Writers:
+    """One process a session, each at its turns."""
+
+    def __init__(self, place: Place, names: Sequence[str]) -> None:
+        self._place = place
+        self._children = {name: Child(workers.persistent_writer, place, name) for name in names}
+        self._told: dict[str, list[int]] = {name: [] for name in names}
+        self._wrong: list[str] = []
+
+    def hear(self, count: int) -> None:
+        """Wait until each was told of so many more turns, or of one that is lost."""
+        for name, child in self._children.items():
+            if not self._wrong:
+                for _ in range(count):
+                    self._note(name, child.hear())
+
+    def _note(self, name: str, told: int | str) -> None:
+        if isinstance(told, int):
+            self._told[name].append(told)
+        else:
+            self._wrong.append(f"I1: {name}: {told}")
+
+    def end(self) -> None:
+        """Kill them."""
+        for name, child in self._children.items():
+            for told in child.kill():
+                self._note(name, told)
+
+    def judge(self) -> list[str]:
+        """What is wrong with what is stored."""
+        wrong = self._wrong
+        with self._place.open() as store:
+            for name, told in self._told.items():
+                last = told[-1] if told else 0
+                wrong += turns.check(store, name, last, last + 1, settled=False)
+                if told != [*range(1, len(told) + 1)]:
+                    wrong.append(f"I4: the writer of {name} was told {told}")
+            wrong += unsound(store)
+        return wrong
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self._children.values():
+            child.__exit__(kind, error, trace)

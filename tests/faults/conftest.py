@@ -1,0 +1,38 @@
+"""A scratch place for faults on each backend, and children that are not slowed down by a measurement nobody gets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.forkserver
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.torture import children
+from holdfast.torture.places import PostgresScratch, Scratch, SqliteScratch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_children() -> None:
+    """Children are forked from a process that does not measure coverage: they are killed before they could tell it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
+            patch.delenv(name, raising=False)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(children.LOADED))
+        multiprocessing.forkserver.ensure_running()
+
+
+@pytest.fixture
+def scratch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scratch]:
+    """A place on the backend that the test is for."""
+    kind: str = request.param
+    place: Any
+    if kind == "sqlite":
+        place = SqliteScratch(tmp_path)
+    else:
+        place = PostgresScratch(request.getfixturevalue("postgres_database").url, tmp_path)
+    with place:
+        yield place

@@ -1,0 +1,139 @@
+"""Each bug here is one that somebody could write; the fault that is there for it has to notice it.
+
+A function plants one, given something like `setattr`. This file is run in processes that know nothing of the tests, so
+that it imports nothing but Holdfast.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import msgspec
+
+import holdfast
+from holdfast.backends.postgres.attempts import Runs
+from holdfast.backends.sqlite import link, writer
+from holdfast.errors import WaitTimeout
+from holdfast.rules import commits, leases, work
+from holdfast.store.context import Context
+from holdfast.torture import workers
+
+Set = Callable[[Any, str, Any], None]
+
+
+def synchronous_normal(put: Set) -> None:
+    """A commit does not wait for the disk."""
+    right = link.Link.configure
+
+    def configure(self: Any, options: Any) -> None:
+        right(self, options)
+        self.pragma("synchronous", "normal")
+
+    put(link.Link, "configure", configure)
+
+
+def acknowledged_before_commit(put: Set) -> None:
+    """Whoever called is told before the group is committed."""
+    right_run, right_tell = writer.Writer._run_member, writer.Member.tell
+
+    def run_member(self: Any, operation: Any, member: Any, *, alone: bool) -> None:
+        right_run(self, operation, member, alone=alone)
+        if member.error is None:
+            member.future.set_result(member.result)
+
+    def tell(self: Any) -> None:
+        if not self.future.done():
+            right_tell(self)
+
+    put(writer.Writer, "_run_member", run_member)
+    put(writer.Member, "tell", tell)
+
+
+def head_without_guard(put: Set) -> None:
+    """A turn goes on whatever head there is, whichever it expected."""
+    right = commits.judge
+
+    def judge(intent: Any, *args: Any, **kwargs: Any) -> Any:
+        return right(msgspec.structs.replace(intent, expected_revision=None), *args, **kwargs)
+
+    put(commits, "judge", judge)
+
+
+def fence_at_least(put: Set) -> None:
+    """A lease holds while the stored fence is as high as its own, or higher."""
+
+    def holds(row: Any, lease: Any, now_ms: int) -> bool:
+        return row is not None and row.is_live(now_ms) and row.fence >= lease.fence
+
+    put(leases, "holds", holds)
+
+
+def fence_not_compared(put: Set) -> None:
+    """A lease holds while anybody's is live."""
+
+    def holds(row: Any, lease: Any, now_ms: int) -> bool:
+        return row is not None and row.is_live(now_ms)
+
+    put(leases, "holds", holds)
+
+
+def completion_without_token(put: Set) -> None:
+    """Work is settled by its ids, whoever holds it."""
+
+    def require_claim(completion: Any, rows: Any, now_ms: int) -> tuple[int, ...]:
+        named = [row for row in rows if row.batch_id in completion.batch_ids and row.settled_state is None]
+        if not named:
+            raise holdfast.ClaimLost(completion.session_id, completion.claim_id)
+        return tuple(row.enqueue_seq for row in named)
+
+    put(work, "require_claim", require_claim)
+
+
+def wake_lost(put: Set) -> None:
+    """A waiter looks first and watches then; what happens between the two it never hears of."""
+
+    async def wait_until(self: Any, topic: str, look: Any, timeout_ms: int, what: str) -> Any:
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            seen, _ = await look()
+            if seen is not None:
+                return seen
+            change = self.backend.watch(topic)
+            if not await self.backend.pause(change, max(0, int((deadline - time.monotonic()) * 1000))):
+                raise WaitTimeout(what, timeout_ms)
+
+    put(Context, "wait_until", wait_until)
+
+
+def cursor_before_processing(put: Set) -> None:
+    """A reader says that it has done an event, and does it then."""
+
+    def process_event(session: Any, event: Any) -> None:
+        done = holdfast.Node(f"event-{event.sequence}", payload=[event.sequence, event.payload])
+        session.commit(holdfast.Commit(config=event.sequence))
+        session.commit(holdfast.Commit(graph=holdfast.Append([done], done.id)))
+
+    put(workers, "process_event", process_event)
+
+
+def failed_connection_returned(put: Set) -> None:
+    """A connection goes back to the pool in the transaction that failed."""
+
+    async def recover(self: Any, link: Any, *, in_doubt: bool) -> None:
+        await self.connections.release(link.connection)
+
+    put(Runs, "_recover", recover)
+
+
+def commit_not_awaited(put: Set) -> None:
+    """PostgreSQL answers before it has written its log."""
+    right = asyncpg.connect
+
+    async def connect(url: str, **settings: Any) -> Any:
+        settings["server_settings"] = {**settings.get("server_settings", {}), "synchronous_commit": "off"}
+        return await right(url, **settings)
+
+    put(asyncpg, "connect", connect)

@@ -1,0 +1,124 @@
+"""What faults are made of does what it says: children, proxies, shares of time, and the report of a release."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.torture import servers
+from holdfast.torture.children import Broken, Child, Gone, Silent, serve
+from holdfast.torture.cuts import obstacle as no_proxy
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Scratch, SqliteScratch, Unusable, scratch_at
+from holdfast.torture.proxy import Unreachable, target_of, through
+from holdfast.torture.running import Result, Violation, run_fault, share
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+# ---------------------------------------------------------------------------- children
+
+
+def test_a_child_that_fails_tells_how() -> None:
+    # A port cannot be opened.
+    with Child(open) as child, pytest.raises(Broken, match="TypeError"):
+        child.hear()
+
+
+def test_whoever_is_killed_says_no_more() -> None:
+    with Child(serve) as child:
+        with pytest.raises(Silent):
+            child.hear(0.01)
+        assert not child.heard(0.01)
+        child.stop()
+        child.resume()
+        assert child.kill() == []
+    with Child(serve) as child:
+        child.say("nonsense")
+        with pytest.raises((Broken, Gone)):
+            child.hear()
+
+
+# ---------------------------------------------------------------------------- places and proxies
+
+
+def test_there_is_no_scratch_for_a_store_in_memory(tmp_path: Path) -> None:
+    for url in ("memory:", "sqlite::memory:"):
+        with pytest.raises(Unusable):
+            scratch_at(url, folder=tmp_path)
+
+
+def test_a_proxy_knows_where_a_url_leads() -> None:
+    assert target_of("postgresql://ada@db/app") == (None, "db", 5432)
+    assert target_of("postgresql://ada@db:6000/app") == (None, "db", 6000)
+    assert target_of("postgresql:///app?host=/run/pg&port=7") == ("/run/pg/.s.PGSQL.7", "", 0)
+    assert target_of("postgresql:///app") == (None, "localhost", 5432)
+    assert through("postgresql://ada:x@db/app?host=y&sslmode=require", 9) == (
+        "postgresql://ada:x@127.0.0.1:9/app?sslmode=require"
+    )
+    assert through("postgresql:///app", 9) == "postgresql://127.0.0.1:9/app"
+
+
+@pytest.mark.parametrize("url", ["postgresql://one,two/app", "postgresql://db/app?sslmode=verify-full"])
+def test_a_proxy_that_cannot_stand_there_is_an_obstacle(url: str, tmp_path: Path) -> None:
+    with pytest.raises(Unreachable):
+        target_of(url)
+    assert no_proxy(Scratch("postgres", url, tmp_path, None))
+
+
+def test_without_the_programs_of_a_server_its_faults_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert servers.no_server(None) is None
+    monkeypatch.setattr(servers, "found", lambda: None)
+    assert "no PostgreSQL server programs" in str(servers.no_server(None))
+
+
+# ---------------------------------------------------------------------------- running
+
+
+def counting(_: Scratch, seed: int) -> Ran:
+    return Ran(2, ("I1: odd",) if seed % 2 else ())
+
+
+COUNTING = Fault("counting", "counts", ("I1",), {"sqlite": Numbers(1, 1)}, counting)
+
+
+def test_a_fault_is_run_until_it_has_its_cases_and_each_run_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    with SqliteScratch(tmp_path) as scratch:
+        result = run_fault(scratch, COUNTING, seed=10, wanted=5)
+        assert (result.cases, result.runs, result.violations) == (6, 3, (Violation(11, ("I1: odd",)),))
+        assert not result.passed
+        many = run_fault(scratch, COUNTING, seed=0, wanted=1_000)
+        assert [one.seed for one in many.violations] == [1, 3, 5]
+        assert run_fault(scratch, COUNTING, seed=0, wanted=1).passed
+        assert run_fault(scratch, COUNTING, seed=0, wanted=1_000, most_s=0.0).runs == 1
+
+
+def test_a_share_of_the_time_is_an_equal_part_of_what_is_left() -> None:
+    assert share(None)(3) is None
+    third = share(1)(3)
+    assert third is not None
+    assert 15 < third <= 20
+
+
+def test_the_report_tells_what_was_reached_skipped_noticed_and_violated() -> None:
+    spec = importlib.util.spec_from_file_location("reliability", TOOLS / "reliability.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    good = Result("kill-writer", "sqlite", ("I1", "I2"), "kills", 500, 300, 30, (), None, 1.0)
+    bad = Result("wakes", "sqlite", ("I8",), "waits", 9, 9, 1, (Violation(7, ("I8: slept",)),), None, 1.0)
+    skipped = Result("power-loss", "postgres", ("I1",), "images", 0, 0, 0, (), "it does not apply", 0.0)
+    page = tool.page([good, bad, skipped], "18.1", 42, 3.0, ["wake_lost-wakes"], ["fence_at_least (failed)"])
+    assert "| kill-writer | SQLite | I1 I2 | 500 | 300 | kills | 0 | 1.0e-02 |" in page
+    assert "| wakes | SQLite | I8 | 9 | 9 | waits | 1 | - |" in page
+    assert "- power-loss on PostgreSQL: it does not apply" in page
+    assert "**1 of 2 rows were violated.**" in page
+    assert "holdfast torture --url URL --fault wakes --seed 7 --cases 1" in page
+    assert "- wake_lost-wakes" in page
+    assert "**NOT noticed: fence_at_least (failed)**" in page
+    assert "below 3/n" in page
+    assert "## What they found" in page

@@ -1,0 +1,50 @@
+"""Each planted bug is noticed by the fault that is there for it: a fault that cannot fail proves nothing."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from holdfast.torture import children
+from holdfast.torture.catalogue import FAULTS
+from holdfast.torture.places import Scratch
+from holdfast.torture.running import run_fault
+
+BUGS = Path(__file__).parent / "planted" / "bugs.py"
+SEED = 20_260_102
+
+PLANTED = [
+    ("synchronous_normal", "power-loss", "sqlite", "I1", 400),
+    ("acknowledged_before_commit", "kill-writer", "sqlite", "I1", 100),
+    ("acknowledged_before_commit", "power-loss", "sqlite", "I1", 400),
+    ("head_without_guard", "concurrent-clients", "sqlite", "I3", 5),
+    ("head_without_guard", "concurrent-clients", "postgres", "I3", 5),
+    ("fence_at_least", "concurrent-clients", "sqlite", "I5", 5),
+    ("fence_not_compared", "stop-holder", "sqlite", "I5", 10),
+    ("completion_without_token", "concurrent-clients", "sqlite", "I6", 5),
+    ("wake_lost", "wakes", "postgres", "I8", 2_000),
+    ("cursor_before_processing", "kill-reader", "sqlite", "I8", 60),
+    ("failed_connection_returned", "cancel-statements", "postgres", None, 3_000),
+    ("commit_not_awaited", "server-crash", "postgres", "I1", 30),
+]
+
+
+@pytest.mark.parametrize(
+    ("bug", "name", "scratch", "invariant", "most"),
+    [pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2]}") for case in PLANTED],
+    indirect=["scratch"],
+)
+def test_a_planted_bug_is_noticed(
+    bug: str, name: str, scratch: Scratch, invariant: str | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch.fresh()  # the schema is made by code that is right
+    monkeypatch.setattr(children, "PLANTED", (str(BUGS), bug))
+    runpy.run_path(str(BUGS))[bug](monkeypatch.setattr)
+    [fault] = [fault for fault in FAULTS if fault.name == name]
+    monkeypatch.setattr("holdfast.torture.running.VIOLATIONS_A_FAULT", 1)
+    result = run_fault(scratch, fault, seed=SEED, wanted=most)
+    assert result.violations, f"{bug} went unnoticed in {result.cases} {fault.unit}"
+    problems = result.violations[0].problems
+    assert invariant is None or any(one.startswith(f"{invariant}:") for one in problems), problems
