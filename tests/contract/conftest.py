@@ -46,7 +46,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         (POOLED, every_pooled or name in THROUGH_POOLER),
         (LISTENING, every_pooled or name in THROUGH_POOLER_LISTENING),
     ]
-    metafunc.parametrize("bench", KINDS + [kind for kind, wanted in more if wanted], indirect=True)
+    # Those who act on second processes are processes of their own, and always blocking.
+    kinds = ["sqlite-blocking", "postgres-blocking"] if name == "TestSecondProcess" else KINDS
+    metafunc.parametrize("bench", kinds + [kind for kind, wanted in more if wanted], indirect=True)
 
 
 class PooledBench(LocalBench):
