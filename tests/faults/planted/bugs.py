@@ -37,19 +37,23 @@ def synchronous_normal(put: Set) -> None:
 
 def acknowledged_before_commit(put: Set) -> None:
     """Whoever called is told before the group is committed."""
-    right_run, right_tell = writer.Writer._run_member, writer.Member.tell
+    right_run, right_tell = writer.Writer._run_member, writer.Job.tell
 
-    def run_member(self: Any, operation: Any, member: Any, *, alone: bool) -> None:
-        right_run(self, operation, member, alone=alone)
-        if member.error is None:
-            member.future.set_result(member.result)
+    def run(self: Any, operation: Any) -> Any:
+        return self.submit(operation).result()
+
+    def run_member(self: Any, job: Any, *, alone: bool) -> None:
+        right_run(self, job, alone=alone)
+        if job.error is None:
+            job.future.set_result(job.result)
 
     def tell(self: Any) -> None:
         if not self.future.done():
             right_tell(self)
 
+    put(writer.Writer, "run", run)
     put(writer.Writer, "_run_member", run_member)
-    put(writer.Member, "tell", tell)
+    put(writer.Job, "tell", tell)
 
 
 def head_without_guard(put: Set) -> None:
