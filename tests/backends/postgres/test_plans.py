@@ -58,6 +58,7 @@ HOT = [
     "enqueue_at_once",
     "extend_claim_at_once",
     "append_at_once",
+    "append_at_once+",
     "glance_session",
     "gather_view",
     "list_sessions",

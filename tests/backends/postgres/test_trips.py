@@ -410,7 +410,9 @@ def test_an_event_that_wakes_a_session_reads_the_clock_first(measured: Measured)
 
 
 def test_a_completion_is_one_trip_with_and_without_a_lease(measured: Measured) -> None:
-    measured.warm(register("warm"), complete("warm"), register("one"), register("job"))
+    measured.warm(register("warm"), complete("warm"), register("one"), register("job"), register("warm too"))
+    held = measured.do(take(holdfast.OnProcess("warm too")))
+    measured.warm(complete("warm too", lease=held))
     assert measured.trips(complete("one")) == APPEND
     lease = measured.do(take(ON_JOB))
     assert measured.trips(complete("job", lease=lease)) == APPEND

@@ -223,7 +223,7 @@ class Foresight:
         lease = self._lease
         try:
             found = await self._prove(
-                "append_at_once",
+                _append_with(lease is not None, event.terminal_state is not None, batch is not None),
                 process.process_id,
                 self.given_ms,
                 before.status,
@@ -231,8 +231,7 @@ class Foresight:
                 before.wake_session_id,
                 before.wake_frame_id,
                 before.event_count if event.wake is not None else None,
-                None if lease is None else lease.token_hash,
-                None if lease is None else lease.fence,
+                *(() if lease is None else (lease.token_hash, lease.fence)),
                 event.type,
                 event.payload_hash,
                 event.replay_key,
@@ -247,7 +246,7 @@ class Foresight:
             if batch is not None:
                 self._forget_session(batch.session_key)
             raise
-        *columns, enqueue_seq = found[0]
+        *columns, enqueue_seq = found[0] if batch is not None else (*found[0], None)
         after = fetched(r.ProcessRow, columns)
         self._learn_clock(after.updated_at_ms)
         self._learned.append(partial(self._remembered.learn_process, after))
@@ -353,10 +352,15 @@ class Foresight:
         return row
 
 
+def _append_with(lease: bool, terminal: bool, wake: bool) -> str:
+    """The name of the statement with the parts that an event needs."""
+    return "append_at_once+" + "lease+" * lease + "terminal+" * terminal + "wake+" * wake
+
+
 def _draft_of(batch: r.BatchRow | None) -> Sequence[Any]:
     """The batch of a wake, its family and session first."""
     if batch is None:
-        return [None] * 10
+        return ()
     return (
         batch.family,
         batch.session_key,

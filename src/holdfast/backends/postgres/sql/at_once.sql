@@ -727,6 +727,7 @@ WITH process AS (
         AND ($7::bigint IS NULL OR event_count = $7::bigint)
     FOR NO KEY UPDATE
 ),
+-- part: lease
 lease AS (
     SELECT held_lease.expires_at_ms
     FROM process
@@ -737,6 +738,8 @@ lease AS (
             AND held_lease.fence = $9::bigint
     FOR UPDATE OF held_lease
 ),
+-- end part
+-- part: wake
 target AS (
     SELECT target_session.session_key
     FROM process
@@ -746,25 +749,34 @@ target AS (
             AND target_session.dead = 0
     FOR KEY SHARE OF target_session
 ),
+-- end part
 clock AS MATERIALIZED (
     SELECT
         process.event_count + 1 AS sequence,
         coalesce($2::bigint, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now_ms
     FROM process
-    WHERE ($8::text IS NULL OR EXISTS (SELECT 1 FROM lease))
-        AND ($18::bigint IS NULL OR EXISTS (SELECT 1 FROM target))
+    WHERE true
+        -- part: lease
+        AND EXISTS (SELECT 1 FROM lease)
+        -- end part
+        -- part: wake
+        AND EXISTS (SELECT 1 FROM target)
+        -- end part
 ),
 guarded AS MATERIALIZED (
     SELECT
         clock.sequence, clock.now_ms
     FROM clock
-    WHERE NOT EXISTS (SELECT 1 FROM lease WHERE expires_at_ms <= clock.now_ms)
-        AND NOT EXISTS (
+    WHERE NOT EXISTS (
             SELECT 1
             FROM {schema}.events
             WHERE process_id = $1::text
                 AND replay_key = $12::text
         )
+        -- part: lease
+        AND NOT EXISTS (SELECT 1 FROM lease WHERE expires_at_ms <= clock.now_ms)
+        -- end part
+        -- part: wake
         AND NOT EXISTS (
             SELECT 1
             FROM {schema}.work AS batch
@@ -772,6 +784,7 @@ guarded AS MATERIALIZED (
                 AND batch.session_key = $18::bigint
                 AND batch.source_key = $20::text
         )
+        -- end part
 ),
 new_event AS (
     INSERT INTO {schema}.events (
@@ -782,6 +795,30 @@ new_event AS (
         $15::bytea
     FROM guarded
 ),
+-- part: terminal
+released AS (
+    UPDATE {schema}.leases AS held_lease
+    SET
+        owner_id = NULL,
+        token_hash = NULL
+    FROM guarded
+    WHERE held_lease.kind = 'process'
+        AND held_lease.resource = $1::text
+),
+-- end part
+-- part: wake
+new_batch AS (
+    INSERT INTO {schema}.work (
+        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+        available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
+    )
+    SELECT
+        nextval('{schema}.enqueue_seqs'), $19::text, $18::bigint, $17::bigint, $20::text, $21::text, $22::text,
+        $23::text, $24::text, $25::bigint, guarded.now_ms, $26::bytea, 0, 0
+    FROM guarded
+    RETURNING enqueue_seq
+),
+-- end part
 moved AS (
     UPDATE {schema}.processes AS process
     SET
@@ -798,33 +835,13 @@ moved AS (
         process.originator_session_id, process.wake_session_id, process.wake_frame_id, process.event_count,
         process.created_at_ms, process.updated_at_ms, process.body, process.external_ref, process.wait,
         process.outcome
-),
-released AS (
-    UPDATE {schema}.leases AS held_lease
-    SET
-        owner_id = NULL,
-        token_hash = NULL
-    FROM guarded
-    WHERE $13::text IS NOT NULL
-        AND held_lease.kind = 'process'
-        AND held_lease.resource = $1::text
-),
-new_batch AS (
-    INSERT INTO {schema}.work (
-        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-        available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
-    )
-    SELECT
-        nextval('{schema}.enqueue_seqs'), $19::text, $18::bigint, $17::bigint, $20::text, $21::text, $22::text,
-        $23::text, $24::text, $25::bigint, guarded.now_ms, $26::bytea, 0, 0
-    FROM guarded
-    WHERE $18::bigint IS NOT NULL
-    RETURNING enqueue_seq
 )
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-    (SELECT enqueue_seq FROM new_batch) AS enqueue_seq
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    -- part: wake
+    , (SELECT enqueue_seq FROM new_batch) AS enqueue_seq
+    -- end part
 FROM moved
 
 -- What an operation decides on when this process remembers nothing: the newest session of an id with its head.
