@@ -71,6 +71,7 @@ def run_everything() -> None:
     run_lint()
     run_types()
     run_docs()
+    run_benchmarks()
     run_covered_tests()
 
 
@@ -90,6 +91,11 @@ def run_types() -> None:
 def run_docs() -> None:
     """The pages as a site in build/site; a link that leads nowhere and a page that nothing leads to are errors."""
     step("docs", [SCRIPTS / "mkdocs", "build", "--strict"])
+
+
+def run_benchmarks() -> None:
+    """Every benchmark, small and once: what it says of speed is printed and means nothing, that it runs does."""
+    step("benchmarks", [PYTHON, "-m", "benchmarks", "--quick", "--rounds", "1"])
 
 
 def run_covered_tests() -> None:

@@ -64,14 +64,12 @@ def test_a_contender_that_keeps_less_than_it_claims_ends_the_run(tmp_path: Path)
         running.close()
 
 
-def test_holdfast_and_the_floor_do_the_same_turns(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    questions = "S1,S2" if request.config.getoption("--no-postgres") else "S1,S2,S3,S4"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", "--only", questions, "--out", tmp_path]
+def test_holdfast_and_the_floor_do_the_same_turns_and_the_results_are_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", "--only", "S1", "--out", tmp_path]
     # What a benchmark runs is run slowly enough without being watched line by line.
     unwatched = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     done = subprocess.run(command, cwd=ROOT, env=unwatched, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    written = {path.stem[:3].upper(): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
-    assert {told["id"] for told in written.values()} == set(questions.split(","))
+    [told] = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")]
+    assert told["id"] == "S1"
     assert "Targets" in (tmp_path / "RESULTS.md").read_text()
-    sys.stdout.write(done.stdout)
