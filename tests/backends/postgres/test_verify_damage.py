@@ -64,7 +64,6 @@ ONLY_HERE: dict[str, dict[str, set[str]]] = {
         "less": {"database"},
         "null": {"database"},
     },
-    "sessions.dead": {way: {"database"} for way in ("huge", "more", "negative", "less", "null")},
 }
 """Columns that only PostgreSQL has: the tables that must be named for each way; none if it could have come about."""
 
@@ -114,12 +113,12 @@ def furnish(store: BlockingStore, url: str, clock: ManualClock, shelf: Path) -> 
 
 
 def columns(administrator: Any, table: str) -> list[tuple[str, str]]:
-    """Every column of a table with its type, as the catalogue has them."""
+    """Every column of a table with its type, as the catalogue has them; what the server computes nobody can damage."""
     return [
         (column, kind)
         for column, kind in administrator.rows(
             "SELECT column_name::text, data_type::text FROM information_schema.columns "
-            "WHERE table_schema = 'holdfast' AND table_name = $1 ORDER BY ordinal_position",
+            "WHERE table_schema = 'holdfast' AND table_name = $1 AND is_generated = 'NEVER' ORDER BY ordinal_position",
             table,
         )
     ]
@@ -141,8 +140,9 @@ def damaged(ground: Ground, statement: str) -> bool:
 
 
 def restore(ground: Ground, table: str) -> None:
+    names = ", ".join(column for column, _ in columns(ground.administrator, table))
     ground.administrator.run(
-        f"DELETE FROM holdfast.{table}; INSERT INTO holdfast.{table} SELECT * FROM other_copy.{table}"
+        f"DELETE FROM holdfast.{table}; INSERT INTO holdfast.{table} ({names}) SELECT {names} FROM other_copy.{table}"
     )
 
 
