@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.clock import read_clock
@@ -106,6 +107,7 @@ class Signals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._waking = threading.RLock()
         self._watchers: dict[str, set[Future[None]]] = {}
 
     def watch(self, topic: str) -> Future[None]:
@@ -133,11 +135,14 @@ class Signals:
     def publish(self, topics: Iterable[str]) -> None:
         """Wake everybody who watches one of the topics."""
         with self._lock:
-            # Taken out under the lock, so that of two publishers only one wakes a watcher.
-            changes = [change for topic in set(topics) for change in self._watchers.pop(topic, ())]
-        for change in changes:
-            if change.set_running_or_notify_cancel():
-                change.set_result(None)
+            changes = [change for topic in set(topics) for change in self._watchers.get(topic, ())]
+        # One publisher at a time, so that each watcher is woken once. A watcher stays registered until it is woken: if
+        # this thread is interrupted in between, whoever publishes next wakes the rest.
+        with self._waking:
+            for change in changes:
+                if change.running() or (not change.done() and change.set_running_or_notify_cancel()):
+                    with suppress(InvalidStateError):  # a signal handler of this very thread was quicker
+                        change.set_result(None)
 
     def publish_all(self) -> None:
         """Wake everybody: something changed and nobody knows what."""
@@ -150,9 +155,11 @@ class Signals:
         with self._lock:
             changes = [change for watchers in self._watchers.values() for change in watchers]
             self._watchers.clear()
-        for change in changes:
-            if change.set_running_or_notify_cancel():
-                change.set_exception(error())
+        with self._waking:
+            for change in changes:
+                if change.running() or (not change.done() and change.set_running_or_notify_cancel()):
+                    with suppress(InvalidStateError):  # a signal handler of this very thread was quicker
+                        change.set_exception(error())
 
 
 class WaitingBackend:

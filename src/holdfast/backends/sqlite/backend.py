@@ -36,7 +36,7 @@ class SqliteBackend(WaitingBackend):
         self._options = options
         self._process_id = os.getpid()
         self._closed: Future[None] | None = None
-        self._closing_lock = threading.Lock()
+        self._closing_lock = threading.RLock()
         in_memory = link.path == MEMORY
         self._writer = Writer(link, options, clock, self._signals, shared=not in_memory)
         # A database in memory belongs to its one connection, so that its reads take their turn with the writes.
@@ -126,12 +126,15 @@ class SqliteBackend(WaitingBackend):
             return
         with self._closing_lock:
             if self._closed is None:
-                self._unclosed.detach()
                 # In a thread of its own, which nobody can cancel before it has begun.
                 closed: Future[None] = Future()
-                self._closed = closed
                 closed.set_running_or_notify_cancel()
                 threading.Thread(target=self._let_go, args=(closed,), name="holdfast-sqlite-closer").start()
+                self._closed = closed
+                self._unclosed.detach()
+        if self._writer.is_used_here:
+            # A signal handler closes in the middle of a write of its own thread: the write ends first, after us.
+            return
         await self._waiting.settle(self._closed)
 
     def _let_go(self, closed: Future[None]) -> None:

@@ -92,7 +92,11 @@ class LogWritten:
             if self._events >= 0:
                 os.close(self._events)
             raise error
-        self._nudges, self._nudge = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._nudges, self._nudge = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._events)
+            raise
         self._either, self._nudges_only = select.poll(), select.poll()
         for descriptor in (self._events, self._nudges):
             self._either.register(descriptor, select.POLLIN)
@@ -150,10 +154,19 @@ class Lookout:
                 if self._closed:
                     return
                 if self._news is None:
-                    self._news = news_of(self._log_path)
-                    self._thread = threading.Thread(target=self._run, name="holdfast-sqlite-lookout", daemon=True)
-                    self._thread.start()
-                self._news.nudge()
+                    self._start()
+                else:
+                    self._news.nudge()
+
+    def _start(self) -> None:
+        news = news_of(self._log_path)
+        thread = threading.Thread(target=self._run, args=(news,), name="holdfast-sqlite-lookout", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            news.close()
+            raise
+        self._news, self._thread = news, thread
 
     def stop(self) -> threading.Thread | None:
         """Look no more; the thread ends by itself."""
@@ -163,9 +176,7 @@ class Lookout:
                 self._news.nudge()
             return self._thread
 
-    def _run(self) -> None:
-        news = self._news
-        assert news is not None
+    def _run(self, news: News) -> None:
         pause_s = FIRST_LOOK_S
         while not self._closed:
             self._asleep = True

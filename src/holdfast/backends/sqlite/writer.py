@@ -38,12 +38,16 @@ T = TypeVar("T")
 class Job:
     """An operation, how long it waits for the database, and what became of it: a result, or why it was refused."""
 
-    __slots__ = ("deadline_s", "error", "future", "operation", "result", "topics")
+    __slots__ = ("deadline_s", "done", "error", "future", "operation", "result", "topics")
 
-    def __init__(self, operation: Operation[Any], deadline_s: float, future: Future[Any] | None) -> None:
+    def __init__(self, operation: Operation[Any], deadline_s: float, future: Future[Any] | None = None) -> None:
         self.operation = operation
         self.deadline_s = deadline_s
         self.future = future
+        # A caller that blocks waits for this and not for a future: an interrupt in the wrong moment leaves the lock of
+        # a future's condition taken, and whoever tells of the result would wait for ever.
+        self.done = threading.Lock()
+        self.done.acquire()
         self.result: Any = None
         self.error: BaseException | None = None
         self.topics: list[str] = []
@@ -53,13 +57,19 @@ class Job:
         return self.future is None or self.future.set_running_or_notify_cancel()
 
     def tell(self) -> None:
-        """Hand the outcome to a caller that waits in another thread."""
+        """Hand the outcome to the caller."""
         if self.future is None:
-            return
-        if self.error is None:
+            self.done.release()
+        elif self.error is None:
             self.future.set_result(self.result)
         else:
             self.future.set_exception(self.error)
+
+    def answer(self) -> Any:
+        """The result, once the operation has ended."""
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 class Writer:
@@ -85,14 +95,31 @@ class Writer:
         # hides a change. So no watcher has to wait here for a first reading of its own.
         self._seen_version: int = link.data_version()
 
+    @property
+    def is_used_here(self) -> bool:
+        """Whether the calling thread is in the middle of a write: it would wait for itself."""
+        return getattr(self._this_thread, "uses", False)
+
     def run(self, operation: Operation[T]) -> T:
         """Run an operation for a caller that may block, and return once its commit is durable."""
-        if getattr(self._this_thread, "writes", False):
+        if self.is_used_here:
             raise Unavailable("this thread is in the middle of a write: a signal handler or finalizer must not write")
-        if self._thread_wants_it or not self._jobs.empty() or self._connection_free.locked():
-            return self.submit(operation).result()
-        job = Job(operation, self._deadline_s(), None)
-        self._this_thread.writes = True
+        job = Job(operation, self._deadline_s())
+        if (
+            self._thread_wants_it
+            or self._signals.watched  # an interrupt must not hit the one who wakes the others
+            or not self._jobs.empty()
+            or self._connection_free.locked()
+        ):
+            self._accept(job)
+            job.done.acquire()
+        else:
+            self._run_here(job)
+        result: T = job.answer()
+        return result
+
+    def _run_here(self, job: Job) -> None:
+        self._this_thread.uses = True
         try:
             # If somebody was quicker this waits for his commit. Only `with` lets no interrupt leave the lock taken.
             with self._connection_free:
@@ -105,19 +132,18 @@ class Writer:
                 # An interrupt may have come between the commit and the news of it.
                 self._signals.publish_all()
         finally:
-            self._this_thread.writes = False
-        if job.error is not None:
-            raise job.error
-        result: T = job.result
-        return result
+            self._this_thread.uses = False
 
     def submit(self, operation: Operation[T]) -> Future[T]:
         """Accept an operation. Its future is done once the commit is durable, or the operation refused."""
         future: Future[T] = Future()
+        self._accept(Job(operation, self._deadline_s(), future))
+        return future
+
+    def _accept(self, job: Job) -> None:
         with self._lock:
             self._start()
-            self._jobs.put(Job(operation, self._deadline_s(), future))
-        return future
+            self._jobs.put(job)
 
     def _deadline_s(self) -> float:
         return time.monotonic() + self._options.busy_timeout_ms / 1000
@@ -132,7 +158,11 @@ class Writer:
             raise StoreClosed
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            finally:
+                if not self._thread.is_alive():
+                    self._thread = None  # the next call tries again
 
     def stop(self) -> list[threading.Thread]:
         """Accept nothing more; the threads end once they have finished what was accepted."""
@@ -152,6 +182,8 @@ class Writer:
     # What the thread does.
 
     def _run(self) -> None:
+        # For ever: what a finalizer writes in this thread would wait for this thread.
+        self._this_thread.uses = True
         while True:
             job = self._jobs.get()
             if job is not None:
@@ -165,8 +197,10 @@ class Writer:
                 return
 
     def _look_around(self) -> None:
+        self._this_thread.uses = True
         with self._connection_free:
             self._look()
+        self._this_thread.uses = False
 
     def _look(self) -> None:
         """Wake everybody if another process committed: what it changed is not known."""
