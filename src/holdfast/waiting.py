@@ -106,7 +106,8 @@ class Signals:
     """Wakes the watchers of a topic, each once, from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Of those that a signal handler may take again in the same thread.
+        self._lock = threading.RLock()
         self._waking = threading.RLock()
         self._watchers: dict[str, set[Future[None]]] = {}
 
@@ -129,8 +130,7 @@ class Signals:
     @property
     def watched(self) -> bool:
         """Whether anybody watches anything."""
-        with self._lock:
-            return bool(self._watchers)
+        return bool(self._watchers)
 
     def publish(self, topics: Iterable[str]) -> None:
         """Wake everybody who watches one of the topics."""

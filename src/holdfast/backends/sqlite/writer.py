@@ -82,8 +82,9 @@ class Writer:
         self._signals = signals
         self._shared = shared
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()
+        self._threads: list[threading.Thread] = []
+        self._serving = False
         self._closed = False
         self._lookout = Lookout(link.connection.filename_wal, signals, self._look_around) if shared else None
         # Held by whoever uses the connection; the thread says beforehand that it wants it, so that nobody who comes
@@ -156,13 +157,12 @@ class Writer:
     def _start(self) -> None:
         if self._closed:
             raise StoreClosed
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
-            try:
-                self._thread.start()
-            finally:
-                if not self._thread.is_alive():
-                    self._thread = None  # the next call tries again
+        if not self._serving:
+            thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+            # Only now: after a start that failed or was interrupted the next call starts one. Two would do no harm.
+            self._serving = True
 
     def stop(self) -> list[threading.Thread]:
         """Accept nothing more; the threads end once they have finished what was accepted."""
@@ -170,7 +170,8 @@ class Writer:
         with self._lock:
             self._closed = True
             self._jobs.put(None)
-            return [thread for thread in (lookout, self._thread) if thread is not None]
+            # One that could not be started has no identity, and cannot be waited for.
+            return [thread for thread in (lookout, *self._threads) if thread is not None and thread.ident is not None]
 
     def close(self) -> None:
         """Finish what was accepted, then stop."""
@@ -193,7 +194,9 @@ class Writer:
                     self._run_group(job, most=self._options.group_size)
                 job = None  # it knows the store, which nobody could drop while we wait for the next one
             elif self._closed and self._jobs.empty():
-                # Nothing is put after `closed` is set, so that an empty queue stays empty.
+                # Nothing but this is put after `closed` is set, so that no work is left. Should there be another
+                # thread, it hears of the end, too.
+                self._jobs.put(None)
                 return
 
     def _look_around(self) -> None:
