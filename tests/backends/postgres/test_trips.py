@@ -208,7 +208,8 @@ def large(number: int) -> holdfast.Checkpoint:
 
 
 def test_a_turn_with_a_large_state_is_one_trip_and_so_is_reading_it(measured: Measured) -> None:
-    measured.warm(commit("warm"), commit("warm"), load("warm"), commit(checkpoint=large(1)), commit(checkpoint=large(2)))
+    measured.warm(commit("warm"), commit("warm"), load("warm"))
+    measured.warm(commit(checkpoint=large(1)), commit(checkpoint=large(2)))
     assert measured.trips(commit(checkpoint=large(3))) == COMMIT
     assert measured.trips(commit(checkpoint=large(4))) == COMMIT
     assert measured.trips(load()) == ["gather_view"]
