@@ -222,3 +222,33 @@ def test_whoever_wants_only_sessions_says_so_and_is_told_what_stays(run: Any, so
     assert (said.code, said.json["others"], said.json["left_behind"]) == (0, {}, left)
     counted = run("status", "--url", target, "--json").json
     assert (counted["sessions"], counted["processes"], counted["artifacts"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("spelling", ["sqlite:{}", "link", "parameter"])
+def test_a_store_under_another_name_is_not_copied_onto_itself(
+    run: Any, request: pytest.FixtureRequest, tmp_path: Path, spelling: str
+) -> None:
+    if spelling == "parameter":
+        url = str(request.getfixturevalue("clean_postgres_url"))
+        other = f"{url}{'&' if '?' in url else '?'}application_name=another"
+    else:
+        url = str(tmp_path / "source.db")
+        other = spelling.format(url)
+    fill(url)
+    if spelling == "link":
+        (tmp_path / "folder").symlink_to(tmp_path)
+        other = str(tmp_path / "folder" / "source.db")
+    before = facts(url)
+    said = run("copy", "--from", url, "--to", other)
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "holdfast: error: source and target are the same store: nothing was copied\n"
+    assert facts(url) == before
+
+
+def test_what_a_killed_copy_left_behind_neither_moves_nor_stays(run: Any, source: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "target.db")
+    for url in (source, target):
+        with holdfast.open_blocking(url) as store:
+            store.artifacts.put("holdfast-copy", "marker", b"left")
+    assert run("copy", "--from", source, "--to", target, "--json").json["others"]["artifacts"]["copied"] == 2
+    assert ("holdfast-copy", "marker") not in facts(target)["artifacts"]

@@ -377,7 +377,7 @@ def test_what_was_never_committed_moves_too_and_what_is_nothing_is_left(run: Any
 
 
 def test_a_store_is_not_copied_onto_itself_or_into_nothing(run: Any, other: str, tmp_path: Path) -> None:
-    assert run("copy", "--from", other, "--to", other).code == 1
+    assert run("copy", "--from", other, "--to", other).code == 2
     assert run("copy", "--from", other, "--to", tmp_path / "nothing.db").code == 4
     assert run("copy", "--from", other).code == 2
 

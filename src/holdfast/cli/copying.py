@@ -8,9 +8,10 @@ from typing import Any
 
 import holdfast
 from holdfast.cli.commands import Command, argument
-from holdfast.cli.running import Call, Refused
+from holdfast.cli.running import Call, Misused, Refused
 
 PAGE = 200
+SAME = "source and target are the same store: nothing was copied"
 NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
 
 
@@ -55,12 +56,13 @@ def copy(call: Call) -> int:
     source_settings = call.settings(source_url, migrate=False, schema=given.from_schema)
     target_settings = call.settings(target_url, migrate=False, schema=given.to_schema)
     if (source_url, source_settings) == (target_url, target_settings):
-        raise Refused("source and target are the same store")
+        raise Misused(SAME)
     tally = Tally()
     with (
         call.open(source_url, source_settings, given.from_attachments) as source,
         call.open(target_url, target_settings, given.to_attachments) as target,
     ):
+        _refuse_the_same(source, target)
         stats = source.maintenance.stats()
         from holdfast.cli import background
         from holdfast.cli.restoring import pages_of
@@ -78,6 +80,22 @@ def copy(call: Call) -> int:
     left = {name: getattr(stats, name) for name in NO_SESSIONS} if given.sessions_only else {}
     _report(call, tally, {**left, "live_leases": stats.live_leases})
     return 1 if tally.refused else 0
+
+
+def _refuse_the_same(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> None:
+    """A store has many names, as paths, hosts and links: so put something into one and look for it in the other."""
+    import secrets
+
+    from holdfast.cli.background import MARKER
+
+    mark = secrets.token_bytes(16)
+    try:
+        target.artifacts.put(*MARKER, mark)
+        found = source.artifacts.get(*MARKER)
+    finally:
+        target.artifacts.delete(*MARKER)
+    if found is not None and found.data == mark:
+        raise Misused(SAME)
 
 
 def _copy_session(source: holdfast.BlockingStore, target: holdfast.BlockingStore, one: holdfast.SessionSummary) -> bool:
