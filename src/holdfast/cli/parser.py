@@ -63,6 +63,7 @@ EXIT_CODES = {
     5: "stored data is damaged",
     70: "a defect of this program",
     130: "interrupted",
+    141: "the reader of the output left before the command was done",
 }
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from holdfast.cli.commands import Command
 
 POSTGRES = ("postgresql://", "postgres://")
+UNREAD = 141
+"""What a shell says of a program that SIGPIPE ended: 128 and the number of the signal."""
 
 
 class Refused(Exception):
@@ -87,25 +89,29 @@ def run(arguments: list[str]) -> int:
         options: Any = build(arguments).parse_args(arguments)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
-    terminal = Terminal(sys.stdin, sys.stdout, sys.stderr)
     command: Command = options.declared
+    code: int | None = None
+    terminal = Terminal(sys.stdin, sys.stdout, sys.stderr)
     try:
         code = command.run(Call(options, terminal))
         sys.stdout.flush()
-        return code
     except BrokenPipeError:
-        # The reader has gone, which is its right; nothing more may be written, not even by the interpreter's end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        # The reader has gone, which is its right: what the command found out holds all the same.
+        code = UNREAD if code is None else code
     except KeyboardInterrupt:
         terminal.error("interrupted")
-        return 130
+        code = 130
     except Exception as error:
         if options.debug:
             raise
         code, message = _said(error)
         terminal.error(message)
-        return code
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Nothing more can be written, so the interpreter must not try it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return code
 
 
 def _said(error: Exception) -> tuple[int, str]:
