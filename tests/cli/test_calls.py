@@ -105,7 +105,7 @@ def test_a_defect_is_one_line_and_a_traceback_only_if_asked_for(
 
 
 def test_every_exit_code_that_is_documented_is_used() -> None:
-    assert sorted(EXIT_CODES) == [0, 1, 2, 3, 4, 5, 70, 130, 141]
+    assert sorted(EXIT_CODES) == [0, 1, 2, 3, 4, 5, 70, 74, 130, 141]
 
 
 DESTRUCTIVE = [
@@ -352,6 +352,35 @@ def test_what_a_command_found_out_is_its_exit_code_though_nobody_reads_it(tmp_pa
     connection.close()
     assert piped(f"verify --url {file}", "| true", PYTHONUNBUFFERED=unbuffered) == (1, "")
     assert piped(f"sessions show nobody --url {file}", "| true")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "into", "problem"),
+    [
+        ("sessions list", ">&-", "there is no standard output to write to"),
+        ("sessions list", "> /dev/full", "input or output failed: No space left on device"),
+        ("sessions list --json", "> /dev/full", "input or output failed: No space left on device"),
+        ("sessions export chat", "> /dev/full", "input or output failed: No space left on device"),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_one_line_and_no_fault_of_the_call(
+    tmp_path: Path, command: str, into: str, problem: str, unbuffered: str
+) -> None:
+    file = tmp_path / "a.db"
+    with holdfast.open_blocking(file) as store:
+        store.sessions.create("chat")
+    said = piped(f"{command} --url {file}", into, PYTHONUNBUFFERED=unbuffered)
+    assert said == (74, f"holdfast: error: {problem}\n")
+
+
+def test_a_command_needs_neither_input_nor_a_place_for_errors(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    holdfast.open_blocking(file).close()
+    assert piped(f"gc --url {file}", "<&-")[0] == 2
+    assert "no standard input" in piped(f"sessions import - --url {file}", "<&-")[1]
+    assert piped(f"gc --yes --url {file}", "<&- 2>&-") == (0, "")
+    assert piped(f"sessions show nobody --url {file}", "2>&-") == (1, "")
 
 
 def test_an_interrupted_tail_ends_well(tmp_path: Path) -> None:

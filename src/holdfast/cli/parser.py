@@ -62,6 +62,7 @@ EXIT_CODES = {
     4: "store and program do not fit: init, migrate or upgrade",
     5: "stored data is damaged",
     70: "a defect of this program",
+    74: "input or output failed, as on a full disk",
     130: "interrupted",
     141: "the reader of the output left before the command was done",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -89,9 +90,13 @@ def run(arguments: list[str]) -> int:
         options: Any = build(arguments).parse_args(arguments)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
+    if sys.stdout is None:
+        # Closed by whoever started this. A file that is opened now could take its place, and be written over.
+        print("holdfast: error: there is no standard output to write to", file=sys.stderr or io.StringIO())
+        return 74
     command: Command = options.declared
     code: int | None = None
-    terminal = Terminal(sys.stdin, sys.stdout, sys.stderr)
+    terminal = Terminal(sys.stdin or io.StringIO(), sys.stdout, sys.stderr or io.StringIO())
     try:
         code = command.run(Call(options, terminal))
         sys.stdout.flush()
@@ -121,7 +126,10 @@ def _said(error: Exception) -> tuple[int, str]:
     if isinstance(error, Misused):
         return 2, str(error)
     if isinstance(error, OSError):
-        return 2, f"{error.filename or 'file'}: {error.strerror or error}"
+        # What cannot be opened has a name, and another can be given. What fails later has none.
+        if error.filename is None:
+            return 74, f"input or output failed: {error.strerror or error}"
+        return 2, f"{error.filename}: {error.strerror or error}"
     if isinstance(error, holdfast.HoldfastError):
         return _said_by_the_store(error)
     return 70, f"a defect: {type(error).__name__}: {error}: run it again with --debug, and report that"
