@@ -108,6 +108,7 @@ def test_everything_moves_to_postgresql_and_back_equal(
         "others": counts,
         "refused": [],
         "left_behind": {"live_leases": 1},
+        "forgotten": ["turn_ids", "settled_source_keys"],
     }
     assert there.code == 0
     assert run("copy", "--from", clean_postgres_url, "--to", back).code == 0
@@ -252,3 +253,26 @@ def test_what_a_killed_copy_left_behind_neither_moves_nor_stays(run: Any, source
             store.artifacts.put("holdfast-copy", "marker", b"left")
     assert run("copy", "--from", source, "--to", target, "--json").json["others"]["artifacts"]["copied"] == 2
     assert ("holdfast-copy", "marker") not in facts(target)["artifacts"]
+
+
+def test_a_copy_says_which_retries_the_target_does_not_know(run: Any, tmp_path: Path) -> None:
+    source, target = str(tmp_path / "source.db"), str(tmp_path / "target.db")
+    work = holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="mail-7")
+    turn = holdfast.Commit(turn_id="t1", graph=holdfast.Append([holdfast.Node("n1")]))
+    with holdfast.open_blocking(source) as store:
+        store.queue.enqueue(work)
+        claim = store.queue.claim("chat", owner_id="worker")
+        assert claim is not None
+        session = store.sessions.create("chat")
+        session.commit(turn)
+        session.commit(holdfast.Commit(turn_id="t2", completes=[claim]))
+        assert session.commit(turn).replayed
+        assert store.queue.enqueue(work).state == "completed"
+    run("init", "--url", target)
+    said = run("copy", "--from", source, "--to", target).out.splitlines()
+    assert said[1] == "their earlier turn ids and settled source keys stay behind: sent to the target, they run again"
+    with holdfast.open_blocking(target) as store:
+        assert store.queue.enqueue(work).state == "pending"
+        assert not store.sessions.handle("chat").commit(holdfast.Commit(turn_id="t1")).replayed
+    again = run("copy", "--from", source, "--to", target, "--json").json
+    assert (again["copied"], again["forgotten"]) == ([], [])

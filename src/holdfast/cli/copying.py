@@ -12,6 +12,7 @@ from holdfast.cli.running import Call, Misused, Refused
 
 PAGE = 200
 SAME = "source and target are the same store: nothing was copied"
+FORGOTTEN = ("turn_ids", "settled_source_keys")
 NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
 
 
@@ -143,10 +144,13 @@ def _report(call: Call, tally: Tally, left: dict[str, int]) -> None:
     terminal = call.terminal
     if call.options.json:
         said: dict[str, Any] = {"copied": tally.copied, "already_there": tally.already, "others": tally.others}
-        terminal.json({**said, "refused": tally.refused, "left_behind": left})
+        forgotten = FORGOTTEN if tally.copied else ()
+        terminal.json({**said, "refused": tally.refused, "left_behind": left, "forgotten": forgotten})
         return
     refused = sum(one["part"] == "sessions" for one in tally.refused)
     terminal.line(f"copied {len(tally.copied)} sessions, {tally.already} were there already, {refused} refused")
+    if tally.copied:
+        terminal.line("their earlier turn ids and settled source keys stay behind: sent to the target, they run again")
     for part, counts in tally.others.items():
         refused = sum(one["part"] == part for one in tally.refused)
         copied, already = counts["copied"], counts["already_there"]
@@ -176,9 +180,12 @@ COMMANDS = (
         ("holdfast copy --from agent.db --to postgresql://db/app",),
         "An object: `copied` (session ids), `already_there` (how many), `others` (for each of `subscriptions`,\n"
         "  `occurrences`, `processes` and `artifacts` how many were `copied` and `already_there`), `refused` (each\n"
-        "  `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not to be copied).",
+        "  `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not to be copied),\n"
+        "  `forgotten` (what the target does not know of the sessions just copied: `turn_ids`, `settled_source_keys`).",
         "Run it again after an interruption: what is there is not copied twice. Nothing is overwritten.\n"
         "Leases are never copied: a running process arrives owned by nobody.\n"
+        "Ids of earlier turns and source keys of settled work do not move: a turn or work from before the move that\n"
+        "is sent again to the target runs again. Let retries end before you copy.\n"
         "The exit code is 1 if anything was refused.",
     ),
 )
