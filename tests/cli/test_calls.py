@@ -309,6 +309,35 @@ def test_a_completion_script_names_every_command_and_option(run: Any, shell: str
             assert (f"-l {name[2:]}" if shell == "fish" else name) in script
 
 
+# Options that mean nothing.
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("copy --from a.db --to b.db", "--url"),
+        ("copy --from a.db --to b.db", "--attachments"),
+        ("demo", "--attachments"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused_before_and_after_the_command(
+    run: Any, command: str, option: str
+) -> None:
+    words = command.split()
+    assert option not in [word.strip("[]") for word in run(words[0], "--help").out.split("with --json")[0].split()]
+    for call in ([*words, option, "x"], [option, "x", *words]):
+        said = run(*call)
+        assert (said.code, said.out) == (2, "")
+        assert option in said.err
+
+
+def test_the_help_of_the_demo_says_where_it_plays(run: Any) -> None:
+    said = run("demo", "--help").out
+    assert "default $HOLDFAST_URL" not in said
+    assert "(default: a new file)" in " ".join(said.split())
+    assert "two processes" in run("--url", "memory:", "demo").err
+
+
 # Pipes and interruptions.
 
 

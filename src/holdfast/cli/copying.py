@@ -187,5 +187,6 @@ COMMANDS = (
         "Ids of earlier turns and source keys of settled work do not move: a turn or work from before the move that\n"
         "is sent again to the target runs again. Let retries end before you copy.\n"
         "The exit code is 1 if anything was refused.",
+        without=("--url", "--attachments"),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Any
 
 import holdfast
@@ -126,7 +127,22 @@ COMMANDS = (
         "demo",
         "run an agent whose workers are killed, and count that nothing is lost or done twice",
         demo,
-        (argument("--seed", metavar="N", type=whole, help="choose by chance where workers are killed"),),
+        (
+            argument("--seed", metavar="N", type=whole, help="choose by chance where workers are killed"),
+            argument(
+                "--url",
+                metavar="URL",
+                # Given before the command, it counts as well.
+                default=argparse.SUPPRESS,
+                help="the store to play in: a path, sqlite:<path> or postgresql://… (default: a new file)",
+            ),
+            argument(
+                "--schema",
+                metavar="NAME",
+                default=argparse.SUPPRESS,
+                help="the schema of a PostgreSQL store (default holdfast_demo)",
+            ),
+        ),
         ("holdfast demo", "holdfast demo --seed 7", "holdfast demo --url postgresql://app@db/agents"),
         "An object: `ok`, `session_id`, `file` (null on PostgreSQL), `seconds`, `killings` (each with `worker`, "
         "`place`, `name`, `race`, `at_s`), `replays`, `model_calls`, `expected` and `counted` (numbers by name), "
@@ -135,5 +151,6 @@ COMMANDS = (
         "HOLDFAST_URL is not read. On PostgreSQL everything goes into the schema holdfast_demo, or that of --schema.\n"
         "No key, server or network is needed: the model reads from a script. Exit code 1 if the count is wrong.",
         opens_a_store=False,
+        without=("--attachments",),
     ),
 )

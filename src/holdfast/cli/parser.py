@@ -127,7 +127,7 @@ def _add_command(place: Any, name: str, command: Command, *, whole: bool) -> Non
         allow_abbrev=False,
     )
     _add(parser, command.arguments, default_too=True)
-    taken = {name for given in command.arguments for name in given.names}
+    taken = {*command.without, *(name for given in command.arguments for name in given.names)}
     _add(parser, (common for common in COMMON if taken.isdisjoint(common.names)))
     parser.set_defaults(declared=command)
 

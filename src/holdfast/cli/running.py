@@ -98,6 +98,7 @@ def run(arguments: list[str]) -> int:
     code: int | None = None
     terminal = Terminal(sys.stdin or io.StringIO(), sys.stdout, sys.stderr or io.StringIO())
     try:
+        _refuse_what_means_nothing(command, options)
         code = command.run(Call(options, terminal))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -117,6 +118,13 @@ def run(arguments: list[str]) -> int:
         # Nothing more can be written, so the interpreter must not try it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
+
+
+def _refuse_what_means_nothing(command: Command, options: Any) -> None:
+    """Before its name a command can be given options that it does not take after it."""
+    for name in command.without:
+        if getattr(options, name.removeprefix("--")) is not None:
+            raise Misused(f"{command.name} does not take {name}: see holdfast {command.name} --help")
 
 
 def _said(error: Exception) -> tuple[int, str]:
