@@ -436,3 +436,11 @@ def test_an_interrupted_tail_ends_well(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(max(1.0, deadline_s - time.monotonic())) == 0
         assert process.communicate()[1] == ""
+
+
+def test_one_of_something_is_no_plural() -> None:
+    assert [terminal.counted(count, "stored turn") for count in (0, 1, 2)] == [
+        "0 stored turns",
+        "1 stored turn",
+        "2 stored turns",
+    ]

@@ -536,6 +536,10 @@ def test_verify_says_ok(on: Any, filled: Any) -> None:
     assert on("verify").out.endswith("ok\n")
 
 
+def test_verify_says_what_it_does_not_read(run: Any) -> None:
+    assert "without it, ok says nothing about them" in " ".join(run("verify", "--help").out.split())
+
+
 def test_verify_finds_damage_and_says_so_with_its_exit_code(run: Any, tmp_path: Path) -> None:
     import apsw
 
@@ -549,7 +553,7 @@ def test_verify_finds_damage_and_says_so_with_its_exit_code(run: Any, tmp_path: 
     assert said.code == 1
     assert said.json["ok"] is False
     assert sorted(said.json["findings"][0]) == ["key", "problem", "table"]
-    assert "restore what is damaged" in run("verify", "--url", file).out
+    assert run("verify", "--url", file).out.endswith("\n1 finding: restore what is damaged from a backup\n")
     assert run("sessions", "show", "chat", "--url", file).code == 5
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import holdfast
 from holdfast.cli.commands import Command, argument
 from holdfast.cli.running import Call, Misused, Refused
+from holdfast.cli.terminal import counted
 
 PAGE = 200
 SAME = "source and target are the same store: nothing was copied"
@@ -148,7 +149,9 @@ def _report(call: Call, tally: Tally, left: dict[str, int]) -> None:
         terminal.json({**said, "refused": tally.refused, "left_behind": left, "forgotten": forgotten})
         return
     refused = sum(one["part"] == "sessions" for one in tally.refused)
-    terminal.line(f"copied {len(tally.copied)} sessions, {tally.already} were there already, {refused} refused")
+    terminal.line(
+        f"copied {counted(len(tally.copied), 'session')}, {tally.already} were there already, {refused} refused"
+    )
     if tally.copied:
         terminal.line("their earlier turn ids and settled source keys stay behind: sent to the target, they run again")
     for part, counts in tally.others.items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import holdfast
 from holdfast.cli.commands import Command, argument, whole
 from holdfast.cli.running import POSTGRES, Call, Misused, Refused
+from holdfast.cli.terminal import counted
 
 if TYPE_CHECKING:
     from holdfast.demo.stage import Moment, Report
@@ -72,17 +73,17 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
     line("")
     line(("counted in the store", "bold"))
     for name, expected in report.expected.items():
-        counted = report.counted[name]
-        right = counted == expected
+        found = report.counted[name]
+        right = found == expected
         line(
-            f"  {name:36}{counted:>5}  ",
+            f"  {name:36}{found:>5}  ",
             ("ok" if right else f"WRONG, {expected} expected", "green" if right else "red"),
         )
     answers = report.expected["turns committed"]
     line("")
     line(
-        f"{len(report.killings)} workers killed, {report.replays} stored turns retried, "
-        f"model asked {report.model_calls} times for {answers} answers, {report.seconds:.1f} s"
+        f"{counted(len(report.killings), 'worker')} killed, {counted(report.replays, 'stored turn')} retried, "
+        f"model asked {counted(report.model_calls, 'time')} for {counted(answers, 'answer')}, {report.seconds:.1f} s"
     )
     if report.ok:
         line(("nothing was lost, and nothing was done twice", "green"))

@@ -256,6 +256,11 @@ def size(of_bytes: int | None) -> str:
     return ""
 
 
+def counted(count: int, one: str) -> str:
+    """A number of things, in singular or plural."""
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+
+
 def gist(document: object, most: int = CELL_CHARACTERS) -> str:
     """What a document says, on one short line."""
     import msgspec
