@@ -302,6 +302,8 @@ def command_section(command: Command) -> Iterator[str]:
     yield fenced("text", " ".join(["holdfast", command.name, *words, "[options]"]))
     if command.arguments:
         yield arguments_table(command.arguments)
+    if command.without:
+        yield f"It does not take {' and '.join(f'`{name}`' for name in command.without)}."
     yield fenced("console", "\n".join(f"$ {example}" for example in command.examples))
     yield f"With `--json`: {linked(command.json)}"
 

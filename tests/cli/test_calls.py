@@ -105,7 +105,7 @@ def test_a_defect_is_one_line_and_a_traceback_only_if_asked_for(
 
 
 def test_every_exit_code_that_is_documented_is_used() -> None:
-    assert sorted(EXIT_CODES) == [0, 1, 2, 3, 4, 5, 70, 130]
+    assert sorted(EXIT_CODES) == [0, 1, 2, 3, 4, 5, 70, 74, 130, 141]
 
 
 DESTRUCTIVE = [
@@ -309,13 +309,107 @@ def test_a_completion_script_names_every_command_and_option(run: Any, shell: str
             assert (f"-l {name[2:]}" if shell == "fish" else name) in script
 
 
+# Options that mean nothing.
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("copy --from a.db --to b.db", "--url"),
+        ("copy --from a.db --to b.db", "--attachments"),
+        ("demo", "--attachments"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused_before_and_after_the_command(
+    run: Any, command: str, option: str
+) -> None:
+    words = command.split()
+    assert option not in [word.strip("[]") for word in run(words[0], "--help").out.split("with --json")[0].split()]
+    for call in ([*words, option, "x"], [option, "x", *words]):
+        said = run(*call)
+        assert (said.code, said.out) == (2, "")
+        assert option in said.err
+
+
+def test_the_help_of_the_demo_says_where_it_plays(run: Any) -> None:
+    said = run("demo", "--help").out
+    assert "default $HOLDFAST_URL" not in said
+    assert "(default: a new file)" in " ".join(said.split())
+    assert "two processes" in run("--url", "memory:", "demo").err
+
+
 # Pipes and interruptions.
 
 
-def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    program = f"{sys.executable} -m holdfast schema --url any.db | true"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {program}"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+def piped(arguments: str, into: str, **environment: str) -> tuple[int, str]:
+    """The exit code of a command whose output goes there, and what it said about it."""
+    program = f"{sys.executable} -m holdfast {arguments} {into}; exit ${{PIPESTATUS[0]}}"
+    variables = {**os.environ, **environment}
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False, env=variables)
+    return done.returncode, done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    assert piped("schema --url any.db", "| true") == (0, "")
+
+
+def test_a_tail_that_nobody_reads_any_more_ends_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    with holdfast.open_blocking(file) as store:
+        store.sessions.create("chat").commit(holdfast.Commit(turn_id="first"))
+    assert piped(f"tail --since 1h --for 60s --url {file}", "| true") == (141, "")
+
+
+def test_bytes_that_nobody_reads_to_their_end_are_no_success(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    with holdfast.open_blocking(file) as store:
+        nodes = [holdfast.Node(f"n{number}", payload="x" * 1000) for number in range(200)]
+        store.sessions.handle("chat").add_nodes(nodes)
+    assert piped(f"sessions export chat --url {file}", "| true") == (141, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_a_command_found_out_is_its_exit_code_though_nobody_reads_it(tmp_path: Path, unbuffered: str) -> None:
+    import apsw
+
+    file = tmp_path / "a.db"
+    with holdfast.open_blocking(file) as store:
+        store.sessions.create("chat").commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"a": 1})))
+    assert piped(f"verify --url {file}", "| true", PYTHONUNBUFFERED=unbuffered) == (0, "")
+    connection = apsw.Connection(str(file))
+    connection.execute("UPDATE blobs SET body = x'00'")
+    connection.close()
+    assert piped(f"verify --url {file}", "| true", PYTHONUNBUFFERED=unbuffered) == (1, "")
+    assert piped(f"sessions show nobody --url {file}", "| true")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "into", "problem"),
+    [
+        ("sessions list", ">&-", "there is no standard output to write to"),
+        ("sessions list", "> /dev/full", "input or output failed: No space left on device"),
+        ("sessions list --json", "> /dev/full", "input or output failed: No space left on device"),
+        ("sessions export chat", "> /dev/full", "input or output failed: No space left on device"),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_one_line_and_no_fault_of_the_call(
+    tmp_path: Path, command: str, into: str, problem: str, unbuffered: str
+) -> None:
+    file = tmp_path / "a.db"
+    with holdfast.open_blocking(file) as store:
+        store.sessions.create("chat")
+    said = piped(f"{command} --url {file}", into, PYTHONUNBUFFERED=unbuffered)
+    assert said == (74, f"holdfast: error: {problem}\n")
+
+
+def test_a_command_needs_neither_input_nor_a_place_for_errors(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    holdfast.open_blocking(file).close()
+    assert piped(f"gc --url {file}", "<&-")[0] == 2
+    assert "no standard input" in piped(f"sessions import - --url {file}", "<&-")[1]
+    assert piped(f"gc --yes --url {file}", "<&- 2>&-") == (0, "")
+    assert piped(f"sessions show nobody --url {file}", "2>&-") == (1, "")
 
 
 def test_an_interrupted_tail_ends_well(tmp_path: Path) -> None:
@@ -342,3 +436,11 @@ def test_an_interrupted_tail_ends_well(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(max(1.0, deadline_s - time.monotonic())) == 0
         assert process.communicate()[1] == ""
+
+
+def test_one_of_something_is_no_plural() -> None:
+    assert [terminal.counted(count, "stored turn") for count in (0, 1, 2)] == [
+        "0 stored turns",
+        "1 stored turn",
+        "2 stored turns",
+    ]

@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -535,6 +536,10 @@ def test_verify_says_ok(on: Any, filled: Any) -> None:
     assert on("verify").out.endswith("ok\n")
 
 
+def test_verify_says_what_it_does_not_read(run: Any) -> None:
+    assert "without it, ok says nothing about them" in " ".join(run("verify", "--help").out.split())
+
+
 def test_verify_finds_damage_and_says_so_with_its_exit_code(run: Any, tmp_path: Path) -> None:
     import apsw
 
@@ -548,7 +553,7 @@ def test_verify_finds_damage_and_says_so_with_its_exit_code(run: Any, tmp_path: 
     assert said.code == 1
     assert said.json["ok"] is False
     assert sorted(said.json["findings"][0]) == ["key", "problem", "table"]
-    assert "restore what is damaged" in run("verify", "--url", file).out
+    assert run("verify", "--url", file).out.endswith("\n1 finding: restore what is damaged from a backup\n")
     assert run("sessions", "show", "chat", "--url", file).code == 5
 
 
@@ -612,6 +617,19 @@ def test_tail_shows_what_happened_since(on: Any, filled: Any, url: str) -> None:
     assert (turn["what"], turn["session_id"], turn["revision"]["turn_id"]) == ("turn", "chat", "turn-2")
     assert (event["what"], event["process_id"], event["event"]["payload"]) == ("event", "build", {"percent": 75})
     assert on("tail", "--session", "fork", "--since", "1h", "--for", "1ms").out.count("turn") == 0
+
+
+def test_tail_shows_turns_of_one_millisecond_in_their_order(on: Any, url: str) -> None:
+    now_ms = int(time.time() * 1000)
+    with holdfast.open_blocking(url, clock=ManualClock(now_ms)) as store:
+        sessions = [store.sessions.create(name) for name in ("a", "b")]
+        for number in range(1, 6):
+            for session in sessions:
+                session.commit(holdfast.Commit(turn_id=f"turn-{number}"))
+    told = [json.loads(line) for line in on("tail", "--since", "1h", "--for", "1ms", "--json").out.splitlines()]
+    for name in ("a", "b"):
+        assert [one["revision"]["revision"] for one in told if one["session_id"] == name] == [1, 2, 3, 4, 5]
+    assert {one["at_ms"] for one in told} == {now_ms}
 
 
 def test_tail_of_a_session_shows_its_first_work_long_before_the_next_look(

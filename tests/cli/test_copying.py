@@ -108,6 +108,7 @@ def test_everything_moves_to_postgresql_and_back_equal(
         "others": counts,
         "refused": [],
         "left_behind": {"live_leases": 1},
+        "forgotten": ["turn_ids", "settled_source_keys"],
     }
     assert there.code == 0
     assert run("copy", "--from", clean_postgres_url, "--to", back).code == 0
@@ -222,3 +223,56 @@ def test_whoever_wants_only_sessions_says_so_and_is_told_what_stays(run: Any, so
     assert (said.code, said.json["others"], said.json["left_behind"]) == (0, {}, left)
     counted = run("status", "--url", target, "--json").json
     assert (counted["sessions"], counted["processes"], counted["artifacts"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("spelling", ["sqlite:{}", "link", "parameter"])
+def test_a_store_under_another_name_is_not_copied_onto_itself(
+    run: Any, request: pytest.FixtureRequest, tmp_path: Path, spelling: str
+) -> None:
+    if spelling == "parameter":
+        url = str(request.getfixturevalue("clean_postgres_url"))
+        other = f"{url}{'&' if '?' in url else '?'}application_name=another"
+    else:
+        url = str(tmp_path / "source.db")
+        other = spelling.format(url)
+    fill(url)
+    if spelling == "link":
+        (tmp_path / "folder").symlink_to(tmp_path)
+        other = str(tmp_path / "folder" / "source.db")
+    before = facts(url)
+    said = run("copy", "--from", url, "--to", other)
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "holdfast: error: source and target are the same store: nothing was copied\n"
+    assert facts(url) == before
+
+
+def test_what_a_killed_copy_left_behind_neither_moves_nor_stays(run: Any, source: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "target.db")
+    for url in (source, target):
+        with holdfast.open_blocking(url) as store:
+            store.artifacts.put("holdfast-copy", "marker", b"left")
+    assert run("copy", "--from", source, "--to", target, "--json").json["others"]["artifacts"]["copied"] == 2
+    assert ("holdfast-copy", "marker") not in facts(target)["artifacts"]
+
+
+def test_a_copy_says_which_retries_the_target_does_not_know(run: Any, tmp_path: Path) -> None:
+    source, target = str(tmp_path / "source.db"), str(tmp_path / "target.db")
+    work = holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="mail-7")
+    turn = holdfast.Commit(turn_id="t1", graph=holdfast.Append([holdfast.Node("n1")]))
+    with holdfast.open_blocking(source) as store:
+        store.queue.enqueue(work)
+        claim = store.queue.claim("chat", owner_id="worker")
+        assert claim is not None
+        session = store.sessions.create("chat")
+        session.commit(turn)
+        session.commit(holdfast.Commit(turn_id="t2", completes=[claim]))
+        assert session.commit(turn).replayed
+        assert store.queue.enqueue(work).state == "completed"
+    run("init", "--url", target)
+    said = run("copy", "--from", source, "--to", target).out.splitlines()
+    assert said[1] == "their earlier turn ids and settled source keys stay behind: sent to the target, they run again"
+    with holdfast.open_blocking(target) as store:
+        assert store.queue.enqueue(work).state == "pending"
+        assert not store.sessions.handle("chat").commit(holdfast.Commit(turn_id="t1")).replayed
+    again = run("copy", "--from", source, "--to", target, "--json").json
+    assert (again["copied"], again["forgotten"]) == ([], [])

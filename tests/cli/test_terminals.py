@@ -98,7 +98,9 @@ def test_long_work_shows_a_bar_that_goes_away(file: Path, tmp_path: Path) -> Non
     code, seen = on_a_terminal("copy", "--from", file, "--to", other)
     assert code == 0
     assert "\r\x1b[Kcopying [" in seen
-    assert seen.rstrip().splitlines()[-1].endswith("copied 31 sessions, 0 were there already, 0 refused")
+    copied, forgotten = seen.rstrip().splitlines()[-2:]
+    assert copied.endswith("copied 31 sessions, 0 were there already, 0 refused")
+    assert forgotten.startswith("their earlier turn ids")
 
 
 def test_an_export_shows_a_bar_and_a_sweep_a_clock(file: Path, tmp_path: Path) -> None:

@@ -134,6 +134,16 @@ def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch:
     run_page(page.read_text(encoding="utf-8"), str(page))
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_block_of_the_readme_can_be_copied_alone(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = blocks_of((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(blocks) == 2
+    assert run_page(f"```python\n{blocks[number].code}\n```\n", "README.md") == 1
+
+
 POSTGRES_PAGES = [page for page in PAGES if ON_POSTGRES in page.read_text(encoding="utf-8")]
 
 

@@ -31,6 +31,8 @@ class Command(NamedTuple):
     json: str = ""
     notes: str = ""
     opens_a_store: bool = True
+    without: tuple[str, ...] = ()
+    """Options that every other command has, and that would mean nothing here."""
 
 
 def argument(*names: str, **settings: Any) -> Argument:

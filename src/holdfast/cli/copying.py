@@ -8,9 +8,12 @@ from typing import Any
 
 import holdfast
 from holdfast.cli.commands import Command, argument
-from holdfast.cli.running import Call, Refused
+from holdfast.cli.running import Call, Misused, Refused
+from holdfast.cli.terminal import counted
 
 PAGE = 200
+SAME = "source and target are the same store: nothing was copied"
+FORGOTTEN = ("turn_ids", "settled_source_keys")
 NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
 
 
@@ -55,12 +58,13 @@ def copy(call: Call) -> int:
     source_settings = call.settings(source_url, migrate=False, schema=given.from_schema)
     target_settings = call.settings(target_url, migrate=False, schema=given.to_schema)
     if (source_url, source_settings) == (target_url, target_settings):
-        raise Refused("source and target are the same store")
+        raise Misused(SAME)
     tally = Tally()
     with (
         call.open(source_url, source_settings, given.from_attachments) as source,
         call.open(target_url, target_settings, given.to_attachments) as target,
     ):
+        _refuse_the_same(source, target)
         stats = source.maintenance.stats()
         from holdfast.cli import background
         from holdfast.cli.restoring import pages_of
@@ -78,6 +82,22 @@ def copy(call: Call) -> int:
     left = {name: getattr(stats, name) for name in NO_SESSIONS} if given.sessions_only else {}
     _report(call, tally, {**left, "live_leases": stats.live_leases})
     return 1 if tally.refused else 0
+
+
+def _refuse_the_same(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> None:
+    """A store has many names, as paths, hosts and links: so put something into one and look for it in the other."""
+    import secrets
+
+    from holdfast.cli.background import MARKER
+
+    mark = secrets.token_bytes(16)
+    try:
+        target.artifacts.put(*MARKER, mark)
+        found = source.artifacts.get(*MARKER)
+    finally:
+        target.artifacts.delete(*MARKER)
+    if found is not None and found.data == mark:
+        raise Misused(SAME)
 
 
 def _copy_session(source: holdfast.BlockingStore, target: holdfast.BlockingStore, one: holdfast.SessionSummary) -> bool:
@@ -125,10 +145,15 @@ def _report(call: Call, tally: Tally, left: dict[str, int]) -> None:
     terminal = call.terminal
     if call.options.json:
         said: dict[str, Any] = {"copied": tally.copied, "already_there": tally.already, "others": tally.others}
-        terminal.json({**said, "refused": tally.refused, "left_behind": left})
+        forgotten = FORGOTTEN if tally.copied else ()
+        terminal.json({**said, "refused": tally.refused, "left_behind": left, "forgotten": forgotten})
         return
     refused = sum(one["part"] == "sessions" for one in tally.refused)
-    terminal.line(f"copied {len(tally.copied)} sessions, {tally.already} were there already, {refused} refused")
+    terminal.line(
+        f"copied {counted(len(tally.copied), 'session')}, {tally.already} were there already, {refused} refused"
+    )
+    if tally.copied:
+        terminal.line("their earlier turn ids and settled source keys stay behind: sent to the target, they run again")
     for part, counts in tally.others.items():
         refused = sum(one["part"] == part for one in tally.refused)
         copied, already = counts["copied"], counts["already_there"]
@@ -158,9 +183,13 @@ COMMANDS = (
         ("holdfast copy --from agent.db --to postgresql://db/app",),
         "An object: `copied` (session ids), `already_there` (how many), `others` (for each of `subscriptions`,\n"
         "  `occurrences`, `processes` and `artifacts` how many were `copied` and `already_there`), `refused` (each\n"
-        "  `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not to be copied).",
+        "  `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not to be copied),\n"
+        "  `forgotten` (what the target does not know of the sessions just copied: `turn_ids`, `settled_source_keys`).",
         "Run it again after an interruption: what is there is not copied twice. Nothing is overwritten.\n"
         "Leases are never copied: a running process arrives owned by nobody.\n"
+        "Ids of earlier turns and source keys of settled work do not move: a turn or work from before the move that\n"
+        "is sent again to the target runs again. Let retries end before you copy.\n"
         "The exit code is 1 if anything was refused.",
+        without=("--url", "--attachments"),
     ),
 )

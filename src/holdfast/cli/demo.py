@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Any
 
 import holdfast
 from holdfast.cli.commands import Command, argument, whole
 from holdfast.cli.running import POSTGRES, Call, Misused, Refused
+from holdfast.cli.terminal import counted
 
 if TYPE_CHECKING:
     from holdfast.demo.stage import Moment, Report
@@ -71,17 +73,17 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
     line("")
     line(("counted in the store", "bold"))
     for name, expected in report.expected.items():
-        counted = report.counted[name]
-        right = counted == expected
+        found = report.counted[name]
+        right = found == expected
         line(
-            f"  {name:36}{counted:>5}  ",
+            f"  {name:36}{found:>5}  ",
             ("ok" if right else f"WRONG, {expected} expected", "green" if right else "red"),
         )
     answers = report.expected["turns committed"]
     line("")
     line(
-        f"{len(report.killings)} workers killed, {report.replays} stored turns retried, "
-        f"model asked {report.model_calls} times for {answers} answers, {report.seconds:.1f} s"
+        f"{counted(len(report.killings), 'worker')} killed, {counted(report.replays, 'stored turn')} retried, "
+        f"model asked {counted(report.model_calls, 'time')} for {counted(answers, 'answer')}, {report.seconds:.1f} s"
     )
     if report.ok:
         line(("nothing was lost, and nothing was done twice", "green"))
@@ -126,7 +128,22 @@ COMMANDS = (
         "demo",
         "run an agent whose workers are killed, and count that nothing is lost or done twice",
         demo,
-        (argument("--seed", metavar="N", type=whole, help="choose by chance where workers are killed"),),
+        (
+            argument("--seed", metavar="N", type=whole, help="choose by chance where workers are killed"),
+            argument(
+                "--url",
+                metavar="URL",
+                # Given before the command, it counts as well.
+                default=argparse.SUPPRESS,
+                help="the store to play in: a path, sqlite:<path> or postgresql://… (default: a new file)",
+            ),
+            argument(
+                "--schema",
+                metavar="NAME",
+                default=argparse.SUPPRESS,
+                help="the schema of a PostgreSQL store (default holdfast_demo)",
+            ),
+        ),
         ("holdfast demo", "holdfast demo --seed 7", "holdfast demo --url postgresql://app@db/agents"),
         "An object: `ok`, `session_id`, `file` (null on PostgreSQL), `seconds`, `killings` (each with `worker`, "
         "`place`, `name`, `race`, `at_s`), `replays`, `model_calls`, `expected` and `counted` (numbers by name), "
@@ -135,5 +152,6 @@ COMMANDS = (
         "HOLDFAST_URL is not read. On PostgreSQL everything goes into the schema holdfast_demo, or that of --schema.\n"
         "No key, server or network is needed: the model reads from a script. Exit code 1 if the count is wrong.",
         opens_a_store=False,
+        without=("--attachments",),
     ),
 )

@@ -61,6 +61,8 @@ def import_(call: Call) -> int:
     with tempfile.SpooledTemporaryFile(bundle.SPOOLED_BYTES) as spooled:
         file: IO[bytes] = spooled
         if given.file == "-":
+            if sys.stdin is None:
+                raise Misused("there is no standard input to read from: name a file")
             while chunk := sys.stdin.buffer.read(CHUNK_BYTES):
                 spooled.write(chunk)
             spooled.seek(0)

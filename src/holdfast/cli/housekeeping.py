@@ -6,6 +6,7 @@ import holdfast
 from holdfast.cli.commands import YES, Command, argument, duration_ms, whole
 from holdfast.cli.running import Call, Misused
 from holdfast.cli.sessions import show_report
+from holdfast.cli.terminal import counted
 
 STEP_ROWS = 10_000
 
@@ -97,7 +98,7 @@ def verify(call: Call) -> int:
     if report.ok:
         terminal.line(("ok", "green"))
     else:
-        terminal.line(f"{len(report.findings)} findings: restore what is damaged from a backup")
+        terminal.line(f"{counted(len(report.findings), 'finding')}: restore what is damaged from a backup")
     return 0 if report.ok else 1
 
 
@@ -169,7 +170,9 @@ COMMANDS = (
         (),
         ("holdfast verify --url agent.db", "holdfast verify --json | jq .ok"),
         "An object: `ok`, and every field of `VerifyReport`.",
-        "The exit code is 1 if anything is wrong. Nothing is written, and others may go on working.",
+        "The exit code is 1 if anything is wrong. Nothing is written, and others may go on working.\n"
+        "Attachment bytes outside the database are read only if --attachments names their folder: without it, ok says\n"
+        "nothing about them.",
     ),
     Command(
         "doctor",

@@ -62,7 +62,9 @@ EXIT_CODES = {
     4: "store and program do not fit: init, migrate or upgrade",
     5: "stored data is damaged",
     70: "a defect of this program",
+    74: "input or output failed, as on a full disk",
     130: "interrupted",
+    141: "the reader of the output left before the command was done",
 }
 
 
@@ -125,7 +127,7 @@ def _add_command(place: Any, name: str, command: Command, *, whole: bool) -> Non
         allow_abbrev=False,
     )
     _add(parser, command.arguments, default_too=True)
-    taken = {name for given in command.arguments for name in given.names}
+    taken = {*command.without, *(name for given in command.arguments for name in given.names)}
     _add(parser, (common for common in COMMON if taken.isdisjoint(common.names)))
     parser.set_defaults(declared=command)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from holdfast.cli.commands import Command
 
 POSTGRES = ("postgresql://", "postgres://")
+UNREAD = 141
+"""What a shell says of a program that SIGPIPE ended: 128 and the number of the signal."""
 
 
 class Refused(Exception):
@@ -87,25 +90,41 @@ def run(arguments: list[str]) -> int:
         options: Any = build(arguments).parse_args(arguments)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
-    terminal = Terminal(sys.stdin, sys.stdout, sys.stderr)
+    if sys.stdout is None:
+        # Closed by whoever started this. A file that is opened now could take its place, and be written over.
+        print("holdfast: error: there is no standard output to write to", file=sys.stderr or io.StringIO())
+        return 74
     command: Command = options.declared
+    code: int | None = None
+    terminal = Terminal(sys.stdin or io.StringIO(), sys.stdout, sys.stderr or io.StringIO())
     try:
+        _refuse_what_means_nothing(command, options)
         code = command.run(Call(options, terminal))
         sys.stdout.flush()
-        return code
     except BrokenPipeError:
-        # The reader has gone, which is its right; nothing more may be written, not even by the interpreter's end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        # The reader has gone, which is its right: what the command found out holds all the same.
+        code = UNREAD if code is None else code
     except KeyboardInterrupt:
         terminal.error("interrupted")
-        return 130
+        code = 130
     except Exception as error:
         if options.debug:
             raise
         code, message = _said(error)
         terminal.error(message)
-        return code
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Nothing more can be written, so the interpreter must not try it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return code
+
+
+def _refuse_what_means_nothing(command: Command, options: Any) -> None:
+    """Before its name a command can be given options that it does not take after it."""
+    for name in command.without:
+        if getattr(options, name.removeprefix("--")) is not None:
+            raise Misused(f"{command.name} does not take {name}: see holdfast {command.name} --help")
 
 
 def _said(error: Exception) -> tuple[int, str]:
@@ -115,7 +134,10 @@ def _said(error: Exception) -> tuple[int, str]:
     if isinstance(error, Misused):
         return 2, str(error)
     if isinstance(error, OSError):
-        return 2, f"{error.filename or 'file'}: {error.strerror or error}"
+        # What cannot be opened has a name, and another can be given. What fails later has none.
+        if error.filename is None:
+            return 74, f"input or output failed: {error.strerror or error}"
+        return 2, f"{error.filename}: {error.strerror or error}"
     if isinstance(error, holdfast.HoldfastError):
         return _said_by_the_store(error)
     return 70, f"a defect: {type(error).__name__}: {error}: run it again with --debug, and report that"

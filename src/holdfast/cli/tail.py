@@ -67,6 +67,7 @@ def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None)
         looks.append(Logs(store, since_ms))
     while True:
         news = [one for look in looks for one in look.news()]
+        # What happened in one millisecond stays in the order of its session or log, in which each look gives it.
         for one in sorted(news, key=lambda said: said["at_ms"]):
             _show(call, one)
         now_s = time.monotonic()
@@ -128,9 +129,7 @@ class Turns:
         if one.revision > known:
             self._seen[one.session_id] = (one.revision, one.changed_at_ms)
             oldest_ms = max(self._since_ms, floor_ms)
-            for entry in self._history(one.session_id):
-                if entry.revision <= known or entry.committed_at_ms < oldest_ms:
-                    return
+            for entry in reversed(self._history(one.session_id, known, oldest_ms)):
                 yield {
                     "what": "turn",
                     "at_ms": entry.committed_at_ms,
@@ -139,12 +138,16 @@ class Turns:
                     "revision": entry,
                 }
 
-    def _history(self, session_id: str) -> holdfast.Page[holdfast.Revision]:
-        try:
-            return self._store.sessions.handle(session_id).history(newest_first=True, limit=MOST)
-        except holdfast.SessionDeleted:
-            # Since it was listed.
-            return holdfast.Page(())
+    def _history(self, session_id: str, known: int, oldest_ms: int) -> list[holdfast.Revision]:
+        """What is new, the newest first."""
+        new: list[holdfast.Revision] = []
+        # Deleted since it was listed, it has none.
+        with contextlib.suppress(holdfast.SessionDeleted):
+            for entry in self._store.sessions.handle(session_id).history(newest_first=True, limit=MOST):
+                if entry.revision <= known or entry.committed_at_ms < oldest_ms:
+                    break
+                new.append(entry)
+        return new
 
 
 class Work:

@@ -30,6 +30,7 @@ class Terminal:
         self._in = source
         self._out = out
         self._err = err
+        self._unread = False
         self.coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     @property
@@ -50,12 +51,22 @@ class Terminal:
         return f"\x1b[{STYLES[style]}m{shown(text)}\x1b[0m" if self.coloured else shown(text)
 
     def text(self, text: str) -> None:
-        """Text of our own, printed as it is; what the output cannot encode is replaced."""
+        """Text of our own, printed as it is; what the output cannot encode is replaced.
+
+        A reader that has gone does not end the command: how it went is still to be said with the exit code.
+        """
+        if self._unread:
+            return
         encoding = self._out.encoding or "utf-8"
-        print(text.encode(encoding, "replace").decode(encoding), file=self._out)
+        try:
+            print(text.encode(encoding, "replace").decode(encoding), file=self._out)
+        except BrokenPipeError:
+            self._unread = True
 
     def flush(self) -> None:
-        """Let a reader see what was printed so far."""
+        """Let a reader see what was printed so far; whoever shows things as they happen stops when it has gone."""
+        if self._unread:
+            raise BrokenPipeError
         self._out.flush()
 
     def note(self, text: str) -> None:
@@ -243,6 +254,11 @@ def size(of_bytes: int | None) -> str:
             return f"{of_bytes} B" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return ""
+
+
+def counted(count: int, one: str) -> str:
+    """A number of things, in singular or plural."""
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
 
 
 def gist(document: object, most: int = CELL_CHARACTERS) -> str:
