@@ -10,6 +10,7 @@ import apsw
 import asyncpg
 
 from benchmarks import child
+from benchmarks.drivers import durable
 
 PAYLOAD = '{"percent": 50, "text": "' + "x" * 180 + '"}'
 POLL_S = 0.001
@@ -65,7 +66,7 @@ class Sqlite:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.execute("CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, payload TEXT)")
-        return {"durable": True}
+        return durable.of_connection(self.connection)
 
     def append(self, writers: int, events: int) -> dict[str, Any]:
         return child.one_after_another([None] * (writers * events), self._append)

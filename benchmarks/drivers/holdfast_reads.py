@@ -7,6 +7,7 @@ from typing import Any
 
 import holdfast
 from benchmarks import child, work
+from benchmarks.drivers import durable
 
 CHUNK = 5000
 PATH = 200
@@ -25,7 +26,7 @@ class Reads:
             await self._bush(nodes)
         if rows:
             await self._rows(rows)
-        return {"durable": self.store.durability == "durable"}
+        return durable.of_store(self.store)
 
     async def _chain(self, count: int) -> None:
         """One path of so many nodes."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import holdfast
 from benchmarks import child, work
+from benchmarks.drivers import durable
 from benchmarks.drivers.holdfast_turns import commit_of
 
 WRITERS = 8
@@ -31,7 +32,7 @@ class Upkeep:
             ]
             await session.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf=nodes[-1].id)))
             await session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(ONLY)))
-        return {"durable": self.store.durability == "durable"}
+        return durable.of_store(self.store)
 
     async def writes(self, seconds: float) -> dict[str, Any]:
         """Nothing but the writers."""
