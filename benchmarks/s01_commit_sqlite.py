@@ -27,7 +27,6 @@ def run(bench: Bench) -> Result:
             f"{name}: >= 10 x LangGraph `put` over 1,000 turns",
             whole_way(entries, name, rows.LANGGRAPH_SQLITE),
             10,
-            judged=not bench.quick,
         )
         result.at_least(f"{name}: not slower than OpenAI SQLiteSession", ratio(entries, name, rows.OPENAI_SQLITE), 1)
     return result
