@@ -16,7 +16,7 @@ def of_connection(connection: apsw.Connection) -> dict[str, Any]:
 
 
 def of_store(store: Any) -> dict[str, Any]:
-    """What the writing connection of a Holdfast store says. A server's settings are asked by the floor, which shares it."""
+    """What a store's writing connection says. A server's settings are asked by the floor, which shares it."""
     backend = getattr(store, "_store", store)._context.backend
     # A store that counts what it does wraps its backend.
     backend = getattr(backend, "_backend", backend)
