@@ -11,6 +11,7 @@ ID, QUESTION = "S1", "Full turn commit, one session, SQLite with WAL and synchro
 def run(bench: Bench) -> Result:
     """Everybody stores the same turns, one after another."""
     result = Result(ID, QUESTION)
+    # A thousand in all, whatever the number of rounds: who slows down on the way, walks it once.
     turns = bench.size(1000, 60) // bench.rounds
     contenders = [
         rows.floor_sqlite(bench),

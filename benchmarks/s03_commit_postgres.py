@@ -26,6 +26,7 @@ def run(bench: Bench) -> Result:
 
 def alone(bench: Bench, result: Result) -> None:
     """One session."""
+    # A thousand in all, whatever the number of rounds: who slows down on the way, walks it once.
     turns = bench.size(1000, 60) // bench.rounds
     contenders = [
         rows.floor_postgres(bench.postgres.database()),

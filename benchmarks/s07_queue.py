@@ -19,7 +19,7 @@ WARM_BATCHES = {"jobs": 50}
 def run(bench: Bench) -> Result:
     """A job that Holdfast completes is settled by a commit of its session, which is a new revision as well."""
     result = Result(ID, QUESTION)
-    jobs = bench.size(2000, 80)
+    jobs = bench.size(1000, 80)
     for workers in (1, 8):
         # One worker has one session either way.
         chosen = [each for each in on_postgres(bench) if workers > 1 or each.name != ONE]
