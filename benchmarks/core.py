@@ -165,7 +165,7 @@ class Table:
 
 @dataclass
 class Target:
-    """What we want to show, and whether this run shows it. A quick run does not judge what only a full one can."""
+    """What we want to show, and whether this run shows it. A quick run judges nothing."""
 
     text: str
     value: str
@@ -189,17 +189,22 @@ class Result:
     data: dict[str, Any] = field(default_factory=dict)
     plots: dict[str, str] = field(default_factory=dict)
 
-    def at_least(self, text: str, ratio: Spread | None, least: float, *, judged: bool = True) -> None:
+    def at_least(self, text: str, ratio: Spread | None, least: float) -> None:
         """A target that is reached from `least` on."""
-        self._judge(text, ratio, judged and ratio is not None and ratio.median >= least, judged=judged)
+        self._judge(text, ratio, ratio is not None and ratio.median >= least)
 
-    def at_most(self, text: str, value: Spread | None, most: float, *, judged: bool = True, unit: str = "") -> None:
+    def at_most(self, text: str, value: Spread | None, most: float, *, unit: str = "") -> None:
         """A target that is reached up to `most`."""
-        self._judge(text, value, judged and value is not None and value.median <= most, judged=judged, unit=unit)
+        self._judge(text, value, value is not None and value.median <= most, unit=unit)
 
-    def _judge(self, text: str, value: Spread | None, reached: bool, *, judged: bool, unit: str = "") -> None:
+    def _judge(self, text: str, value: Spread | None, reached: bool, *, unit: str = "") -> None:
         shown = "no measurement" if value is None else value.show() + unit
-        self.targets.append(Target(text, shown, reached if judged and value is not None else None))
+        self.targets.append(Target(text, shown, None if value is None else reached))
+
+    def judge_nothing(self) -> None:
+        """Keep the numbers and drop the verdicts: these sizes were too small for any."""
+        for target in self.targets:
+            target.reached = None
 
     def enter(self, key: str, entries: Entries) -> None:
         """Keep the numbers."""

@@ -8,6 +8,7 @@ from benchmarks.contender import Contender
 from benchmarks.core import FLOOR, Bench
 
 LANGGRAPH_SQLITE = "LangGraph SqliteSaver.put"
+LANGGRAPH_SQLITE_ASYNC = "LangGraph AsyncSqliteSaver.aput"
 LANGGRAPH_POSTGRES = "LangGraph PostgresSaver.put"
 OPENAI_SQLITE = "OpenAI SQLiteSession"
 OPENAI_POSTGRES = "OpenAI SQLAlchemySession"
@@ -56,6 +57,12 @@ def sqlite_peers(bench: Bench) -> list[Contender]:
             less="a step's recorded output: no graph, no head, no usage",
         ),
     ]
+
+
+def langgraph_async(bench: Bench) -> Contender:
+    """LangGraph's saver for SQLite again, as its async applications use it."""
+    module = "benchmarks.peers.langgraph_sqlite_async"
+    return Contender(LANGGRAPH_SQLITE_ASYNC, module, {"path": bench.file()}, peer=True, less=NO_CAS)
 
 
 def postgres_peers(bench: Bench) -> list[Contender]:

@@ -12,6 +12,7 @@ import apsw
 import asyncpg
 
 from benchmarks import child
+from benchmarks.drivers import durable
 
 TABLE = """
 CREATE TABLE jobs (
@@ -75,7 +76,7 @@ class Sqlite:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.execute(TABLE.format(key="INTEGER PRIMARY KEY"))
-        return {"durable": True}
+        return durable.of_connection(self.connection)
 
     def work(self, workers: int, jobs: int, batch: int = 1, backlog: int = 0) -> dict[str, Any]:
         (found,) = self.connection.execute("SELECT count(*) FROM jobs").fetchone()

@@ -7,6 +7,7 @@ from typing import Any
 import apsw
 
 from benchmarks import child
+from benchmarks.drivers import durable
 
 
 class Floor:
@@ -19,9 +20,7 @@ class Floor:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.execute("CREATE TABLE turns (id INTEGER PRIMARY KEY, session TEXT, turn TEXT, content TEXT)")
-        (synchronous,) = self.connection.execute("PRAGMA synchronous").fetchone()
-        (journal,) = self.connection.execute("PRAGMA journal_mode").fetchone()
-        return {"durable": synchronous >= 2, "journal": journal, "synchronous": synchronous}
+        return durable.of_connection(self.connection)
 
     def insert(self, turn: Any) -> None:
         content = turn.question + turn.answer + turn.state

@@ -8,6 +8,7 @@ from typing import Any
 
 import holdfast
 from benchmarks import child
+from benchmarks.drivers import durable
 
 PAYLOAD = {"percent": 50, "text": "x" * 180}
 
@@ -19,7 +20,7 @@ class Events:
         self.store = await holdfast.open(url)
         self.registered: set[str] = set()
         self.after = 0
-        return {"durable": self.store.durability == "durable"}
+        return durable.of_store(self.store)
 
     async def register(self, name: str) -> None:
         if name not in self.registered:

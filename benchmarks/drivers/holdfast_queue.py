@@ -7,6 +7,7 @@ from typing import Any
 
 import holdfast
 from benchmarks import child
+from benchmarks.drivers import durable
 
 
 class Queue:
@@ -19,7 +20,7 @@ class Queue:
         self.connections: dict[int, Any] = {}
         self.held: dict[int, Any] = {}
         self.url = url
-        return {"durable": self.store.durability == "durable"}
+        return durable.of_store(self.store)
 
     def _session(self, worker: int) -> str:
         return f"lane-{worker if self.own_sessions else 0}"

@@ -10,6 +10,7 @@ import apsw
 
 import holdfast
 from benchmarks import child, work
+from benchmarks.drivers import durable
 
 
 def commit_of(turn: work.Turn, *, state: bool = True) -> holdfast.Commit:
@@ -46,13 +47,10 @@ class Turns:
         self, url: str, *, blocking: bool = False, state: bool = True, traced: bool = False
     ) -> dict[str, Any]:
         self.url, self.blocking, self.state = url, blocking, state
-        synchronous: list[int] = []
-        if not url.startswith("postgres"):
-            apsw.connection_hooks.append(self._trace if traced else lambda _: None)
-            synchronous.append(2 if holdfast.SqliteOptions().synchronous == "full" else 0)
+        if traced:
+            apsw.connection_hooks.append(self._trace)
         self.store: Any = holdfast.open_blocking(url) if blocking else await holdfast.open(url)
-        # A server's settings are looked at by the floor, which shares it.
-        return {"durable": self.store.durability == "durable" and min(synchronous, default=2) >= 2}
+        return durable.of_store(self.store)
 
     def _trace(self, connection: apsw.Connection) -> None:
         def begun(_: Any) -> None:

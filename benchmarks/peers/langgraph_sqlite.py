@@ -18,17 +18,20 @@ class Conversations:
         self.channels: dict[str, dict[str, Any]] = {}
         self.configs: dict[str, Any] = {}
 
-    def next(self, turn: Any) -> tuple[Any, Any, Any, Any]:
-        """The arguments of `put` for a turn."""
+    def next(self, turn: Any) -> tuple[str, Any, Any, Any]:
+        """The thread of a turn, and the arguments of `put` but for the config, which the put before returns."""
         channels = self.channels.setdefault(turn.session, {"messages": [], "state": {}})
-        channels["messages"].extend(
-            [{"role": "user", "text": turn.question}, {"role": "assistant", "text": turn.answer}]
-        )
-        channels["state"] = {"state": turn.state}
+        said = [{"role": "user", "text": turn.question}, {"role": "assistant", "text": turn.answer}]
+        # A list of its own for each turn, since all turns of a round are prepared before the first is put.
+        channels = {"messages": channels["messages"] + said, "state": {"state": turn.state}}
+        self.channels[turn.session] = channels
         versions = {"messages": f"{turn.number:032}.0", "state": f"{turn.number:032}.0"}
         checkpoint = empty_checkpoint() | {"channel_values": channels, "channel_versions": versions}
-        config = self.configs.get(turn.session) or {"configurable": {"thread_id": turn.session, "checkpoint_ns": ""}}
-        return config, checkpoint, {"source": "loop", "step": turn.number}, versions
+        return turn.session, checkpoint, {"source": "loop", "step": turn.number}, versions
+
+    def config(self, session: str) -> Any:
+        """What the last put of a thread returned."""
+        return self.configs.get(session) or {"configurable": {"thread_id": session, "checkpoint_ns": ""}}
 
 
 class Saver:
@@ -49,18 +52,30 @@ class Saver:
         (journal,) = self.connection.execute("PRAGMA journal_mode").fetchone()
         return {"durable": synchronous >= 2, "journal": journal, "sqlite": sqlite3.sqlite_version}
 
-    def put(self, turn: Any) -> None:
-        self.conversations.configs[turn.session] = self.saver.put(*self.conversations.next(turn))
+    def put(self, prepared: tuple[str, Any, Any, Any]) -> None:
+        session, *arguments = prepared
+        self.conversations.configs[session] = self.saver.put(self.conversations.config(session), *arguments)
 
-    def turns(self, sessions: int, turns: int) -> dict[str, Any]:
-        lanes = self.lanes.next(sessions, turns)
-        return child.one_after_another([turn for lane in lanes for turn in lane], self.put)
+    def prepared(self, sessions: int, turns: int) -> list[list[Any]]:
+        """What a caller sends is made by the caller: its making is not timed."""
+        return [[self.conversations.next(turn) for turn in lane] for lane in self.lanes.next(sessions, turns)]
 
-    def audit(self) -> dict[str, Any]:
+    def turns(self, sessions: int, turns: int) -> Any:
+        lanes = self.prepared(sessions, turns)
+        return child.one_after_another([each for lane in lanes for each in lane], self.put)
+
+    def audit(self) -> Any:
+        return self.counted({session: self.saver.get_tuple(self.thread(session)) for session in self.lanes.done})
+
+    def thread(self, session: str) -> Any:
+        """The config that asks for the last checkpoint of a thread."""
+        return {"configurable": {"thread_id": session, "checkpoint_ns": ""}}
+
+    def counted(self, found: dict[str, Any]) -> dict[str, Any]:
+        """What the last checkpoints hold."""
         size = 0
         for session, done in self.lanes.done.items():
-            found = self.saver.get_tuple({"configurable": {"thread_id": session, "checkpoint_ns": ""}})
-            values = found.checkpoint["channel_values"]
+            values = found[session].checkpoint["channel_values"]
             assert len(values["messages"]) == 2 * done
             size += sum(len(message["text"]) for message in values["messages"]) + len(values["state"]["state"]) * done
         return {"turns": self.lanes.turns, "content_bytes": size}

@@ -1,0 +1,27 @@
+"""Whether a contender waits for the disk is asked of the connection that it writes with, never of an option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+FULL = 2
+
+
+def of_connection(connection: apsw.Connection) -> dict[str, Any]:
+    """What SQLite itself says of a connection."""
+    synchronous, journal = connection.pragma("synchronous"), connection.pragma("journal_mode")
+    return {"durable": synchronous >= FULL and journal == "wal", "journal": journal, "synchronous": synchronous}
+
+
+def of_store(store: Any) -> dict[str, Any]:
+    """What a store's writing connection says. A server's settings are asked by the floor, which shares it."""
+    backend = getattr(store, "_store", store)._context.backend
+    # A store that counts what it does wraps its backend.
+    backend = getattr(backend, "_backend", backend)
+    link = getattr(backend, "_link", None)
+    told = {"durable": True} if link is None else of_connection(link.connection)
+    if link is None and not repr(backend).startswith("postgres"):
+        raise TypeError(f"no connection to ask: {backend!r}")
+    return told | {"durable": told["durable"] and store.durability == "durable"}
