@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.operations.key_frames import KEPT_BYTES, KeyFrames
-from holdfast.rows import Run
+from typing import Any
+
+from holdfast.operations.key_frames import KEPT_BYTES, KeyFrames, runs_for
+from holdfast.rows import BlobRow, Run
+from holdfast.waiting import run_to_end
 
 
 def run(size: int, deltas: int = 0) -> Run:
@@ -47,3 +50,14 @@ def test_one_that_is_larger_than_the_bound_is_not_kept() -> None:
 
 def test_a_store_keeps_64_mebibytes() -> None:
     assert KEPT_BYTES == 64 * 1024 * 1024
+
+
+def test_nothing_new_rests_on_a_key_frame_that_is_damaged() -> None:
+    earlier = "bytes-sha256:" + "0" * 64
+
+    class Damaged:
+        async def load_blobs(self, family: int, hashes: list[str]) -> list[BlobRow]:
+            return [BlobRow(earlier, "raw", 70_000, b"x" * 70_000)]
+
+    transaction: Any = Damaged()
+    assert run_to_end(runs_for(transaction, KeyFrames(), 1, {"new": earlier})) == {}

@@ -22,7 +22,7 @@ PLANTED = [
     ("head_without_guard", "concurrent-clients", "sqlite", "I3", 5),
     ("head_without_guard", "concurrent-clients", "postgres", "I3", 5),
     ("fence_at_least", "concurrent-clients", "sqlite", "I5", 5),
-    ("fence_not_compared", "stop-holder", "sqlite", "I5", 10),
+    ("fence_not_compared", "stop-holder", "sqlite", "I5", 60),
     ("completion_without_token", "concurrent-clients", "sqlite", "I6", 5),
     ("wake_lost", "wakes", "postgres", "I8", 2_000),
     ("cursor_before_processing", "kill-reader", "sqlite", "I8", 60),

@@ -277,3 +277,9 @@ def test_a_body_is_read_by_the_format_that_its_ref_names() -> None:
     with pytest.raises(Corrupt, match="not JSON"):
         checkpoints.content_of(json_ref(b"{"), bodies, needed_by="test")
     assert checkpoints.split(KNOWN) == ("json", hashlib.sha256(b"known").hexdigest())
+
+
+@pytest.mark.parametrize("ref", ["", "json", "json-sha256:", "yaml-sha256:" + "0" * 64, "json-sha256:" + "G" * 64])
+def test_what_is_stored_as_a_ref_and_is_none_is_damage(ref: str) -> None:
+    with pytest.raises(Corrupt, match="is not a ref"):
+        checkpoints.split(ref)

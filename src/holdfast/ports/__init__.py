@@ -14,9 +14,9 @@ from holdfast.ports.tables import (
     HousekeepingTables,
     ProcessTables,
     SessionTables,
-    TriggerTables,
     WorkTables,
 )
+from holdfast.ports.trigger_tables import TriggerTables
 from holdfast.rows import ViewQuery
 
 T = TypeVar("T")

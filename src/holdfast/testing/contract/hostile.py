@@ -73,9 +73,7 @@ def methods(facet: object) -> dict[str, Callable[..., object]]:
 
 def parameters(facet: object, name: str) -> set[str]:
     """The parameters of a method of a facet."""
-    declared = vars(type(facet)).get(name)
-    method = getattr(declared, "__wrapped__", None) or getattr(facet, name)
-    return set(inspect.signature(method).parameters) - {"self"}
+    return set(inspect.signature(getattr(facet, name)).parameters)
 
 
 class HostileInputContract(Contract):

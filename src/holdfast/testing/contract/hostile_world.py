@@ -181,10 +181,11 @@ STORES = frozenset({
     "sessions.create", "sessions.fork", "session.save_meta", "session.tombstone", "session.add_nodes", "session.commit",
     "unbound.commit", "session.attachments.put", "session.attachments.record_intent", "session.attachments.forget",
     "session.attachments.commit_refs", "queue.enqueue", "queue.claim_exactly", "queue.abandon", "queue.cancel",
-    "processes.register", "processes.set_external_ref", "processes.set_wait", "processes.complete", "events.append",
+    "processes.register", "processes.restore", "processes.set_external_ref", "processes.set_wait", "processes.complete",
+    "events.append",
     "events.signal", "events.request_cancel", "events.ack_wake", "grants.grant", "grants.transfer", "leases.claim",
     "leases.renew", "leases.release", "triggers.subscribe", "triggers.record", "triggers.emit", "triggers.mark_started",
-    "triggers.mark_failed", "artifacts.put", "artifacts.put_content",
+    "triggers.mark_failed", "triggers.restore_occurrence", "artifacts.put", "artifacts.put_content",
 })  # fmt: skip
 """Methods whose right call finds something to do. Every other one reads, or is given nothing to change."""
 

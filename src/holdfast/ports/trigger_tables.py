@@ -1,0 +1,93 @@
+"""The tables of triggers: rows in, rows out, like all other tables of a database.
+
+Every method is one trip, in the order that its first line says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast import rows as r
+
+
+class TriggerTables(Protocol):
+    """Subscriptions, occurrences and deliveries."""
+
+    async def insert_subscription(self, row: r.SubscriptionRow) -> r.SubscriptionRow:
+        """Insert with a new sequence number (ascending, never reused). Returns the stored row."""
+        ...
+
+    async def restore_subscription(self, row: r.SubscriptionRow) -> None:
+        """Insert with the row's own sequence number, which is free; later new numbers are greater."""
+        ...
+
+    async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
+        """One subscription."""
+        ...
+
+    async def find_subscription_key(
+        self, session_id: str | None, frame_id: str | None, key: str
+    ) -> r.SubscriptionRow | None:
+        """The enabled subscription that exactly this registrant made under this key."""
+        ...
+
+    async def save_subscription(self, row: r.SubscriptionRow) -> int:
+        """Overwrite."""
+        ...
+
+    async def list_subscriptions(self, filter: r.SubscriptionFilter) -> list[r.SubscriptionRow]:
+        """Matching subscriptions by sequence."""
+        ...
+
+    async def drop_session_subscriptions(self, session_id: str) -> int:
+        """Delete the subscriptions of any frame of a session, with their deliveries. Counts the subscriptions."""
+        ...
+
+    async def find_occurrence(self, occurrence_id: str) -> r.OccurrenceRow | None:
+        """One occurrence."""
+        ...
+
+    async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
+        """Occurrences by id, greater than `after`."""
+        ...
+
+    async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
+        """Insert."""
+        ...
+
+    async def insert_deliveries(self, rows: Sequence[r.DeliveryRow]) -> list[r.DeliveryRow]:
+        """Insert those that are absent, and return only those."""
+        ...
+
+    async def list_deliveries(self, occurrence_id: str, *, after: int, limit: int) -> list[r.DeliveryRow]:
+        """Deliveries of an occurrence by the sequence of their subscription, greater than `after`."""
+        ...
+
+    async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
+        """One delivery."""
+        ...
+
+    async def find_process_delivery(self, process_id: str) -> r.DeliveryRow | None:
+        """The delivery that starts this process."""
+        ...
+
+    async def save_delivery(self, row: r.DeliveryRow) -> int:
+        """Overwrite."""
+        ...
+
+    async def list_undelivered(
+        self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+    ) -> list[r.DeliveryRow]:
+        """Deliveries reserved up to the bound whose process does not exist.
+
+        By (reserved_at_ms, occurrence_id, subscription_sequence), beyond `after`.
+        """
+        ...
+
+    async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
+        """Delete, or only count, up to `limit` occurrences with their deliveries: (occurrences, deliveries).
+
+        Those with `occurred_at_ms <=` the bound and no delivery still reserved, by (occurred_at_ms, id).
+        """
+        ...
