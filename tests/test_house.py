@@ -104,7 +104,7 @@ def names_in(expression: ast.AST) -> Iterator[str]:
         case ast.JoinedStr(values=parts):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in parts)
         case ast.Constant(value=str(text)):
-            # What ends so is the beginning of names that are looked for among all; behind a + stand a statement's parts.
+            # What ends so is the beginning of names that are looked for among all. A plus begins the parts of one.
             yield text + "*" if text.endswith("_") else text.partition("+")[0]
         case ast.IfExp(body=one, orelse=other):
             yield from names_in(one)

@@ -29,6 +29,16 @@ PLANTED_STEPS = 10_000
 """More than enough: the machine finds most planted bugs within 1,000."""
 
 FACETS = ("sessions", "queue", "attachments", "processes", "events", "grants", "leases", "triggers", "artifacts")
+MOVING = {
+    "artifacts.list",
+    "processes.restore",
+    "triggers.deliveries",
+    "triggers.occurrences",
+    "triggers.restore",
+    "triggers.restore_occurrence",
+}
+"""What moves a store needs another store to move from: the contract's cases on moves compare the backends in it."""
+
 REFUSALS = {
     "AlreadyTerminal",
     "ClaimLost",
@@ -118,7 +128,7 @@ def test_the_machine_reaches_every_method_and_most_refusals(tmp_path: Path) -> N
     _, answered = live_often("reach 4", 5_000, tmp_path)
     methods = {answer.partition(": ")[0] for answer in answered if answer.endswith(": value")}
     refusals = {answer.partition(": ")[2] for answer in answered}
-    assert every_method() - methods == set()
+    assert every_method() - methods == MOVING
     assert REFUSALS - refusals == set()
 
 

@@ -236,39 +236,6 @@ def artifacts(m: Machine) -> None:
         m.call("artifacts.delete", kind, name)
 
 
-@rule(3)
-def move(m: Machine) -> None:
-    """Restore what is there already, which is a replay, and now and then what another store has."""
-    kind = m.rng.random()
-    if kind < 0.2:
-        m.pages("artifacts.list")
-    elif kind < 0.45:
-        found = m.call("triggers.list", limit=3)
-        if found is not None and len(found):
-            m.call("triggers.restore", m.pick(list(found)))
-    elif kind < 0.7:
-        m.pages("triggers.occurrences")
-        found = m.call("triggers.occurrences", limit=3)
-        if found is not None and len(found):
-            one = m.pick(list(found))
-            m.pages("triggers.deliveries", one.occurrence_id)
-            deliveries = m.call("triggers.deliveries", one.occurrence_id)
-            m.call("triggers.restore_occurrence", one, [] if deliveries is None else list(deliveries))
-    elif kind < 0.85:
-        name = process_id(m)
-        process, events = m.call("processes.get", name), m.call("events.after", name)
-        if process is not None and events is not None:
-            m.call("processes.restore", process, list(events))
-    else:
-        with holdfast.open_blocking("memory:", clock=m.clock) as other:
-            name = m.pick(("moved-1", "moved-2"))
-            other.processes.register(
-                holdfast.ProcessRegistration(name, holdfast.External(), event_types=values.EVENT_TYPES)
-            )
-            process = other.processes.get(name)
-        m.call("processes.restore", process, [])
-
-
 # The store as a whole.
 
 
