@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.failing import until_it_is_done
 
 import holdfast
 from holdfast.testing.clock import ManualClock
@@ -146,31 +147,7 @@ def test_a_copy_that_fails_at_any_write_goes_on_and_ends_equal(
 ) -> None:
     target = str(tmp_path / "target.db")
     run("init", "--url", target)
-    original = holdfast.open_blocking
-    calls = allowed = 0
-
-    def opened(*args: Any, **kwargs: Any) -> holdfast.BlockingStore:
-        store = original(*args, **kwargs)
-        write = store._backend.write
-
-        async def counted(*inner: Any, **more: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls > allowed:
-                raise holdfast.Unavailable("the disk is away")
-            return await write(*inner, **more)
-
-        monkeypatch.setattr(store._backend, "write", counted)
-        return store
-
-    codes: list[int] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(holdfast, "open_blocking", opened)
-        while not codes or codes[-1] != 0:
-            calls = 0
-            codes.append(run("copy", "--from", source, "--to", target).code)
-            allowed += 1
-            assert allowed < 100
+    codes = until_it_is_done(run, monkeypatch, "copy", "--from", source, "--to", target, most=100)
     assert len(codes) > 10
     assert set(codes[:-1]) == {3}
     assert facts(target) == facts(source)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.failing import until_it_is_done
 
 import holdfast
 
@@ -121,40 +122,10 @@ def test_an_import_that_was_interrupted_goes_on(
 ) -> None:
     file = tmp_path / "chat.jsonl"
     on("sessions", "export", "chat", "-o", file)
-    codes = until_it_is_done(run, monkeypatch, "sessions", "import", file, "--url", other)
+    codes = until_it_is_done(run, monkeypatch, "sessions", "import", file, "--url", other, most=50)
     assert len(codes) > 5
     assert set(codes[:-1]) == {3}
     assert facts(other, "chat") == facts(url, "chat")
-
-
-def until_it_is_done(run: Any, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[int]:
-    """Fail the first write, then the second, and so on, each run on what the last one left, until one ends unfailed."""
-    calls = allowed = 0
-    original = holdfast.open_blocking
-
-    def opened(*args: Any, **kwargs: Any) -> holdfast.BlockingStore:
-        store = original(*args, **kwargs)
-        write = store._backend.write
-
-        async def counted(*inner: Any, **more: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls > allowed:
-                raise holdfast.Unavailable("the disk is away")
-            return await write(*inner, **more)
-
-        monkeypatch.setattr(store._backend, "write", counted)
-        return store
-
-    codes: list[int] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(holdfast, "open_blocking", opened)
-        while not codes or codes[-1] != 0:
-            calls = 0
-            codes.append(run(*arguments).code)
-            allowed += 1
-            assert allowed < 50
-    return codes
 
 
 def test_another_session_of_that_id_is_neither_overwritten_nor_mixed(
@@ -341,7 +312,7 @@ def test_a_copy_that_was_interrupted_anywhere_goes_on_and_copies_nothing_twice(
             graph = holdfast.Append([holdfast.Node("n1"), holdfast.Node("n2", parent="n1")], leaf="n2")
             session.commit(holdfast.Commit(turn_id="t", graph=graph, attachments=[ref.id]))
             store.queue.enqueue(holdfast.WorkDraft(session_id=name, payloads=[name]))
-    codes = until_it_is_done(run, monkeypatch, "copy", "--from", source, "--to", other)
+    codes = until_it_is_done(run, monkeypatch, "copy", "--from", source, "--to", other, most=50)
     assert len(codes) > 5
     assert set(codes[:-1]) == {3}
     for name in ("a", "b"):

@@ -108,7 +108,7 @@ class LogWritten:
         for descriptor, _ in ready:
             with suppress(BlockingIOError):
                 while os.read(descriptor, _EVENT_BYTES):
-                    """What it says is known: something was written."""
+                    pass  # what it says is known: something was written
         return bool(ready)
 
     def next_pause_s(self, pause_s: float, *, news: bool) -> float:

@@ -178,7 +178,7 @@ class Writer:
         for thread in self.stop():
             thread.join()
         with self._connection_free:
-            """Whoever writes for himself has finished, and nobody begins any more."""
+            pass  # whoever writes for himself has finished, and nobody begins any more
 
     # What the thread does.
 
@@ -201,9 +201,11 @@ class Writer:
 
     def _look_around(self) -> None:
         self._this_thread.uses = True
-        with self._connection_free:
-            self._look()
-        self._this_thread.uses = False
+        try:
+            with self._connection_free:
+                self._look()
+        finally:
+            self._this_thread.uses = False
 
     def _look(self) -> None:
         """Wake everybody if another process committed: what it changed is not known."""
