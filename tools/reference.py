@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -416,6 +417,7 @@ def documented_constants(module: str) -> dict[str, str]:
     return found
 
 
+@cache
 def _module(name: str) -> ast.Module:
     file = inspect.getsourcefile(sys.modules[name])
     assert file is not None
