@@ -9,17 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
 from holdfast.cli import main
+from holdfast.cli.parser import build
 from holdfast.opening import open_backend
 from holdfast.torture import catalogue
 from holdfast.torture.faults import Fault, Numbers, Ran
-from holdfast.torture.places import Scratch
+from holdfast.torture.leftovers import PREFIX, Owned, dead
+from holdfast.torture.places import Scratch, SqliteScratch
+from holdfast.torture.replays import replay
 from holdfast.waiting import BlockingWaiting
 
 QUICK = ("concurrent-clients", "kill-writer", "power-loss", "stop-holder")
@@ -107,29 +112,165 @@ def test_a_violation_is_told_with_a_command_that_finds_it_again(
     assert "turn 3" in capsys.readouterr().out
 
 
-def test_a_password_is_not_repeated() -> None:
-    from holdfast.cli.torture import replay
+SECRET_URLS = [
+    "postgresql://ada:s3cret@db:5432/app?sslmode=require",
+    "postgresql://db/app?user=ada&password=s3cret&sslmode=require",
+    "postgresql://ada:s3c%40ret%2F@one:1,two:2/app?target_session_attrs=read-write",
+    "postgres://ada@db/app?sslpassword=s3cret&something=s3cret",
+    "postgresql://ada:s3cret@[::1/app",
+]
 
-    told = replay("postgresql://ada:secret@db:5432/app?sslmode=require", "kill-writer", 3)
-    assert "secret" not in told
-    assert "ada:***@db:5432/app" in told
-    assert "postgresql://ada@db/app" in replay("postgresql://ada@db/app", "kill-writer", 3)
+
+@pytest.mark.parametrize("url", SECRET_URLS)
+def test_a_secret_of_a_url_is_not_repeated(url: str) -> None:
+    told = replay(url, "kill-writer", 3)
+    assert "s3c" not in told
+    assert "***" in told
+
+
+def options_of(command: str) -> Any:
+    words = shlex.split(command)
+    return build(words[1:]).parse_args(words[1:])
+
+
+@pytest.mark.parametrize(
+    "url", ["agent.db", "sqlite:a file.db", "postgresql://ada@[::1]:5/app?host=/run/pg&sslmode=require", None]
+)
+@pytest.mark.parametrize("pooler", [None, "transaction"])
+def test_a_replay_is_the_same_call_again(url: str | None, pooler: str | None) -> None:
+    options = options_of(replay(url, "kill-writer", 3, pooler=pooler))
+    assert (options.url, options.pooler, options.fault) == (url, pooler, ["kill-writer"])
+    assert (options.seed, options.cases) == (3, 1)
+
+
+def test_the_url_of_the_environment_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(catalogue, "FAULTS", (BROKEN,))
+    monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "agent.db"))
+    assert run("--seed", 7, "--cases", 1) == 1
+    [again] = [line.split("replay: ")[1] for line in capsys.readouterr().out.splitlines() if "replay: " in line]
+    assert "--url" not in again
+    assert main(shlex.split(again)[1:]) == 1
 
 
 def test_the_time_is_shared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--url", tmp_path / "agent.db", "--minutes", 0, *faults("kill-reader", "stop-holder")) == 0
+    assert run("--url", tmp_path / "agent.db", "--minutes", 0.0001, *faults("kill-reader", "stop-holder")) == 0
     assert "time was up before 500" in capsys.readouterr().out
 
 
-def test_an_interrupted_torture_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "holdfast", "torture", "--url", str(tmp_path / "agent.db"), "--minutes", "5"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        deadline_s = time.monotonic() + 60
-        while not list(tmp_path.glob(".*/*-scratch.db")) and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+def begun(*arguments: object, until: Callable[[], object]) -> subprocess.Popen[bytes]:
+    """A torture that is at work."""
+    command = [sys.executable, "-m", "holdfast", "torture", *map(str, arguments), "--minutes", "5"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline_s = time.monotonic() + 60
+    while not until() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_torture_that_is_ended_leaves_no_folder_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with begun("--url", tmp_path / "agent.db", until=lambda: list(tmp_path.glob(".*/*-scratch.db"))) as process:
+        process.send_signal(number)
         assert process.wait(60) == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def schemas_of(database: Any) -> list[str]:
+    return [name for (name,) in database.administrator.rows("SELECT nspname FROM pg_namespace ORDER BY nspname")]
+
+
+def scratch_schemas(database: Any) -> list[str]:
+    return [name for name in schemas_of(database) if name.startswith(PREFIX)]
+
+
+def test_a_torture_that_is_terminated_leaves_no_schema_behind(
+    postgres_database: Any, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with begun("--url", postgres_url, until=lambda: scratch_schemas(postgres_database)) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+    assert scratch_schemas(postgres_database) == []
+    assert list(tmp_path.glob(f".{PREFIX}*")) == []
+
+
+def test_what_a_killed_torture_left_is_removed_by_the_next_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = tmp_path / f".{PREFIX}somebody"
+    foreign.mkdir()
+    file = tmp_path / "agent.db"
+    with SqliteScratch(tmp_path) as living:
+        with begun("--url", file, until=lambda: list(tmp_path.glob(".*/*-scratch.db"))) as process:
+            process.kill()
+        [left] = set(tmp_path.glob(f".{PREFIX}*")) - {foreign, living.folder}
+        assert run("--url", file, "--cases", 1, *faults("close-under-waiter")) == 0
+        assert f"removed {left}" in capsys.readouterr().err
+        assert set(tmp_path.iterdir()) == {foreign, living.folder}
+
+
+def test_a_schema_that_a_killed_torture_left_is_dropped_by_the_next(
+    postgres_database: Any,
+    postgres_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    postgres_database.administrator.rows(f"CREATE SCHEMA {PREFIX}of_another_machine")
+    try:
+        with begun("--url", postgres_url, until=lambda: len(scratch_schemas(postgres_database)) > 1) as process:
+            process.kill()
+        [left] = set(scratch_schemas(postgres_database)) - {f"{PREFIX}of_another_machine"}
+        assert run("--url", postgres_url, "--cases", 1, *faults("close-under-waiter")) == 0
+        told = capsys.readouterr().err
+        assert f"dropped schema {left}" in told
+        assert f"DROP SCHEMA {PREFIX}of_another_machine CASCADE" in told
+        assert scratch_schemas(postgres_database) == [f"{PREFIX}of_another_machine"]
+    finally:
+        postgres_database.administrator.rows(f"DROP SCHEMA {PREFIX}of_another_machine")
+
+
+def test_a_folder_that_names_a_schema_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    planted = tmp_path / f".{PREFIX}planted"
+    planted.mkdir()
+    (planted / "owner").write_bytes(msgspec.json.encode(Owned("public", "0")))
+    assert list(dead(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--cases", "0"],
+        ["--cases", "-1"],
+        ["--cases", "1.5"],
+        ["--cases", "9" * 30],
+        ["--minutes", "0"],
+        ["--minutes", "-3"],
+        ["--minutes", "nan"],
+        ["--minutes", "inf"],
+        ["--minutes", "1e9"],
+        ["--seed", "-1"],
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--url", tmp_path / "agent.db", *arguments) == 2
+    assert arguments[0] in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_torture_that_could_run_nothing_does_not_say_that_all_is_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--url", tmp_path / "agent.db", *faults("failover")) == 1
+    told = capsys.readouterr()
+    assert "does not apply to SQLite" in told.out
+    assert "nothing was run" in told.err
 
 
 @pytest.mark.parametrize(
@@ -138,6 +279,8 @@ def test_an_interrupted_torture_leaves_nothing_behind(tmp_path: Path) -> None:
         (["--url", "memory:"], "outlives its process"),
         (["--url", "nowhere/at/all/agent.db"], "does not exist"),
         (["--url", "agent.db", "--schema", "mine"], "a schema of its own"),
+        (["--url", "agent.db", "--pooler", "transaction"], "is for PostgreSQL"),
+        (["--url", "agent.db", "--attachments", "here"], "--attachments"),
         (["--url", "agent.db", "--fault", "bad-luck"], "there is no fault"),
     ],
 )

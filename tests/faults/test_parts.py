@@ -45,10 +45,10 @@ def test_whoever_is_killed_says_no_more() -> None:
 # ---------------------------------------------------------------------------- places and proxies
 
 
-def test_there_is_no_scratch_for_a_store_in_memory(tmp_path: Path) -> None:
+def test_there_is_no_scratch_for_a_store_in_memory() -> None:
     for url in ("memory:", "sqlite::memory:"):
         with pytest.raises(Unusable):
-            scratch_at(url, folder=tmp_path)
+            scratch_at(url)
 
 
 def test_a_proxy_knows_where_a_url_leads() -> None:
@@ -66,7 +66,8 @@ def test_a_proxy_knows_where_a_url_leads() -> None:
 def test_a_proxy_that_cannot_stand_there_is_an_obstacle(url: str, tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
         target_of(url)
-    assert no_proxy(Scratch("postgres", url, tmp_path, None))
+    with Scratch("postgres", url, tmp_path, None) as scratch:
+        assert no_proxy(scratch)
 
 
 def test_without_the_programs_of_a_server_its_faults_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import secrets
-import shlex
-import tempfile
-from pathlib import Path
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
 
 from holdfast.cli.commands import Command, argument, whole
-from holdfast.cli.running import POSTGRES, Call, Misused
+from holdfast.cli.running import POSTGRES, Call, Misused, Refused
 
 if TYPE_CHECKING:
     from holdfast.torture.faults import Fault
     from holdfast.torture.places import Scratch
     from holdfast.torture.running import Result
+
+MOST_CASES = 100_000_000
+MOST_MINUTES = 7 * 24 * 60.0
+ENDING = ("SIGTERM", "SIGHUP")
+"""Signals that end a process which does not handle them; not every operating system has all of them."""
 
 
 def torture(call: Call) -> int:
@@ -29,19 +35,48 @@ def torture(call: Call) -> int:
     if call.options.schema:
         raise Misused("a torture makes a schema of its own: leave --schema out")
     url = call.url()
+    if call.options.pooler and not url.startswith(POSTGRES):
+        raise Misused("--pooler is for PostgreSQL: leave it out")
     given: int | None = call.options.seed
     seed = secrets.randbelow(10**9) if given is None else given
-    with tempfile.TemporaryDirectory(prefix="holdfast-torture-") as folder:
+    with _ended_in_order():
         try:
-            scratch = scratch_at(url, folder=Path(folder), pooler=call.options.pooler or "none")
+            scratch = scratch_at(url, pooler=call.options.pooler or "none")
         except Unusable as error:
             raise Misused(str(error)) from None
         with scratch:
+            for text in scratch.sweep():
+                call.terminal.note(text)
             # A store that cannot be made at all is no violation of anything.
             scratch.fresh()
             results = _run(call, scratch, chosen, seed)
-    _show(call, url, seed, results)
+    _show(call, seed, results)
+    if all(result.skipped for result in results):
+        raise Refused("nothing was run: everything was skipped")
     return 1 if any(result.violations for result in results) else 0
+
+
+@contextmanager
+def _ended_in_order() -> Generator[None, None, None]:
+    """Whoever ends this process lets it take its scratch away first, as Ctrl-C does."""
+
+    def end(_number: int, _frame: object) -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before: dict[int, object] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ENDING:
+            number: int | None = getattr(signal, name, None)
+            # Who ignores a signal, as nohup does, means it.
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
 
 
 def _chosen(call: Call, faults: tuple[Fault, ...]) -> list[Fault]:
@@ -70,7 +105,7 @@ def _list(call: Call, faults: list[Fault]) -> int:
 def _run(call: Call, scratch: Scratch, faults: list[Fault], seed: int) -> list[Result]:
     from holdfast.torture.running import run_fault, share
 
-    minutes: int | None = call.options.minutes
+    minutes: float | None = call.options.minutes
     cases: int | None = call.options.cases
     results: list[Result] = []
     shares = share(minutes)
@@ -91,10 +126,12 @@ def _run(call: Call, scratch: Scratch, faults: list[Fault], seed: int) -> list[R
     return results
 
 
-def _show(call: Call, url: str, seed: int, results: list[Result]) -> None:
+def _show(call: Call, seed: int, results: list[Result]) -> None:
     if call.options.json:
         call.terminal.json({"seed": seed, "results": results})
         return
+    from holdfast.torture.replays import replay
+
     call.terminal.line(f"seed {seed}, {results[0].backend}")
     rows = [
         (
@@ -113,7 +150,8 @@ def _show(call: Call, url: str, seed: int, results: list[Result]) -> None:
             for problem in violation.problems:
                 for line in problem.splitlines():
                     call.terminal.line(f"  {line}")
-            call.terminal.line(f"  replay: {replay(url, one.fault, violation.seed)}")
+            again = replay(call.options.url, one.fault, violation.seed, pooler=call.options.pooler)
+            call.terminal.line(f"  replay: {again}")
 
 
 def _verdict(result: Result) -> str:
@@ -124,14 +162,23 @@ def _verdict(result: Result) -> str:
     return "held"
 
 
-def replay(url: str, fault: str, seed: int) -> str:
-    """The command that runs one case again; a password is not repeated."""
-    if url.startswith(POSTGRES):
-        parts = urlsplit(url)
-        if parts.password is not None:
-            user, _, host = parts.netloc.rpartition("@")
-            url = urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))
-    return shlex.join(["holdfast", "torture", "--url", url, "--fault", fault, "--seed", str(seed), "--cases", "1"])
+def some(text: str) -> int:
+    """A whole number from 1 on."""
+    number = whole(text)
+    if not 1 <= number <= MOST_CASES:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to {MOST_CASES}")
+    return number
+
+
+def minutes(text: str) -> float:
+    """A length of time that is neither nothing nor for ever."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0 < number <= MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most {MOST_MINUTES:.0f}")
+    return number
 
 
 COMMANDS = (
@@ -142,8 +189,8 @@ COMMANDS = (
         (
             argument("--fault", metavar="NAME", action="append", help="only this fault; may be given several times"),
             argument("--seed", metavar="N", type=whole, help="where chance begins (default: anywhere)"),
-            argument("--minutes", metavar="N", type=whole, help="run as much as fits into this time"),
-            argument("--cases", metavar="N", type=whole, help="how many cases of each fault"),
+            argument("--minutes", metavar="N", type=minutes, help="run as much as fits into this time"),
+            argument("--cases", metavar="N", type=some, help="how many cases of each fault"),
             argument("--list", action="store_true", help="only list the faults"),
         ),
         (
@@ -156,6 +203,8 @@ COMMANDS = (
         "Works in a scratch file beside the file, or a scratch schema in the database, that --url names, and removes\n"
         "it at the end: what is there already is neither read nor written. A fault that cannot be run here is\n"
         "reported as skipped. A violation is printed with a command that runs it again; the same seed makes the same\n"
-        "program, but the operating system decides again who comes first. The exit code is 1 if anything was violated.",
+        "program, but the operating system decides again who comes first. The exit code is 1 if anything was violated\n"
+        "or nothing could be run. What earlier tortures left that were killed is removed first, if that is certain.",
+        without=("--attachments",),
     ),
 )

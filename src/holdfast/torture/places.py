@@ -6,8 +6,10 @@ import asyncio
 import multiprocessing
 import secrets
 import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,12 +20,12 @@ import holdfast
 from holdfast.statements import load_statements
 from holdfast.torture.children import Crew
 from holdfast.torture.faults import Kind
+from holdfast.torture.leftovers import PREFIX, Folder, Owned, dead, mark_of
 from holdfast.torture.servers import Server
 
 T = TypeVar("T")
 
 POSTGRES = ("postgresql://", "postgres://")
-PREFIX = "holdfast_torture_"
 CONNECT_S = 15.0
 
 
@@ -67,10 +69,11 @@ class Place(msgspec.Struct, frozen=True):
 class Scratch:
     """Where one torture happens: gives an empty store as often as it is asked, and takes everything away at the end."""
 
-    def __init__(self, kind: Kind, url: str, folder: Path, options: Any) -> None:
+    def __init__(self, kind: Kind, url: str, folder: Path, options: Any, owned: Owned = Owned()) -> None:  # noqa: B008 - a value
         self.kind: Kind = kind
         self.url = url
-        self.folder = folder
+        self._folder = Folder(folder, owned)
+        self.folder = self._folder.path
         self.options = options
         self._crew: Crew | None = None
         self._server: Server | None = None
@@ -110,7 +113,16 @@ class Scratch:
         self.dismiss()
         if self._server is not None:
             self._server.remove()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.remove()
+
+    def sweep(self) -> list[str]:
+        """Take away what killed tortures left here, and say what it was; what may be somebody's is only named."""
+        swept: list[str] = []
+        for path, owned in dead(self.folder.parent):
+            if owned == Owned():
+                shutil.rmtree(path, ignore_errors=True)
+                swept.append(f"removed {path}, which a torture left that was killed")
+        return swept
 
     def __enter__(self) -> Self:
         return self
@@ -127,9 +139,7 @@ class SqliteScratch(Scratch):
     def __init__(self, beside: Path, options: holdfast.SqliteOptions | None = None) -> None:
         if not beside.is_dir():
             raise Unusable(f"the folder {beside} does not exist: create it first")
-        folder = beside / f".{PREFIX}{secrets.token_hex(6)}"
-        folder.mkdir()
-        super().__init__("sqlite", str(beside), folder, options or holdfast.SqliteOptions())
+        super().__init__("sqlite", str(beside), beside, options or holdfast.SqliteOptions())
         self._template: Path | None = None
         self._last: Path | None = None
 
@@ -150,10 +160,8 @@ class PostgresScratch(Scratch):
 
     def __init__(self, url: str, folder: Path, *, pooler: Any = "none") -> None:
         self.schema = f"{PREFIX}{secrets.token_hex(6)}"
-        folder = folder / f".{PREFIX}{secrets.token_hex(6)}"
-        folder.mkdir()
         options = holdfast.PostgresOptions(schema=self.schema, max_connections=4, pooler=pooler)
-        super().__init__("postgres", url, folder, options)
+        super().__init__("postgres", url, folder, options, Owned(self.schema, mark_of(url)))
         self.statements = load_statements("holdfast.torture", schema=self.schema)
         self.disturbed: list[int] = []
         """Server processes that were cancelled or ended on purpose."""
@@ -192,12 +200,29 @@ class PostgresScratch(Scratch):
         """Leave the schema where it is: its server is gone, or about to."""
         self._made_schema = False
 
+    def sweep(self) -> list[str]:
+        """Drop the schemas that killed tortures left in this database, if their folders prove it."""
+        swept = super().sweep()
+        for path, owned in dead(self.folder.parent):
+            if owned.schema is not None and owned.database == mark_of(self.url):
+                asyncio.run(on_connection(self.url, partial(_drop, owned.schema)))
+                shutil.rmtree(path, ignore_errors=True)
+                swept.append(f"dropped schema {owned.schema}, which a torture left that was killed")
+        return swept + [
+            f"there is a schema {name} of another torture: once that is over, DROP SCHEMA {name} CASCADE"
+            for (name,) in self.rows("scratch_schemas", PREFIX, self.schema)
+        ]
+
     def remove(self) -> None:
         """Drop the schema."""
         super().remove()
         if self._made_schema:
             with suppress(OSError):
-                self.ask(lambda connection: connection.execute(self.statements["drop_schema"]))
+                self.ask(partial(_drop, self.schema))
+
+
+async def _drop(schema: str, connection: Any) -> None:
+    await connection.execute(load_statements("holdfast.torture", schema=schema)["drop_schema"])
 
 
 async def on_connection(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
@@ -217,12 +242,12 @@ def forget(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def scratch_at(url: str, *, folder: Path, pooler: Any = "none") -> Scratch:
-    """A scratch place beside what a URL names; `folder` is for files of a torture that has no file of its own."""
+def scratch_at(url: str, *, pooler: Any = "none") -> Scratch:
+    """A scratch place beside what a URL names."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         raise Unusable("this operating system cannot fork: run the torture on one that can")
     if url.startswith(POSTGRES):
-        return PostgresScratch(url, folder, pooler=pooler)
+        return PostgresScratch(url, Path(tempfile.gettempdir()), pooler=pooler)
     if url == "memory:" or url.endswith(":memory:"):
         raise Unusable("nothing of a store in memory outlives its process: name a file or a server")
     return SqliteScratch(Path(url.removeprefix("sqlite:")).absolute().parent)

@@ -10,6 +10,13 @@ FROM pg_tables
 WHERE schemaname = $1
     AND tablename <> 'settings'
 
+-- name: scratch_schemas
+SELECT nspname
+FROM pg_namespace
+WHERE starts_with(nspname, $1)
+    AND nspname <> $2
+ORDER BY nspname
+
 -- name: server_version
 SELECT current_setting('server_version')
 
