@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import holdfast
@@ -178,18 +179,32 @@ async def _work(store: holdfast.Store, number: int, wrong: list[str]) -> None:
         name = f"{number}-{turn}"
         # The first is one statement, the second a transaction of several.
         commit = holdfast.Commit(turn_id=f"turn-{name}", usage=[holdfast.Usage("turn", "model", 1)])
-        await _until_done(lambda: session.commit(commit), wrong)  # noqa: B023 - done before the loop goes on
-        await _until_done(lambda: session.add_nodes([holdfast.Node(f"node-{name}")]), wrong)  # noqa: B023 - the same
+        node = holdfast.Node(f"node-{name}")
+        await _until_done(lambda: session.commit(commit), partial(_has_turn, session, commit.turn_id), wrong)  # noqa: B023 - done before the loop goes on
+        await _until_done(lambda: session.add_nodes([node]), partial(_has_node, session, node.id), wrong)  # noqa: B023 - the same
 
 
-async def _until_done(call: Callable[[], Awaitable[Any]], wrong: list[str]) -> None:
-    """Make a call again while the database says that it was not done now."""
+async def _has_turn(session: holdfast.Session, turn_id: str | None) -> bool:
+    return turn_id in {entry.turn_id for entry in await session.history(limit=1_000)}
+
+
+async def _has_node(session: holdfast.Session, node_id: str) -> bool:
+    return node_id in {node.id for node in await session.nodes(limit=1_000)}
+
+
+async def _until_done(
+    call: Callable[[], Awaitable[Any]], stored: Callable[[], Awaitable[bool]], wrong: list[str]
+) -> None:
+    """Make a call again while the database says that it was not done now; and if it says so, see that it was not."""
     problem = ""
     for _ in range(MOST_TRIES):
         try:
             await call()
         except holdfast.Unavailable as error:
             problem = str(error)
+            if error.outcome == "not_applied" and await _seen(stored):
+                wrong.append(f"I9: a call was told as not applied, and is stored: {error}")
+                return
             await asyncio.sleep(0.001)
         except Exception as error:  # whatever a caller gets to see is judged
             wrong.append(f"I9: {type(error).__name__}: {error}")
@@ -197,6 +212,14 @@ async def _until_done(call: Callable[[], Awaitable[Any]], wrong: list[str]) -> N
         else:
             return
     wrong.append(f"I10: a call was not done in {MOST_TRIES} tries: {problem}")
+
+
+async def _seen(stored: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether something is stored; those who look are disturbed, too."""
+    for _ in range(MOST_TRIES):
+        with suppress(holdfast.Unavailable):
+            return await stored()
+    return False
 
 
 async def _disturb(scratch: PostgresScratch, connection: Any, dice: random.Random) -> int:

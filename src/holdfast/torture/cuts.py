@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 import holdfast
-from holdfast.torture.clients import LOG
+from holdfast.torture.children import Port
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Place, PostgresScratch, Scratch
 from holdfast.torture.proxy import Direction, Proxy, Unreachable, target_of
@@ -16,146 +16,206 @@ from holdfast.torture.soundness import unsound
 
 T = TypeVar("T")
 
-SESSION = "cut"
 DIRECTIONS: tuple[Direction, ...] = ("asking", "answering")
+PARTS = 4
+"""So many processes share the bytes of a call: each spends most of a cut waiting for a new connection."""
+
+WARM = 4
+"""How many calls are measured; one may be followed by a notification, which is not part of it."""
+
 MOST_WRONG = 3
-STRIDE: dict[Direction, int] = {"asking": 32, "answering": 8}
-"""One run cuts in every so many bytes; runs with that many seeds in a row cut in every byte."""
+SWEEP_S = 600.0
+"""How long all the cuts of one process may take."""
 
 
 class Trial(NamedTuple):
-    """A call, what it needs, and what must be true afterwards; each is given the number of the call."""
+    """A call, what it needs, whether it is stored, and what must be true afterwards; each with a name and a number."""
 
-    prepare: Callable[[holdfast.BlockingStore, int], Any]
-    call: Callable[[holdfast.BlockingStore, int], Any]
-    check: Callable[[holdfast.BlockingStore, int, Any], list[str]]
-
-
-def _nothing(_: holdfast.BlockingStore, _number: int) -> None:
-    """Nothing is needed."""
+    prepare: Callable[[holdfast.BlockingStore, str, int], Any]
+    call: Callable[[holdfast.BlockingStore, str, int], Any]
+    stored: Callable[[holdfast.BlockingStore, str, int], bool]
+    check: Callable[[holdfast.BlockingStore, str, int, Any], list[str]]
 
 
-def _turn(store: holdfast.BlockingStore, number: int) -> holdfast.CommitReceipt:
+def _created(store: holdfast.BlockingStore, name: str, number: int) -> None:
+    if number == 1:
+        store.sessions.create(name)
+
+
+def _turn(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.CommitReceipt:
     turn = holdfast.Commit(
         turn_id=f"turn-{number}",
         expected_revision=number - 1,
         graph=holdfast.Append([holdfast.Node(f"node-{number}")], f"node-{number}"),
         usage=[holdfast.Usage("turn", "model", input_tokens=1)],
     )
-    return store.sessions.handle(SESSION).commit(turn)
+    return store.sessions.handle(name).commit(turn)
 
 
-def _turned(store: holdfast.BlockingStore, number: int, receipt: holdfast.CommitReceipt | None) -> list[str]:
+def _is_turned(store: holdfast.BlockingStore, name: str, number: int) -> bool:
+    view = store.sessions.handle(name).load(holdfast.ActivePath(last=1))
+    return view is not None and view.revision >= number
+
+
+def _turned(
+    store: holdfast.BlockingStore, name: str, number: int, receipt: holdfast.CommitReceipt | None
+) -> list[str]:
     # Sent once more, whatever became of it: that must change nothing.
-    receipt = receipt or _turn(store, number)
-    view = store.sessions.handle(SESSION).load(holdfast.ActivePath(last=1))
+    receipt = receipt or _turn(store, name, number)
+    view = store.sessions.handle(name).load(holdfast.ActivePath(last=1))
     assert view is not None
     stands = (receipt.revision, view.revision, view.node_count, view.ledger[0].input_tokens)
     return [] if stands == (number,) * 4 else [f"I4: turn {number} stands at {stands}"]
 
 
-def _enqueued(store: holdfast.BlockingStore, number: int) -> None:
-    store.queue.enqueue(holdfast.WorkDraft(session_id=SESSION, payloads=[number], source_key=f"work-{number}"))
+def _enqueued(store: holdfast.BlockingStore, name: str, number: int) -> None:
+    # A session for each: a claim that nobody heard of must not stand in the way of the next.
+    store.queue.enqueue(holdfast.WorkDraft(session_id=f"{name}-{number}", payloads=[number], source_key="work"))
 
 
-def _claim(store: holdfast.BlockingStore, _: int) -> holdfast.WorkClaim | None:
-    return store.queue.claim(SESSION, owner_id="worker", ttl_ms=60_000)
+def _claim(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.WorkClaim | None:
+    return store.queue.claim(f"{name}-{number}", owner_id="worker", ttl_ms=600_000)
 
 
-def _claimed(store: holdfast.BlockingStore, number: int, claim: holdfast.WorkClaim | None) -> list[str]:
-    held = [batch.source_key for batch in store.queue.list(SESSION) if batch.state == "claimed"]
+def _is_claimed(store: holdfast.BlockingStore, name: str, number: int) -> bool:
+    return [batch.state for batch in store.queue.list(f"{name}-{number}")] == ["claimed"]
+
+
+def _claimed(store: holdfast.BlockingStore, name: str, number: int, claim: holdfast.WorkClaim | None) -> list[str]:
+    session_id = f"{name}-{number}"
     if claim is None:
-        # An unknown outcome: it was taken for somebody who never heard of it, and lapses by itself; or it was not.
-        claim = _claim(store, number)
+        # Taken for somebody who never heard of it, and then it lapses by itself; or free.
+        if _is_claimed(store, name, number):
+            again = _claim(store, name, number)
+            return [] if again is None else [f"I6: claim {number} is held, and was given once more"]
+        claim = _claim(store, name, number)
         if claim is None:
-            return [f"I6: claim {number} gave nothing, and {held} is held"] if len(held) != 1 else []
-    keys = [batch.source_key for batch in claim.batches]
-    if f"work-{number}" not in keys:
-        return [f"I6: claim {number} gave {keys}"]
-    store.sessions.handle(SESSION).commit(holdfast.Commit(turn_id=f"settle-{number}", completes=[claim]))
-    settled = store.queue.get(SESSION, claim.batches[-1].batch_id)
+            return [f"I6: claim {number} gave nothing, and nobody holds the work"]
+    store.sessions.handle(session_id).commit(holdfast.Commit(turn_id="settle", completes=[claim]))
+    settled = store.queue.get(session_id, claim.batches[-1].batch_id)
     state = None if settled is None else settled.state
     return [] if state == "completed" else [f"I6: batch {number} is {state}"]
 
 
-def _append(store: holdfast.BlockingStore, number: int) -> holdfast.AppendReceipt:
-    return store.events.append(LOG, "note", number, replay_key=f"event-{number}")
+def _logged(store: holdfast.BlockingStore, name: str, number: int) -> None:
+    if number == 1:
+        kinds = [holdfast.EventType("note")]
+        store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds))
 
 
-def _appended(store: holdfast.BlockingStore, number: int, receipt: holdfast.AppendReceipt | None) -> list[str]:
-    receipt = receipt or _append(store, number)
-    last = store.events.recent(LOG, limit=1)
+def _append(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.AppendReceipt:
+    return store.events.append(name, "note", number, replay_key=f"event-{number}")
+
+
+def _is_appended(store: holdfast.BlockingStore, name: str, number: int) -> bool:
+    return any(event.payload == number for event in store.events.recent(name, limit=1))
+
+
+def _appended(
+    store: holdfast.BlockingStore, name: str, number: int, receipt: holdfast.AppendReceipt | None
+) -> list[str]:
+    receipt = receipt or _append(store, name, number)
+    last = store.events.recent(name, limit=1)
     stands = (receipt.event.sequence, last[0].sequence, last[0].payload)
     return [] if stands == (number,) * 3 else [f"I8: event {number} stands at {stands}"]
 
 
-def _registered(store: holdfast.BlockingStore, number: int) -> None:
-    store.processes.register(holdfast.ProcessRegistration(f"job-{number}", holdfast.External()))
+def _registered(store: holdfast.BlockingStore, name: str, number: int) -> None:
+    store.processes.register(holdfast.ProcessRegistration(f"{name}-{number}", holdfast.External()))
 
 
-def _complete(store: holdfast.BlockingStore, number: int) -> holdfast.Process:
-    return store.processes.complete(f"job-{number}", holdfast.Completed(number))
+def _complete(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.Process:
+    return store.processes.complete(f"{name}-{number}", holdfast.Completed(number))
 
 
-def _completed(store: holdfast.BlockingStore, number: int, process: holdfast.Process | None) -> list[str]:
-    process = process or _complete(store, number)
-    ends = [event for event in store.events.after(f"job-{number}") if event.terminal_state is not None]
+def _is_completed(store: holdfast.BlockingStore, name: str, number: int) -> bool:
+    process = store.processes.get(f"{name}-{number}")
+    return process is not None and process.outcome is not None
+
+
+def _completed(store: holdfast.BlockingStore, name: str, number: int, process: holdfast.Process | None) -> list[str]:
+    process = process or _complete(store, name, number)
+    ends = [event for event in store.events.after(f"{name}-{number}") if event.terminal_state is not None]
     fits = process.outcome == holdfast.Completed(number) and len(ends) == 1
     return [] if fits else [f"I4: process {number} stands at {process.outcome} with {len(ends)} ends"]
 
 
-COMMIT = Trial(_nothing, _turn, _turned)
-CLAIM = Trial(_enqueued, _claim, _claimed)
-APPEND = Trial(_nothing, _append, _appended)
-COMPLETE = Trial(_registered, _complete, _completed)
+TRIALS = {
+    "commit": Trial(_created, _turn, _is_turned, _turned),
+    "claim": Trial(_enqueued, _claim, _is_claimed, _claimed),
+    "append": Trial(_logged, _append, _is_appended, _appended),
+    "complete": Trial(_registered, _complete, _is_completed, _completed),
+}
 
 
 class Sweep:
-    """Cuts one call in every so many bytes, in both directions, on one store."""
+    """Cuts one call in its share of the bytes, in both directions."""
 
-    def __init__(self, place: Place, trial: Trial, first: int) -> None:
-        self._proxy = Proxy(place.url)
-        # One connection, so that the call that is cut finds its statement known to the server.
-        self._place = Place(self._proxy.url, msgspec.structs.replace(place.options, max_connections=1))
-        self._trial = trial
-        self._first = first
+    def __init__(self, direct: holdfast.BlockingStore, store: holdfast.BlockingStore, proxy: Proxy, kind: str) -> None:
+        self._direct = direct
+        self._store = store
+        self._proxy = proxy
+        self._trial = TRIALS[kind]
+        self._kind = kind
+        self._name = kind
         self._number = 0
         self.cuts = 0
         self.wrong: list[str] = []
 
-    def run(self) -> None:
-        """Cut in one byte after another until a call gets through."""
-        with self._place.open() as store:
-            for direction in DIRECTIONS:
-                after = self._first % STRIDE[direction]
-                while self._once(store, direction, after) and len(self.wrong) < MOST_WRONG:
-                    after += STRIDE[direction]
-        self._proxy.close()
+    def run(self, part: int, parts: int) -> None:
+        """Cut in every so many bytes until a call gets through."""
+        self._name = f"{self._kind}-{part}"
+        lengths = self._measured()
+        for direction in DIRECTIONS:
+            after = part
+            while len(self.wrong) < MOST_WRONG:
+                if not self._once(direction, after):
+                    # A byte that every call has cannot be missed: then nothing would be shown here.
+                    if after < lengths[direction]:
+                        self.wrong.append(f"I9: byte {after} of {lengths[direction]} was not cut ({direction})")
+                    break
+                after += parts
 
-    def _once(self, store: holdfast.BlockingStore, direction: Direction, after: int) -> bool:
+    def _measured(self) -> dict[Direction, int]:
+        """How many bytes a call has at least, in each direction, once the server knows its statement."""
+        seen: list[dict[Direction, int]] = []
+        for _ in range(WARM):
+            self._make(None)
+            seen.append(self._proxy.seen)
+        return {direction: min(one[direction] for one in seen) for direction in DIRECTIONS}
+
+    def _once(self, direction: Direction, after: int) -> bool:
         """Cut in one byte; False if the call was over before it came to that byte."""
         # The first call on a new connection teaches the server the statement; what is cut is a call like any other.
-        self._make(store, None)
+        self._make(None)
         before = self._proxy.cuts
-        self.wrong += [f"{one} ({direction}, byte {after})" for one in self._make(store, (direction, after))]
+        told = self._make((direction, after))
+        self.wrong += [f"{one} ({self._kind}, {direction}, byte {after})" for one in told]
         cut = self._proxy.cuts > before
         self.cuts += cut
         return cut
 
-    def _make(self, store: holdfast.BlockingStore, cut: tuple[Direction, int] | None) -> list[str]:
+    def _make(self, cut: tuple[Direction, int] | None) -> list[str]:
         self._number += 1
-        self._trial.prepare(store, self._number)
-        if cut is not None:
+        trial, name, number = self._trial, self._name, self._number
+        trial.prepare(self._direct, name, number)
+        if cut is None:
+            self._proxy.measure()
+        else:
             self._proxy.cut(*cut)
         answer: Any = None
         problems: list[str] = []
         try:
-            answer = self._trial.call(store, self._number)
+            answer = trial.call(self._store, name, number)
         except Exception as error:  # whatever a caller gets to see is judged
             problems = untyped(error)
+            if not problems and getattr(error, "outcome", "") == "not_applied" and trial.stored(
+                self._direct, name, number
+            ):  # fmt: skip
+                problems.append(f"I9: {number} was told as not applied, and is stored: {error}")
         finally:
             self._proxy.measure()
-        return problems + self._trial.check(store, self._number, answer)
+        return problems if cut is None else problems + trial.check(self._direct, name, number, answer)
 
 
 def untyped(error: Exception) -> list[str]:
@@ -165,33 +225,46 @@ def untyped(error: Exception) -> list[str]:
     return [f"I9: {type(error).__name__}: {error}"]
 
 
-def _sweep(scratch: Scratch, seed: int, *trials: Trial) -> Ran:
-    assert isinstance(scratch, PostgresScratch)
-    wrong: list[str] = []
+def sweep(port: Port, place: Place, kinds: Sequence[str], part: int, parts: int) -> None:
+    """Cut some calls in this part of their bytes, and tell how often and what was wrong."""
+    proxy = Proxy(place.url)
+    # One connection, so that the call that is cut finds its statement known to the server.
+    through = Place(proxy.url, msgspec.structs.replace(place.options, max_connections=1))
     cuts = 0
-    kinds = [holdfast.EventType("note")]
-    for trial in trials:
-        place = scratch.fresh()
-        with place.open() as store:
-            store.sessions.create(SESSION)
-            store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
-        sweep = Sweep(place, trial, seed % STRIDE["asking"])
-        sweep.run()
-        cuts += sweep.cuts
-        wrong += sweep.wrong
-        with place.open() as store:
-            wrong += unsound(store)
-    return Ran(cuts, tuple(wrong))
+    wrong: list[str] = []
+    # What is stored is looked at past the proxy: no connection has to be made for that.
+    with place.open() as direct, through.open() as store:
+        for kind in kinds:
+            one = Sweep(direct, store, proxy, kind)
+            one.run(part, parts)
+            cuts += one.cuts
+            wrong += one.wrong
+    proxy.close()
+    port.send((cuts, wrong))
+
+
+def _sweep(scratch: Scratch, seed: int, *kinds: str) -> Ran:
+    assert isinstance(scratch, PostgresScratch)
+    place = scratch.fresh()
+    members = scratch.crew(PARTS).members(PARTS)
+    for number, member in enumerate(members):
+        # The seed decides who cuts where, and so how long the numbers in each call are.
+        member.say((sweep, (place, kinds, (number + seed) % PARTS, PARTS)))
+    told = [member.hear(SWEEP_S) for member in members]
+    wrong = [one for _, some in told for one in some]
+    with place.open() as store:
+        wrong += unsound(store)
+    return Ran(sum(cuts for cuts, _ in told), tuple(wrong))
 
 
 def cut_commit_and_claim(scratch: Scratch, seed: int) -> Ran:
-    """Some bytes of a commit and of a claim."""
-    return _sweep(scratch, seed, COMMIT, CLAIM)
+    """Every byte of a commit and of a claim."""
+    return _sweep(scratch, seed, "commit", "claim")
 
 
 def cut_append_and_complete(scratch: Scratch, seed: int) -> Ran:
-    """Some bytes of an append and of a completion."""
-    return _sweep(scratch, seed, APPEND, COMPLETE)
+    """Every byte of an append and of a completion."""
+    return _sweep(scratch, seed, "append", "complete")
 
 
 def obstacle(scratch: Scratch) -> str | None:
@@ -207,7 +280,7 @@ CUT_COMMIT_AND_CLAIM = Fault(
     "cut-commit-and-claim",
     "the connection is cut in each byte of a commit and of a claim, and of their answers",
     ("I4", "I6", "I9", "I10"),
-    {"postgres": Numbers(1, 10_000)},
+    {"postgres": Numbers(1_700, 3_400)},
     cut_commit_and_claim,
     unit="cuts",
     obstacle=obstacle,
@@ -217,7 +290,7 @@ CUT_APPEND_AND_COMPLETE = Fault(
     "cut-append-and-complete",
     "the connection is cut in each byte of an append and of a completion, and of their answers",
     ("I4", "I8", "I9", "I10"),
-    {"postgres": Numbers(0, 10_000)},
+    {"postgres": Numbers(0, 8_000)},
     cut_append_and_complete,
     unit="cuts",
     obstacle=obstacle,

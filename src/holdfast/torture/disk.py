@@ -71,9 +71,9 @@ class Recording(apsw.VFS):
         super().xDelete(filename, syncdir)
         self.steps.append(Step("delete", filename, int(syncdir)))
 
-    def mark(self, number: int) -> None:
+    def mark(self, number: int, name: str = "") -> None:
         """Note that the workload was told something."""
-        self.steps.append(Step("mark", "", number))
+        self.steps.append(Step("mark", name, number))
 
     def __enter__(self) -> Recording:
         return self
@@ -177,15 +177,16 @@ class Disk:
 
 def images(
     files: dict[str, bytes], steps: Sequence[Step], count: int, dice: random.Random
-) -> Iterator[tuple[int, dict[str, bytes]]]:
-    """So many images of a recording, each with the last mark that was set before the power was lost."""
+) -> Iterator[tuple[dict[str, int], dict[str, bytes]]]:
+    """So many images of a recording, each with the last mark of each name that was set before the power was lost."""
     cuts = sorted(dice.randrange(len(steps) + 1) for _ in range(count))
     disk = Disk(files)
-    played = marked = 0
+    played = 0
+    marked: dict[str, int] = {}
     for cut in cuts:
         while played < cut:
             disk.play(steps[played])
             if steps[played].what == "mark":
-                marked = steps[played].at
+                marked[steps[played].file] = steps[played].at
             played += 1
-        yield marked, disk.image(dice)
+        yield dict(marked), disk.image(dice)

@@ -17,6 +17,9 @@ from holdfast.torture.soundness import unsound
 
 KILLS_A_STORE = 10
 MOST_HEARD = 8
+WRITERS = (1, 4)
+"""How many threads of a process write at a time."""
+
 START_S, BETWEEN_S = 0.04, 0.003
 """A child needs about so long to start; the second is about as long as a turn takes."""
 
@@ -29,16 +32,19 @@ def kill_writers(scratch: Scratch, seed: int) -> Ran:
     place = scratch.fresh()
     wrong: list[str] = []
     for number in range(KILLS_A_STORE):
-        session_id = f"session-{number}"
+        # Alone, each call is a group of its own; several at a time share one.
+        names = [f"session-{number}-{writer}" for writer in range(dice.choice(WRITERS))]
         heard = dice.randrange(MOST_HEARD)
-        with Child(workers.writer, place, session_id) as child:
+        with Child(workers.writer, place, *names) as child:
             told = [child.hear() for _ in range(heard)]
             if dice.random() < 0.7:
                 # Chance decides when it dies; nothing waits for anything here.
                 time.sleep(dice.uniform(0, START_S if heard == 0 else BETWEEN_S))
             told += child.kill()
         with place.open() as store:
-            wrong += turns.check(store, session_id, len(told), len(told) + 1)
+            for name in names:
+                last = max((revision for session_id, revision in told if session_id == name), default=0)
+                wrong += turns.check(store, name, last, last + 1)
             wrong += unsound(store)
     return Ran(KILLS_A_STORE, tuple(wrong))
 

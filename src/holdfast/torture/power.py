@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from holdfast.torture.soundness import unsound
 
 IMAGES_A_RECORDING = 50
 SESSION = "power"
+WRITERS = (1, 3)
+"""How many threads write at a time."""
+
 GOES_ON_EVERY = 5
 """Every so many images it is also shown that work goes on, which costs as much as everything else."""
 
@@ -41,11 +46,13 @@ def _lose(scratch: Scratch, seed: int, *, again: bool) -> Ran:
 def work(port: Port, place: Place, seed: int, again: bool) -> None:
     """Tell what is wrong with the images of one recording."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    names = [f"{SESSION}-{writer}" for writer in range(dice.choice(WRITERS))]
     with place.open() as store:
-        turns.begin(store, SESSION)
+        for name in names:
+            turns.begin(store, name)
     before = {str(place.path): place.path.read_bytes()}
-    steps = record(place, dice, dice.randrange(2, 7))
-    tried = max((step.at for step in steps if step.what == "mark"), default=0) + 1
+    steps = record(place, dice, names, dice.randrange(2, 7))
+    tried = dict.fromkeys(names, 1) | {step.file: step.at + 1 for step in steps if step.what == "mark"}
     wrong: list[str] = []
     for number, (told, left) in enumerate(images(before, steps, 1 if again else IMAGES_A_RECORDING, dice)):
         image = lay_down(place, left, "image")
@@ -53,7 +60,7 @@ def work(port: Port, place: Place, seed: int, again: bool) -> None:
             wrong += _judge(image, told, tried, goes_on=number % GOES_ON_EVERY == 0)
             continue
         before = {f"{image.path}{name.removeprefix(str(place.path))}": content for name, content in left.items()}
-        recovery = record(image, dice, 0)
+        recovery = record(image, dice, names, 0)
         for inner, (_, rest) in enumerate(images(before, recovery, IMAGES_A_RECORDING, dice)):
             second = lay_down(image, rest, "again")
             wrong += _judge(second, told, tried, goes_on=inner % GOES_ON_EVERY == 0)
@@ -61,12 +68,18 @@ def work(port: Port, place: Place, seed: int, again: bool) -> None:
     port.send(wrong)
 
 
-def record(place: Place, dice: random.Random, count: int) -> list[Step]:
-    """What SQLite writes while a store is opened, so many turns are written, and it is closed."""
+def record(place: Place, dice: random.Random, names: Sequence[str], count: int) -> list[Step]:
+    """What SQLite writes while a store is opened, each session gets so many turns, all at once, and it is closed."""
     with Recording() as recording:
-        with place.open() as store:
+        with place.open() as store, ThreadPoolExecutor(len(names)) as threads:
             for number in range(1, count + 1):
-                recording.mark(turns.write(store, SESSION, number))
+
+                def write(name: str, number: int = number) -> None:
+                    recording.mark(turns.write(store, name, number), name)
+
+                # Several at a time are committed in one group, and none may hear of it before all are stored.
+                for _ in threads.map(write, names):
+                    pass
                 if dice.random() < 0.3:
                     checkpoint(place, dice.choice(("PASSIVE", "RESTART", "TRUNCATE")))
         return recording.steps
@@ -89,11 +102,12 @@ def lay_down(place: Place, left: dict[str, bytes], name: str) -> Place:
     return Place(str(path), place.options)
 
 
-def _judge(image: Place, told: int, tried: int, *, goes_on: bool) -> list[str]:
+def _judge(image: Place, told: dict[str, int], tried: dict[str, int], *, goes_on: bool) -> list[str]:
     wrong: list[str] = []
     try:
         with image.open() as store:
-            wrong += turns.check(store, SESSION, told, tried)
+            for name, most in tried.items():
+                wrong += turns.check(store, name, told.get(name, 0), most)
             if goes_on:
                 wrong += unsound(store)
             else:

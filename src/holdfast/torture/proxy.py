@@ -56,6 +56,8 @@ class Proxy:
         self._thread.start()
         self._pipes: set[asyncio.Task[None]] = set()
         self.passed: dict[Direction, int] = {"asking": 0, "answering": 0}
+        self.seen: dict[Direction, int] = {"asking": 0, "answering": 0}
+        """What had passed when the last count ended."""
         self._cut: tuple[Direction, int] | None = None
         self.cuts = 0
         self._listening = self._do(self._listen())
@@ -69,6 +71,7 @@ class Proxy:
 
     def measure(self) -> None:
         """Count from here on."""
+        self.seen = self.passed
         self.passed = {"asking": 0, "answering": 0}
         self._cut = None
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import holdfast
@@ -34,14 +35,25 @@ def client(port: Port, place: Place, number: int, seed: int, calls: int) -> None
         port.send((one.head.calls, one.lease.calls, one.queue.calls, one.log.calls, one.seen))
 
 
-def writer(port: Port, place: Place, session_id: str) -> None:
-    """Write one turn after another, and tell of each that is stored."""
-    with place.open() as store:
-        turns.begin(store, session_id)
+def writer(port: Port, place: Place, *session_ids: str) -> None:
+    """Write one turn after another to each session, all at once, and tell of each that is stored."""
+    telling = threading.Lock()
+
+    def write(session_id: str) -> None:
         number = 0
         while True:
             number += 1
-            port.send(turns.write(store, session_id, number))
+            revision = turns.write(store, session_id, number)
+            with telling:
+                port.send((session_id, revision))
+
+    with place.open() as store:
+        for session_id in session_ids:
+            turns.begin(store, session_id)
+        # Several at a time are committed in one group, and none may hear of it before all are stored.
+        with ThreadPoolExecutor(len(session_ids)) as threads:
+            for ended in [threads.submit(write, session_id) for session_id in session_ids]:
+                ended.result()
 
 
 def reader(port: Port, place: Place, events: int) -> None:
@@ -111,10 +123,41 @@ def persistent_writer(port: Port, place: Place, session_id: str) -> None:
             number += 1
             turn = turns.repeatable(session_id, number)
             try:
-                port.send(again(partial(session.commit, turn)).revision)
+                port.send(_until_stored(session, turn, number))
             except holdfast.HeadConflict as error:
-                port.send(f"turn {number - 1} was acknowledged, and then: {error}")
+                port.send(f"I1: turn {number - 1} was acknowledged, and then: {error}")
                 return
+            except Lie as lie:
+                port.send(f"I9: {lie}")
+                return
+
+
+class Lie(Exception):
+    """What an error said of its outcome is not what is stored."""
+
+
+def _until_stored(session: holdfast.BlockingSession, turn: holdfast.Commit, number: int) -> int:
+    """The revision of a turn that is sent again while the database is away."""
+
+    def once() -> int | None:
+        try:
+            return session.commit(turn).revision
+        except holdfast.Unavailable as error:
+            told = error
+        if told.outcome == "not_applied":
+            again(lambda: believe(session, number, told))
+        raise told
+
+    revision = again(once)
+    assert revision is not None
+    return revision
+
+
+def believe(session: holdfast.BlockingSession, number: int, told: holdfast.Unavailable) -> None:
+    """See that a turn that was told as not applied is not there."""
+    view = session.load(holdfast.ActivePath(last=1))
+    if view is not None and view.revision >= number:
+        raise Lie(f"turn {number} was told as not applied, and is stored: {told}")
 
 
 def again(call: Callable[[], T]) -> T:
@@ -150,8 +193,10 @@ def crowded_writer(port: Port, place: Place, most_bytes: int) -> None:
             try:
                 port.send(session.commit(turn).revision)
             except holdfast.HoldfastError as error:
-                port.send((f"{type(error).__name__}: {error}", error.outcome, error.retryable))
                 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+                view = session.load(holdfast.ActivePath(last=1))
+                stored = view is not None and view.revision >= number
+                port.send((f"{type(error).__name__}: {error}", error.outcome, error.retryable, stored))
                 number, left = number - 1, 3
     port.send("ended")
     port.recv()

@@ -32,7 +32,7 @@ class Writers:
         if isinstance(told, int):
             self._told[name].append(told)
         else:
-            self._wrong.append(f"I1: {name}: {told}")
+            self._wrong.append(f"{told} ({name})")
 
     def end(self) -> None:
         """Kill them."""

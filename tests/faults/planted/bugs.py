@@ -56,6 +56,37 @@ def acknowledged_before_commit(put: Set) -> None:
     put(writer.Job, "tell", tell)
 
 
+def group_acknowledged_before_commit(put: Set) -> None:
+    """Whoever shares a group is told before it is committed; who is alone in it is told in time."""
+    right_run, right_tell = writer.Writer._run_member, writer.Job.tell
+    early: set[int] = set()
+
+    def run_member(self: Any, job: Any, *, alone: bool) -> None:
+        right_run(self, job, alone=alone)
+        if not alone and job.error is None:
+            early.add(id(job))
+            right_tell(job)
+
+    def tell(self: Any) -> None:
+        if id(self) in early:
+            early.discard(id(self))
+        else:
+            right_tell(self)
+
+    put(writer.Writer, "_run_member", run_member)
+    put(writer.Job, "tell", tell)
+
+
+def unknown_told_as_not_applied(put: Set) -> None:
+    """An error whose outcome nobody knows says that nothing happened."""
+    right = holdfast.Unavailable.__init__
+
+    def init(self: Any, message: str, **told: Any) -> None:
+        right(self, message, **{**told, "outcome": "not_applied"})
+
+    put(holdfast.Unavailable, "__init__", init)
+
+
 def head_without_guard(put: Set) -> None:
     """A turn goes on whatever head there is, whichever it expected."""
     right = commits.judge
