@@ -22,7 +22,6 @@ PLANTED = [
     ("group_acknowledged_before_commit", "kill-writer", "sqlite", "I1", 400),
     ("group_acknowledged_before_commit", "power-loss", "sqlite", "I1", 400),
     ("unknown_told_as_not_applied", "cut-commit-and-claim", "postgres", "I9", 1),
-    ("unknown_told_as_not_applied", "cancel-statements", "postgres", "I9", 2_000),
     ("unknown_told_as_not_applied", "server-crash", "postgres", "I9", 60),
     ("head_without_guard", "concurrent-clients", "sqlite", "I3", 5),
     ("head_without_guard", "concurrent-clients", "postgres", "I3", 5),

@@ -23,6 +23,9 @@ PARTS = 4
 WARM = 4
 """How many calls are measured; one may be followed by a notification, which is not part of it."""
 
+SPARSE = {"unnamed-commit": 8}
+"""Only every so many bytes of these: a commit without an id is the same call, told otherwise when it is cut."""
+
 MOST_WRONG = 3
 SWEEP_S = 600.0
 """How long all the cuts of one process may take."""
@@ -66,6 +69,21 @@ def _turned(
     assert view is not None
     stands = (receipt.revision, view.revision, view.node_count, view.ledger[0].input_tokens)
     return [] if stands == (number,) * 4 else [f"I4: turn {number} stands at {stands}"]
+
+
+def _unnamed(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.CommitReceipt:
+    # Without an id the store cannot find out by itself what became of it, and has to say so.
+    return store.sessions.handle(name).commit(holdfast.Commit(expected_revision=number - 1))
+
+
+def _unnamed_turned(
+    store: holdfast.BlockingStore, name: str, number: int, receipt: holdfast.CommitReceipt | None
+) -> list[str]:
+    if receipt is None and not _is_turned(store, name, number):
+        _unnamed(store, name, number)
+    view = store.sessions.handle(name).load(holdfast.ActivePath(last=1))
+    revision = None if view is None else view.revision
+    return [] if revision == number else [f"I4: turn {number} without an id stands at {revision}"]
 
 
 def _enqueued(store: holdfast.BlockingStore, name: str, number: int) -> None:
@@ -142,6 +160,7 @@ def _completed(store: holdfast.BlockingStore, name: str, number: int, process: h
 
 TRIALS = {
     "commit": Trial(_created, _turn, _is_turned, _turned),
+    "unnamed-commit": Trial(_created, _unnamed, _is_turned, _unnamed_turned),
     "claim": Trial(_enqueued, _claim, _is_claimed, _claimed),
     "append": Trial(_logged, _append, _is_appended, _appended),
     "complete": Trial(_registered, _complete, _is_completed, _completed),
@@ -162,19 +181,20 @@ class Sweep:
         self.cuts = 0
         self.wrong: list[str] = []
 
-    def run(self, part: int, parts: int) -> None:
+    def run(self, part: int, parts: int, shift: int) -> None:
         """Cut in every so many bytes until a call gets through."""
         self._name = f"{self._kind}-{part}"
+        sparse = SPARSE.get(self._kind, 1)
         lengths = self._measured()
         for direction in DIRECTIONS:
-            after = part
+            after = part * sparse + shift % sparse
             while len(self.wrong) < MOST_WRONG:
                 if not self._once(direction, after):
                     # A byte that every call has cannot be missed: then nothing would be shown here.
                     if after < lengths[direction]:
                         self.wrong.append(f"I9: byte {after} of {lengths[direction]} was not cut ({direction})")
                     break
-                after += parts
+                after += parts * sparse
 
     def _measured(self) -> dict[Direction, int]:
         """How many bytes a call has at least, in each direction, once the server knows its statement."""
@@ -225,7 +245,7 @@ def untyped(error: Exception) -> list[str]:
     return [f"I9: {type(error).__name__}: {error}"]
 
 
-def sweep(port: Port, place: Place, kinds: Sequence[str], part: int, parts: int) -> None:
+def sweep(port: Port, place: Place, kinds: Sequence[str], part: int, seed: int) -> None:
     """Cut some calls in this part of their bytes, and tell how often and what was wrong."""
     proxy = Proxy(place.url)
     # One connection, so that the call that is cut finds its statement known to the server.
@@ -236,7 +256,7 @@ def sweep(port: Port, place: Place, kinds: Sequence[str], part: int, parts: int)
     with place.open() as direct, through.open() as store:
         for kind in kinds:
             one = Sweep(direct, store, proxy, kind)
-            one.run(part, parts)
+            one.run((part + seed) % PARTS, PARTS, seed)
             cuts += one.cuts
             wrong += one.wrong
     proxy.close()
@@ -249,7 +269,7 @@ def _sweep(scratch: Scratch, seed: int, *kinds: str) -> Ran:
     members = scratch.crew(PARTS).members(PARTS)
     for number, member in enumerate(members):
         # The seed decides who cuts where, and so how long the numbers in each call are.
-        member.say((sweep, (place, kinds, (number + seed) % PARTS, PARTS)))
+        member.say((sweep, (place, kinds, number, seed)))
     told = [member.hear(SWEEP_S) for member in members]
     wrong = [one for _, some in told for one in some]
     with place.open() as store:
@@ -259,7 +279,7 @@ def _sweep(scratch: Scratch, seed: int, *kinds: str) -> Ran:
 
 def cut_commit_and_claim(scratch: Scratch, seed: int) -> Ran:
     """Every byte of a commit and of a claim."""
-    return _sweep(scratch, seed, "commit", "claim")
+    return _sweep(scratch, seed, "commit", "unnamed-commit", "claim")
 
 
 def cut_append_and_complete(scratch: Scratch, seed: int) -> Ran:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import nullcontext
 
 import holdfast
 from holdfast.torture import turns, workers
@@ -15,9 +16,9 @@ from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Scratch
 from holdfast.torture.soundness import unsound
 
-KILLS_A_STORE = 10
+KILLS_A_STORE = 5
 MOST_HEARD = 8
-WRITERS = (1, 4)
+WRITERS = (1, 3)
 """How many threads of a process write at a time."""
 
 START_S, BETWEEN_S = 0.04, 0.003
@@ -31,6 +32,8 @@ def kill_writers(scratch: Scratch, seed: int) -> Ran:
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     wrong: list[str] = []
+    # A file that nobody has open any more is recovered when it is opened; a server recovers nothing here.
+    watching = place.open() if place.kind == "postgres" else None
     for number in range(KILLS_A_STORE):
         # Alone, each call is a group of its own; several at a time share one.
         names = [f"session-{number}-{writer}" for writer in range(dice.choice(WRITERS))]
@@ -41,11 +44,13 @@ def kill_writers(scratch: Scratch, seed: int) -> Ran:
                 # Chance decides when it dies; nothing waits for anything here.
                 time.sleep(dice.uniform(0, START_S if heard == 0 else BETWEEN_S))
             told += child.kill()
-        with place.open() as store:
+        with place.open() if watching is None else nullcontext(watching) as store:
             for name in names:
                 last = max((revision for session_id, revision in told if session_id == name), default=0)
                 wrong += turns.check(store, name, last, last + 1)
             wrong += unsound(store)
+    if watching is not None:
+        watching.close()
     return Ran(KILLS_A_STORE, tuple(wrong))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import secrets
 import shutil
 import tempfile
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 POSTGRES = ("postgresql://", "postgres://")
 CONNECT_S = 15.0
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - each folder in it has a name that nobody can foresee
 
 
 class Unusable(Exception):
@@ -78,6 +80,7 @@ class Scratch:
         self._crew: Crew | None = None
         self._server: Server | None = None
         self._made = 0
+        self._quick: Folder | None = None
 
     def crew(self, size: int) -> Crew:
         """Processes that wait for something to do."""
@@ -102,6 +105,12 @@ class Scratch:
         self._made += 1
         return self.folder / f"{self._made:06}-{name}"
 
+    def quick_folder(self) -> Path:
+        """A folder in memory, where there is one: for files whose syncs are only simulated."""
+        if self._quick is None and os.access(IN_MEMORY, os.W_OK):
+            self._quick = Folder(IN_MEMORY, Owned())
+        return self.folder if self._quick is None else self._quick.path
+
     def dismiss(self) -> None:
         """Let the crew go: after a failure nobody knows what it is doing."""
         if self._crew is not None:
@@ -114,14 +123,17 @@ class Scratch:
         if self._server is not None:
             self._server.remove()
         self._folder.remove()
+        if self._quick is not None:
+            self._quick.remove()
 
     def sweep(self) -> list[str]:
         """Take away what killed tortures left here, and say what it was; what may be somebody's is only named."""
         swept: list[str] = []
-        for path, owned in dead(self.folder.parent):
-            if owned == Owned():
-                shutil.rmtree(path, ignore_errors=True)
-                swept.append(f"removed {path}, which a torture left that was killed")
+        for inside in (self.folder.parent, IN_MEMORY):
+            for path, owned in dead(inside):
+                if owned == Owned():
+                    shutil.rmtree(path, ignore_errors=True)
+                    swept.append(f"removed {path}, which a torture left that was killed")
         return swept
 
     def __enter__(self) -> Self:

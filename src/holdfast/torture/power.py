@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +19,10 @@ from holdfast.torture.places import Place, Scratch, forget
 from holdfast.torture.soundness import unsound
 
 IMAGES_A_RECORDING = 50
+RECORDINGS = 2
+"""How many are made and judged at a time."""
+
+MOST_S = 300.0
 SESSION = "power"
 WRITERS = (1, 3)
 """How many threads write at a time."""
@@ -37,13 +42,20 @@ def lose_power_again(scratch: Scratch, seed: int) -> Ran:
 
 
 def _lose(scratch: Scratch, seed: int, *, again: bool) -> Ran:
-    [member] = scratch.crew(1).members(1)
-    # In another process, because a recording takes over every file that SQLite opens in its own.
-    member.say((work, (scratch.fresh(), seed, again)))
-    return Ran(IMAGES_A_RECORDING, tuple(member.hear()))
+    # In other processes, because a recording takes over every file that SQLite opens in its own.
+    members = scratch.crew(RECORDINGS).members(RECORDINGS)
+    template = scratch.fresh()
+    places = [Place(str(scratch.quick_folder() / f"{number}.db"), template.options) for number in range(RECORDINGS)]
+    for number, (member, place) in enumerate(zip(members, places, strict=True)):
+        shutil.copyfile(template.path, place.path)
+        member.say((work, (place, f"{seed}/{number}", again)))
+    wrong = [one for member in members for one in member.hear(MOST_S)]
+    for place in places:
+        forget(place.path)
+    return Ran(RECORDINGS * IMAGES_A_RECORDING, tuple(wrong))
 
 
-def work(port: Port, place: Place, seed: int, again: bool) -> None:
+def work(port: Port, place: Place, seed: str, again: bool) -> None:
     """Tell what is wrong with the images of one recording."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     names = [f"{SESSION}-{writer}" for writer in range(dice.choice(WRITERS))]
