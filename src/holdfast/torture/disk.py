@@ -8,6 +8,7 @@ or deleted is so for certain only once a sync says so.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal
@@ -17,6 +18,7 @@ import msgspec
 
 SECTOR_BYTES = 512
 BASE = "unix"
+SYNC_S = 0.002
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -47,7 +49,8 @@ class RecordedFile(apsw.VFSFile):
         super().xTruncate(newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - apsw's name
-        """Note a sync, once it is done."""
+        """Note a sync, once it is done. It takes its time, as on a disk: who was told too early has moved on by then."""
+        time.sleep(SYNC_S)
         super().xSync(flags)
         self._steps.append(Step("sync", self._name))
 
