@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,22 +105,58 @@ def test_a_share_of_the_time_is_an_equal_part_of_what_is_left() -> None:
     assert 15 < third <= 20
 
 
-def test_the_report_tells_what_was_reached_skipped_noticed_and_violated() -> None:
+def reliability() -> Any:
     spec = importlib.util.spec_from_file_location("reliability", TOOLS / "reliability.py")
     assert spec is not None
     assert spec.loader is not None
     tool: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
+    return tool
+
+
+def test_the_report_tells_what_was_reached_skipped_noticed_and_violated() -> None:
     good = Result("kill-writer", "sqlite", ("I1", "I2"), "kills", 500, 300, 30, (), None, 1.0)
     bad = Result("wakes", "sqlite", ("I8",), "waits", 9, 9, 1, (Violation(7, ("I8: slept",)),), None, 1.0)
+    few = Result("flips", "sqlite", ("I9",), "flips", 10_000, 400, 1, (), None, 1.0)
     skipped = Result("power-loss", "postgres", ("I1",), "images", 0, 0, 0, (), "it does not apply", 0.0)
-    page = tool.page([good, bad, skipped], "18.1", 42, 3.0, ["wake_lost-wakes"], ["fence_at_least (failed)"])
-    assert "| kill-writer | SQLite | I1 I2 | 500 | 300 | kills | 0 | 1.0e-02 |" in page
-    assert "| wakes | SQLite | I8 | 9 | 9 | waits | 1 | - |" in page
+    page = reliability().page(
+        [good, bad, few, skipped], "18.1", 42, 3.0, ["wake_lost-wakes"], ["fence_at_least (failed)"]
+    )
+    assert "| kill-writer | SQLite | I1 I2 | 300 of 500 kills | 30 | 0 | 1.0e-01 |" in page
+    assert "| wakes | SQLite | I8 | 9 of 9 waits | 1 | 1 | - |" in page
+    assert "| flips | SQLite | I9 | 400 of 10,000 flips | 1 | 0 | - |" in page
     assert "- power-loss on PostgreSQL: it does not apply" in page
-    assert "**1 of 2 rows were violated.**" in page
+    assert "**1 row was violated.** 0 rows were run as often as a release asks, 2 rows were less often" in page
+    assert "1 row was skipped" in page
     assert "holdfast torture --url URL --fault wakes --seed 7 --cases 1" in page
     assert "- wake_lost-wakes" in page
     assert "**NOT noticed: fence_at_least (failed)**" in page
-    assert "below 3/n" in page
     assert "## What they found" in page
+
+
+def test_every_row_of_the_programme_is_run_or_named() -> None:
+    tool = reliability()
+    rows = {suite.name for suite in tool.SUITES} | {*tool.NOT_RUN}
+    words = " ".join(rows)
+    for what in ("random programs", "clock", "damaged rows", "flipped bits", "migration", "sixteen", "hostile", "I7"):
+        assert what in words or any(what in suite.invariants for suite in tool.SUITES), what
+    for suite in tool.SUITES:
+        for path in (word for word in suite.tests if word.startswith("tests/")):
+            assert (TOOLS.parent / path).exists(), path
+
+
+def test_time_is_shared_by_what_each_row_still_needs() -> None:
+    tool = reliability()
+    assert tool.shared([30.0, 10.0], 100.0) == 30.0
+    assert tool.shared([30.0, 10.0], 20.0) == 15.0
+    assert tool.shared([0.0, 10.0], 20.0) == 0.0
+    assert tool.shared([5.0], -1.0) == 0.0
+    slow = Result("slow", "sqlite", ("I1",), "runs", 100, 10, 10, (), None, 20.0)
+    assert tool.needed_s(slow) == 180.0
+
+
+def test_every_command_of_the_track_record_names_a_test_that_there_is() -> None:
+    shown = re.findall(r"`pytest (tests/\S+\.py)(?:::(\w+))?`", "\n".join(reliability().track_record()))
+    assert len(shown) > 5
+    for path, name in shown:
+        assert f"def {name}" in (TOOLS.parent / path).read_text(encoding="utf-8")

@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 PATIENCE_S = 60.0
 """How long anything may take that is not meant to hang."""
 
-LOADED = ("holdfast.public", "holdfast.backends.sqlite", "holdfast.torture.workers", "holdfast.torture.power", "holdfast.torture.cuts", "asyncpg")
+LOADED = (
+    "holdfast.public",
+    "holdfast.backends.sqlite",
+    "holdfast.torture.workers",
+    "holdfast.torture.power",
+    "holdfast.torture.cuts",
+    "asyncpg",
+)
 
 PLANTED: tuple[str, str] | None = None
 """A file and a function in it that is called in each child before its work: tests plant bugs with it."""

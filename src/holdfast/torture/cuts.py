@@ -21,7 +21,10 @@ PARTS = 4
 """So many processes share the bytes of a call: each spends most of a cut waiting for a new connection."""
 
 WARM = 4
-"""How many calls are measured; one may be followed by a notification, which is not part of it."""
+"""How many calls are measured."""
+
+CERTAIN = 0.6
+"""So much of what was measured is surely the call: behind it comes what the store tells others."""
 
 SPARSE = {"unnamed-commit": 8}
 """Only every so many bytes of these: a commit without an id is the same call, told otherwise when it is cut."""
@@ -60,9 +63,7 @@ def _is_turned(store: holdfast.BlockingStore, name: str, number: int) -> bool:
     return view is not None and view.revision >= number
 
 
-def _turned(
-    store: holdfast.BlockingStore, name: str, number: int, receipt: holdfast.CommitReceipt | None
-) -> list[str]:
+def _turned(store: holdfast.BlockingStore, name: str, number: int, receipt: holdfast.CommitReceipt | None) -> list[str]:
     # Sent once more, whatever became of it: that must change nothing.
     receipt = receipt or _turn(store, name, number)
     view = store.sessions.handle(name).load(holdfast.ActivePath(last=1))
@@ -197,12 +198,13 @@ class Sweep:
                 after += parts * sparse
 
     def _measured(self) -> dict[Direction, int]:
-        """How many bytes a call has at least, in each direction, once the server knows its statement."""
+        """How many bytes a call surely has in each direction, once the server knows its statement."""
         seen: list[dict[Direction, int]] = []
         for _ in range(WARM):
+            self._proxy.settle()
             self._make(None)
             seen.append(self._proxy.seen)
-        return {direction: min(one[direction] for one in seen) for direction in DIRECTIONS}
+        return {direction: int(min(one[direction] for one in seen) * CERTAIN) for direction in DIRECTIONS}
 
     def _once(self, direction: Direction, after: int) -> bool:
         """Cut in one byte; False if the call was over before it came to that byte."""

@@ -49,7 +49,7 @@ class RecordedFile(apsw.VFSFile):
         super().xTruncate(newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - apsw's name
-        """Note a sync, once it is done. It takes its time, as on a disk: who was told too early has moved on by then."""
+        """Note a sync, once it is done. It takes its time, as on a disk: who was told too early moves on meanwhile."""
         time.sleep(SYNC_S)
         super().xSync(flags)
         self._steps.append(Step("sync", self._name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -15,6 +16,7 @@ Direction: TypeAlias = Literal["asking", "answering"]
 SOCKET = ".s.PGSQL.{port}"
 PORT = 5432
 CHUNK_BYTES = 65_536
+QUIET_S = 0.1
 
 
 class Unreachable(Exception):
@@ -74,6 +76,13 @@ class Proxy:
         self.seen = self.passed
         self.passed = {"asking": 0, "answering": 0}
         self._cut = None
+
+    def settle(self) -> None:
+        """Wait until nothing passes any more, as what a store tells others after a call does."""
+        before: dict[Direction, int] | None = None
+        while before != self.passed:
+            before = dict(self.passed)
+            time.sleep(QUIET_S)
 
     def cut(self, direction: Direction, after: int) -> None:
         """Cut the connection that passes the next byte in this direction after so many, once."""
