@@ -39,6 +39,16 @@ class PostgresFacts(Record, frozen=True, kw_only=True, tag="postgresql"):
     """For how long the oldest transaction of anybody else has been open in this database."""
     longest_idle_transaction_ms: int = 0
     """For how long a transaction of anybody else has been left open with nothing happening in it."""
+    usual_log_bytes: int = 1024**3
+    """What the server's write-ahead log may grow to between two checkpoints: `max_wal_size`."""
+    log_bytes: int | None = None
+    """How large the write-ahead log is; None if this role may not see that."""
+    slot: str | None = None
+    """The replication slot that keeps most of the log, if any keeps some."""
+    slot_bytes: int = 0
+    """How much of the log that slot keeps."""
+    archiving_failed: bool = False
+    """Whether the last attempt to archive the log failed; until one succeeds, all of it is kept."""
     server_ms: int
     """The server's clock."""
 

@@ -23,6 +23,9 @@ WORK_GRACE_MS: Final = HOUR_MS
 LOG_BYTES: Final = 128 * MIB
 """Twice what a store keeps of a write-ahead log: one that is larger could not be emptied for a long time."""
 
+LOG_TIMES: Final = 4
+"""So many times what is usual a server's write-ahead log may grow to before somebody should know why."""
+
 TRANSACTION_MS: Final = 5 * MINUTE_MS
 IDLE_TRANSACTION_MS: Final = MINUTE_MS
 """How long others may keep a transaction open: as long as they do, no dead row of any table can be removed."""
@@ -61,6 +64,7 @@ def diagnose(facts: StoreFacts, *, local_ms: int, trip_ms: int) -> tuple[Concern
     elif isinstance(facts.engine, PostgresFacts):
         found += _settings(facts.engine)
         found += _load(facts.engine)
+        found += _log(facts.engine)
         found += _clocks(facts.engine, local_ms, trip_ms)
     return by_level(found)
 
@@ -249,6 +253,33 @@ def _load(engine: PostgresFacts) -> Iterator[Concern]:
             "connections",
             f"{engine.connections} of {engine.max_connections} connections are in use",
             "lower max_connections of the stores, put a pooler in front, or raise the server's limit",
+        )
+
+
+def _log(engine: PostgresFacts) -> Iterator[Concern]:
+    most_bytes = engine.usual_log_bytes * LOG_TIMES
+    if engine.slot_bytes > most_bytes:
+        yield Concern(
+            "warning",
+            "log-growth",
+            f"the replication slot {engine.slot!r} keeps {engine.slot_bytes // MIB} MiB of the write-ahead log: when the "
+            "disk is full, the server stops",
+            "let its reader catch up, drop it with pg_drop_replication_slot, or set max_slot_wal_keep_size",
+        )
+    elif engine.log_bytes is not None and engine.log_bytes > most_bytes:
+        yield Concern(
+            "warning",
+            "log-growth",
+            f"the write-ahead log has grown to {engine.log_bytes // MIB} MiB, and {engine.usual_log_bytes // MIB} are "
+            "usual: when the disk is full, the server stops",
+            "look at pg_stat_archiver, wal_keep_size and checkpoints: something keeps it from being recycled",
+        )
+    if engine.archiving_failed:
+        yield Concern(
+            "warning",
+            "archiving",
+            "the last attempt to archive the write-ahead log failed: until one succeeds, the log grows",
+            "see pg_stat_archiver and the server's log, and mend archive_command or archive_library",
         )
 
 

@@ -16,7 +16,14 @@ from holdfast.rules import diagnosis as rules
 from holdfast.testing.clock import ManualClock
 
 HOUR = 3_600_000
-SETTINGS = {"max_connections": "20", "shared_buffers": "16MB", "listen_addresses": "''", "log_min_messages": "fatal"}
+SETTINGS = {
+    "max_connections": "20",
+    "shared_buffers": "16MB",
+    "listen_addresses": "''",
+    "log_min_messages": "fatal",
+    "archive_mode": "on",
+    "archive_command": "'true'",
+}
 WAIT_S = 30
 
 
@@ -108,6 +115,43 @@ def test_a_table_whose_autovacuum_is_off_is_named(store: BlockingStore, administ
         administrator.run("ALTER TABLE holdfast.nodes RESET (autovacuum_enabled)")
     assert (concern.name, concern.problem) == ("autovacuum", "autovacuum is off for nodes")
     assert names(store) == []
+
+
+def switch_log(administrator: Any) -> None:
+    """Begin a new segment of the write-ahead log."""
+    administrator.run("SELECT pg_logical_emit_message(true, 'test', 'test')")
+    administrator.run("SELECT pg_switch_wal()")
+
+
+def test_a_replication_slot_that_keeps_the_log_is_named(store: BlockingStore, administrator: Any) -> None:
+    administrator.run("SELECT pg_create_physical_replication_slot('left_behind', true)")
+    administrator.run("ALTER SYSTEM SET max_wal_size = '32MB'")
+    administrator.run("SELECT pg_reload_conf()")
+    try:
+        for _ in range(9):
+            switch_log(administrator)
+        until(lambda: names(store) == ["log-growth"])
+        (concern,) = store.maintenance.diagnose().concerns
+        assert "'left_behind'" in concern.problem
+        assert "pg_drop_replication_slot" in concern.advice
+    finally:
+        administrator.run("SELECT pg_drop_replication_slot('left_behind')")
+        administrator.run("ALTER SYSTEM RESET ALL")
+        administrator.run("SELECT pg_reload_conf()")
+    until(lambda: names(store) == [])
+
+
+def test_an_archive_that_takes_nothing_is_named_until_it_does(store: BlockingStore, administrator: Any) -> None:
+    administrator.run("ALTER SYSTEM SET archive_command = 'false'")
+    administrator.run("SELECT pg_reload_conf()")
+    try:
+        switch_log(administrator)
+        until(lambda: names(store) == ["archiving"])
+    finally:
+        administrator.run("ALTER SYSTEM RESET ALL")
+        administrator.run("SELECT pg_reload_conf()")
+        switch_log(administrator)
+    until(lambda: names(store) == [])
 
 
 def test_an_index_that_is_dropped_or_was_never_finished_is_named(store: BlockingStore, administrator: Any) -> None:

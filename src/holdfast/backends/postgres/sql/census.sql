@@ -90,8 +90,8 @@ WHERE namespace.nspname = $1::text
     AND entry.indisvalid
     AND entry.indisready
 
--- What the server says about itself, in the order of the fields of `records.diagnosis.PostgresFacts`. Of the
--- transactions of other roles it tells the age only to those who may read all statistics.
+-- What the server says about itself, in the order of the fields of `records.diagnosis.PostgresFacts`, except that
+-- instead of the size of the log it says whether this role may ask for it. Of the transactions of other roles it tells the age only to those who may read all statistics.
 -- name: server_facts
 SELECT
     current_setting('server_version_num')::bigint,
@@ -131,4 +131,30 @@ SELECT
             AND state LIKE 'idle in transaction%'
             AND pid <> pg_backend_pid()
     ),
+    pg_size_bytes(current_setting('max_wal_size')),
+    has_function_privilege('pg_catalog.pg_ls_waldir()', 'EXECUTE'),
+    kept.slot_name,
+    coalesce(kept.bytes, 0),
+    (
+        SELECT last_failed_time IS NOT NULL AND last_failed_time > coalesce(last_archived_time, '-infinity')
+        FROM pg_catalog.pg_stat_archiver
+    ),
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+FROM (SELECT) AS server
+LEFT JOIN (
+    SELECT
+        slot_name::text,
+        pg_wal_lsn_diff(
+            CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
+            restart_lsn
+        )::bigint AS bytes
+    FROM pg_catalog.pg_replication_slots
+    WHERE restart_lsn IS NOT NULL
+    ORDER BY bytes DESC
+    LIMIT 1
+) AS kept ON true
+
+-- A statement of its own: a role that may not call it may not even name it.
+-- name: log_bytes
+SELECT coalesce(sum(size), 0)::bigint
+FROM pg_catalog.pg_ls_waldir()

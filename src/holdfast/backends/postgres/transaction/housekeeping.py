@@ -51,6 +51,7 @@ class Housekeeping(Base):
         there = {name for (name,) in await self._values("find_indexes", self._schema)}
         [told] = await self._values("server_facts", self._schema)
         answers = dict(zip(PostgresFacts.__struct_fields__, told, strict=True))
+        answers["log_bytes"] = await self._number("log_bytes") if answers["log_bytes"] else None
         return StoreFacts(
             now_ms=now_ms,
             schema_version=await self._number("find_version"),
