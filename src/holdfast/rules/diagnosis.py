@@ -262,8 +262,8 @@ def _log(engine: PostgresFacts) -> Iterator[Concern]:
         yield Concern(
             "warning",
             "log-growth",
-            f"the replication slot {engine.slot!r} keeps {engine.slot_bytes // MIB} MiB of the write-ahead log: when the "
-            "disk is full, the server stops",
+            f"the replication slot {engine.slot!r} keeps {engine.slot_bytes // MIB} MiB of the write-ahead log: when "
+            "the disk is full, the server stops",
             "let its reader catch up, drop it with pg_drop_replication_slot, or set max_slot_wal_keep_size",
         )
     elif engine.log_bytes is not None and engine.log_bytes > most_bytes:

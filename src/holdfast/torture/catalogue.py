@@ -9,6 +9,7 @@ from holdfast.torture.cuts import CUT_APPEND_AND_COMPLETE, CUT_COMMIT_AND_CLAIM
 from holdfast.torture.failover import FAILOVER
 from holdfast.torture.faults import Fault
 from holdfast.torture.fulldisk import FULL_DISK
+from holdfast.torture.fullserver import FULL_SERVER
 from holdfast.torture.kills import KILLED_READER, KILLED_WRITER
 from holdfast.torture.locks import CROSS_COMMITS, EXHAUSTED_POOL, HELD_LOCKS
 from holdfast.torture.misuse import CLOSED, FORKED
@@ -26,6 +27,7 @@ FAULTS: tuple[Fault, ...] = (
     POWER_LOSS,
     POWER_LOSS_AGAIN,
     FULL_DISK,
+    FULL_SERVER,
     SERVER_CRASH,
     FAILOVER,
     POOLED,

@@ -202,6 +202,30 @@ def crowded_writer(port: Port, place: Place, most_bytes: int) -> None:
     port.recv()
 
 
+MOST_TURNS = 2_000
+"""So many turns fill any disk that is left some pages."""
+
+
+def crowded_client(port: Port, place: Place) -> None:
+    """Write turns until a server has no more room; tell the refusal; wait for room, and write some more."""
+    with place.open() as store:
+        session = store.sessions.handle(CROWDED)
+        number, left = 0, MOST_TURNS
+        while left:
+            number, left = number + 1, left - 1
+            turn = turns.repeatable(CROWDED, number)
+            try:
+                port.send(session.commit(turn).revision)
+            except holdfast.HoldfastError as error:
+                port.send((f"{type(error).__name__}: {error}", error.outcome, error.retryable))
+                port.recv()
+                view = again(lambda: session.load(holdfast.ActivePath(last=1)))
+                port.send(view is not None and view.revision >= number)
+                number, left = number - 1, 3
+    port.send("ended")
+    port.recv()
+
+
 def forker(port: Port, place: Place) -> None:
     """Fork with a store open; tell what its calls answer in the child, and that it still works here."""
     with place.open() as store:

@@ -20,6 +20,12 @@ ORDER BY nspname
 -- name: server_version
 SELECT current_setting('server_version')
 
+-- name: make_tablespace
+SELECT format('CREATE TABLESPACE %I LOCATION %L', $1::text, $2::text)
+
+-- name: switch_log
+SELECT pg_switch_wal()
+
 -- name: cancel_backend
 SELECT pg_cancel_backend($1)
 

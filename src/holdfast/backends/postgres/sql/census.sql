@@ -91,7 +91,8 @@ WHERE namespace.nspname = $1::text
     AND entry.indisready
 
 -- What the server says about itself, in the order of the fields of `records.diagnosis.PostgresFacts`, except that
--- instead of the size of the log it says whether this role may ask for it. Of the transactions of other roles it tells the age only to those who may read all statistics.
+-- instead of the size of the log it says whether this role may ask for it. Of the transactions of other roles it tells
+-- the age only to those who may read all statistics.
 -- name: server_facts
 SELECT
     current_setting('server_version_num')::bigint,
