@@ -23,11 +23,12 @@ PATIENCE_S = 60.0
 LOADED = (
     "holdfast.public",
     "holdfast.backends.sqlite",
+    "holdfast.backends.postgres",
     "holdfast.torture.workers",
     "holdfast.torture.power",
     "holdfast.torture.cuts",
-    "asyncpg",
 )
+"""What is loaded before children are made; what is not installed is left out."""
 
 PLANTED: tuple[str, str] | None = None
 """A file and a function in it that is called in each child before its work: tests plant bugs with it."""
