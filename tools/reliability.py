@@ -37,6 +37,7 @@ BACKENDS = {"sqlite": "SQLite", "postgres": "PostgreSQL", "both": "both"}
 ENOUGH_RUNS = 3
 """Fewer runs than this bound nothing."""
 
+CORES = os.cpu_count() or 1
 SUITE_SHARE = 0.4
 """The part of the time for the suites; the faults have the rest."""
 
@@ -117,7 +118,7 @@ def main() -> int:
         suites = run_suites(Path(folder), options.minutes * 60 * SUITE_SHARE, options.seed)
         left_s = options.minutes * 60 - (time.monotonic() - began_s)
         faults, server = run_everywhere(Path(folder), left_s, options.seed, options.url)
-        planted = [tests_of(Path(folder), words, {}) for words in PLANTED]
+        planted = [run_tests(Path(folder), words, {}) for words in PLANTED]
     minutes = (time.monotonic() - began_s) / 60
     caught = [name for one in planted for name in one.passed]
     missed = [name for one in planted for name in (*one.failed, *(f"{name} (skipped)" for name in one.skipped))]
@@ -224,11 +225,12 @@ class Tested(NamedTuple):
         return len(self.passed) + len(self.failed)
 
 
-def tests_of(folder: Path, words: tuple[str, ...], variables: dict[str, str]) -> Tested:
-    """Run tests, and read what became of each."""
+def run_tests(folder: Path, words: tuple[str, ...], variables: dict[str, str], *, at_once: int = 0) -> Tested:
+    """Run tests, one after another or so many at a time, and read what became of each."""
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", *words, "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    options = ("-q", "-n", str(at_once), "-p", "no:cacheprovider", f"--junitxml={report}")
+    command = [sys.executable, "-m", "pytest", *words, *options]
     began_s = time.monotonic()
     said = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, check=False
@@ -255,7 +257,7 @@ def run_suites(folder: Path, most_s: float, seed: int) -> list[Result]:
     counted = [suite for suite in SUITES if suite.variable is not None]
     for suite in SUITES:
         if suite.variable is None:
-            results.append(result_of(suite, tests_of(folder, suite.tests, WHOLE), 0, seed))
+            results.append(result_of(suite, run_tests(folder, suite.tests, WHOLE, at_once=CORES), 0, seed))
             say(results[-1])
     probes = [result_of(suite, probe(folder, suite, suite.probe, seed), suite.probe, seed) for suite in counted]
     for number, suite in enumerate(counted):
@@ -273,7 +275,8 @@ def run_suites(folder: Path, most_s: float, seed: int) -> list[Result]:
 def probe(folder: Path, suite: Suite, count: int, seed: int) -> Tested:
     """A suite with a number of cases."""
     assert suite.variable is not None
-    return tests_of(folder, suite.tests, {**WHOLE, suite.variable: str(count), "HOLDFAST_SEED": str(seed)})
+    variables = {**WHOLE, suite.variable: str(count), "HOLDFAST_SEED": str(seed)}
+    return run_tests(folder, suite.tests, variables, at_once=CORES)
 
 
 def result_of(suite: Suite, tested: Tested, count: int, seed: int) -> Result:
@@ -317,10 +320,9 @@ def page(
         f"{os.cpu_count()} cores, SQLite {apsw.sqlite_lib_version()}, PostgreSQL {server}, "
         f"asyncpg {version('asyncpg')}.",
         "",
-        f"**{rows(len(violated))} violated.** {rows(whole)} run as often as a release asks, {rows(len(short))} less "
-        "often than that, and",
-        f"{rows(sum(result.skipped is not None for result in results))} skipped: each says so below. A row that "
-        "reached less than was asked shows that much less.",
+        f"**{whole} of {rows(len(run))} ran as often as a release asks and held; {len(short)} held and reached less;",
+        f"{len(violated)} violated; {len(results) - len(run)} skipped.** Each says so below. A row that reached less "
+        "than was asked shows that much less.",
         "",
         "A run is one seed on a store of its own. What happens within a run is not independent: images of one",
         "recording, kills on one store. So the last column counts runs: 0 violations in n runs mean, with 95 %",
@@ -367,7 +369,7 @@ def again(result: Result, violation: Violation) -> str:
 
 
 def rows(count: int) -> str:
-    return "1 row was" if count == 1 else f"{count} rows were"
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 def row(result: Result) -> str:
