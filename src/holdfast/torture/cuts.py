@@ -261,6 +261,8 @@ def sweep(port: Port, place: Place, kinds: Sequence[str], part: int, seed: int) 
             one.run((part + seed) % PARTS, PARTS, seed)
             cuts += one.cuts
             wrong += one.wrong
+            if wrong:
+                break
     proxy.close()
     port.send((cuts, wrong))
 
@@ -281,7 +283,7 @@ def _sweep(scratch: Scratch, seed: int, *kinds: str) -> Ran:
 
 def cut_commit_and_claim(scratch: Scratch, seed: int) -> Ran:
     """Every byte of a commit and of a claim."""
-    return _sweep(scratch, seed, "commit", "unnamed-commit", "claim")
+    return _sweep(scratch, seed, "unnamed-commit", "commit", "claim")
 
 
 def cut_append_and_complete(scratch: Scratch, seed: int) -> Ran:
