@@ -40,15 +40,18 @@ def acknowledged_before_commit(put: Set) -> None:
     right_run, right_tell = writer.Writer._run_member, writer.Job.tell
 
     def run(self: Any, operation: Any) -> Any:
-        return self.submit(operation).result()
+        job = writer.Job(operation, self._deadline_s())
+        self._accept(job)
+        job.done.acquire()
+        return job.answer()
 
     def run_member(self: Any, job: Any, *, alone: bool) -> None:
         right_run(self, job, alone=alone)
         if job.error is None:
-            job.future.set_result(job.result)
+            right_tell(job)
 
     def tell(self: Any) -> None:
-        if not self.future.done():
+        if self.done.locked():
             right_tell(self)
 
     put(writer.Writer, "run", run)

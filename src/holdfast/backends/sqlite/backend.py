@@ -79,9 +79,12 @@ class SqliteBackend(WaitingBackend):
         return await self._in_turn(operation)
 
     async def _in_turn(self, operation: Operation[T]) -> T:
-        if self._waiting.may_block:
+        ticket = self._waiting.ticket()
+        if ticket is None:
             return self._writer.run(operation)
-        return await self._waiting.settle(self._writer.submit(operation))
+        self._writer.accept(operation, ticket)
+        result: T = await ticket.answer()
+        return result
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""
@@ -117,7 +120,7 @@ class SqliteBackend(WaitingBackend):
         """Every row of every table, for tests that compare before with after."""
         self._check_usable()
         if self._readers is None:
-            return self._writer.submit(_dump).result()
+            return self._writer.run(_dump)
         return self._readers.run(_dump)
 
     async def close(self) -> None:
