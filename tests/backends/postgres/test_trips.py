@@ -483,3 +483,12 @@ def test_on_a_pool_that_is_lent_a_call_of_one_trip_takes_three(open_measured: Ca
     # The last one is the pool's own, when the connection is given back.
     assert {names.pop() for names in trips} == {"SELECT pg_advisory_unlock_all();"}
     assert [len(names) for names in trips] == [3] * len(one)
+
+
+def test_a_new_connection_does_not_ask_what_arrays_are(open_measured: Callable[..., Measured]) -> None:
+    open_measured().warm(lambda store: store.sessions.create("chat"))
+    for number in (1, 2):
+        newcomer = open_measured()
+        trips = newcomer.trips(commit(turn_id=f"t{number}"))
+    # The first of these in a process has to ask.
+    assert trips == ["prepare glance_session", "glance_session", "prepare commit_at_once", "commit_at_once"]
