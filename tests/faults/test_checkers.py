@@ -418,6 +418,18 @@ def test_a_wrong_history_of_a_lease_has_none(name: str) -> None:
     assert not check_lease(WRONG_LEASES[name]).ok
 
 
+def test_a_lease_has_to_be_held_when_a_revision_is_written_under_it() -> None:
+    history = [
+        call("claim", ("a", 5), (1, 100, 105), (0, 1)),
+        call("act", (1, "v"), 1, (2, 3)),
+        call("renew", (1, 5), 109, (4, 5)),
+        call("act", (1, "w"), 2, (6, 7)),
+    ]
+    assert check_lease(history, written_at_ms={1: 104, 2: 108}).ok
+    for times in ({1: 105}, {1: 99}, {2: 109}, {1: 104, 2: 109}):
+        assert not check_lease(history, written_at_ms=times).ok, times
+
+
 # ---------------------------------------------------------------------------- fences
 
 
@@ -720,6 +732,28 @@ def test_a_queue_that_balances_is_right(name: str) -> None:
 def test_a_queue_that_does_not_balance_is_named(name: str) -> None:
     history, end, says = WRONG_QUEUES[name]
     assert any(says in one for one in check_queue(history, end)), check_queue(history, end)
+
+
+def test_a_claim_has_to_be_live_when_it_is_settled() -> None:
+    history = [ENQUEUED, CLAIM, call("complete", ("c1", 1, ["b1"]), 3, (6, 7))]
+    end = {"k1": ("b1", "completed")}
+    assert check_queue(history, end, {3: 199}) == []
+    [found] = check_queue(history, end, {3: 200})
+    assert "complete(('c1', 1, ['b1'])) -> ok 3 [6, 7]" in found
+
+
+def test_a_batch_that_cannot_be_judged_does_not_hide_one_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.torture.checkers.linear.MOST_STATES", 3)
+    long = [
+        ENQUEUED,
+        CLAIM,
+        call("abandon", ("c1", 1, ["b1"]), 1, (6, 7)),
+        call("cancel", "b1", True, (8, 9)),
+    ]
+    with pytest.raises(TooWide):
+        check_queue(long, {"k1": ("b1", "cancelled")})
+    [found] = check_queue([*long, SECOND], {"k1": ("b1", "cancelled"), "k2": ("b2", "cancelled")})
+    assert found.startswith("the life of batch b2 is not linearizable")
 
 
 # ---------------------------------------------------------------------------- logs

@@ -13,7 +13,7 @@ from holdfast.torture.checkers.leases import check_lease
 from holdfast.torture.checkers.linear import Linear, TooWide
 from holdfast.torture.checkers.queues import check_queue
 from holdfast.torture.checkers.register import check_register
-from holdfast.torture.clients import LOG, QUEUED, prepare
+from holdfast.torture.clients import LEASED, LOG, QUEUED, prepare
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Place, Scratch
 from holdfast.torture.soundness import unsound
@@ -52,10 +52,10 @@ def judge(place: Place, told: Sequence[Sequence[list[Call]]]) -> Ran:
 
     head, lease, queue, log = ([call for one in told for call in one[part]] for part in range(4))
     ask("I3", "the head is ", lambda: problem(check_register(head)))
-    ask("I5", "the lease is ", lambda: problem(check_lease(lease)))
     wrong += [f"I5: {one}" for one in check_fences(*fenced(lease))]
     with place.open() as store:
-        ask("I6", "", lambda: check_queue(queue, end_of_queue(store, queue)))
+        ask("I5", "the lease is ", lambda: problem(check_lease(lease, written_at_ms=times_of(store, LEASED))))
+        ask("I6", "", lambda: check_queue(queue, end_of_queue(store, queue), times_of(store, QUEUED)))
         entries = end_of_log(store)
         wrong += [f"I8: {one}" for one in check_log(entries, log)]
         acknowledged = max((call.answer for call in log if call.kind == "append" and call.outcome == "ok"), default=0)
@@ -78,6 +78,18 @@ def fenced(history: Sequence[Call]) -> tuple[list[Acquired], list[Accepted]]:
     acquired = [Acquired(call.answer[0], call.answered_ns or 0) for call in done if call.kind == "claim"]
     accepted = [Accepted(call.given[0], call.answer, call.sent_ns) for call in done if call.kind == "act"]
     return acquired, accepted
+
+
+def times_of(store: holdfast.BlockingStore, session_id: str) -> dict[int, int]:
+    """When each revision of a session was written, by the store's clock."""
+    times: dict[int, int] = {}
+    after: str | None = None
+    while True:
+        page = store.sessions.handle(session_id).history(after=after, limit=1_000)
+        times |= {one.revision: one.committed_at_ms for one in page}
+        after = page.next
+        if after is None:
+            return times
 
 
 def end_of_queue(store: holdfast.BlockingStore, history: Sequence[Call]) -> dict[str, tuple[str, str] | None]:

@@ -84,6 +84,26 @@ def fence_not_compared(put: Set) -> None:
     put(leases, "holds", holds)
 
 
+def lease_without_end(put: Set) -> None:
+    """A lease holds until somebody else takes it, however long it is over."""
+
+    def holds(row: Any, lease: Any, now_ms: int) -> bool:
+        return row is not None and row.fence == lease.fence and leases.token_matches(lease.token, row.token_hash)
+
+    put(leases, "holds", holds)
+
+
+def completion_after_end(put: Set) -> None:
+    """Work is settled under a claim that is over, as long as nobody took it."""
+
+    right = work.require_claim
+
+    def require_claim(completion: Any, rows: Any, now_ms: int) -> tuple[int, ...]:
+        return right(completion, rows, 0)
+
+    put(work, "require_claim", require_claim)
+
+
 def completion_without_token(put: Set) -> None:
     """Work is settled by its ids, whoever holds it."""
 

@@ -16,12 +16,15 @@ Calls of a history, `LONG_MS` being longer than a history takes:
 Only times of the store's own clock are compared with each other, so that the clients' clocks do not matter: a lease of
 `LONG_MS` or more never lapses within a history, and a shorter one may have lapsed at any moment. That it has is proven
 by the next holder's `claimed_at_ms`, or by a refusal, after which nothing is accepted under it and it is in nobody's
-way. A claim ends `ttl_ms` after `claimed_at_ms`; a renewal `ttl_ms` after a moment at which the lease was held.
+way. A claim ends `ttl_ms` after `claimed_at_ms`; a renewal `ttl_ms` after a moment at which the lease was held. Where
+it is known when a revision was written, the lease must have been held then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 
 import msgspec
 
@@ -48,12 +51,19 @@ class Held(msgspec.Struct, frozen=True):
     head: tuple[int, Hashable] = (0, None)
 
 
-def check_lease(history: Sequence[Call], initial: Held = Held()) -> Linear:  # noqa: B008 - a frozen value
-    """Search an order of the calls on one lease, and on what it protects, that one lease and one register explain."""
-    return linearize(as_seen(history, "act"), initial, _step)
+def check_lease(
+    history: Sequence[Call],
+    initial: Held = Held(),  # noqa: B008 - a frozen value
+    written_at_ms: Mapping[int, int] = MappingProxyType({}),
+) -> Linear:
+    """Search an order of the calls on one lease, and on what it protects, that one lease and one register explain.
+
+    `written_at_ms` says when each revision was written, by the store's clock, as far as that is known.
+    """
+    return linearize(as_seen(history, "act"), initial, partial(_step, written_at_ms))
 
 
-def _step(held: Held, call: Call) -> Iterator[Held]:
+def _step(written_at_ms: Mapping[int, int], held: Held, call: Call) -> Iterator[Held]:
     if call.kind == "read":
         if call.answer == held.head:
             yield held
@@ -69,7 +79,7 @@ def _step(held: Held, call: Call) -> Iterator[Held]:
         elif held.lapses:
             yield msgspec.structs.replace(held, lapsed=True)
     elif mine:
-        yield from _done(held, call)
+        yield from _done(written_at_ms, held, call)
 
 
 def _claim(held: Held, call: Call) -> Iterator[Held]:
@@ -91,10 +101,11 @@ def _claim(held: Held, call: Call) -> Iterator[Held]:
         yield Held(fence, owner, claimed_at_ms, expires_at_ms, lapses, head=held.head)
 
 
-def _done(held: Held, call: Call) -> Iterator[Held]:
+def _done(written_at_ms: Mapping[int, int], held: Held, call: Call) -> Iterator[Held]:
     if call.kind == "act":
         revision = held.head[0] + 1
-        if call.outcome == "unknown" or call.answer == revision:
+        at_ms = written_at_ms.get(revision)
+        if (call.outcome == "unknown" or call.answer == revision) and (at_ms is None or _live_at(held, at_ms)):
             yield msgspec.structs.replace(held, head=(revision, call.given[1]))
     elif call.kind == "release":
         yield Held(held.fence, head=held.head)

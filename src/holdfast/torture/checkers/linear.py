@@ -69,7 +69,7 @@ class _At(NamedTuple, Generic[State]):
     """Where the search stands: how many of the known calls took effect, and in which order."""
 
     done: _Done[State]
-    count: int
+    known: int
     path: Path
 
 
@@ -106,8 +106,8 @@ class _Search(Generic[State]):
             if len(seen) > MOST_STATES:
                 total = len(self._known) + sum(map(len, self._unknown))
                 raise TooWide(f"too wide to be judged: more than {MOST_STATES} states of {total} calls")
-            best = at if at.count > best.count else best
-            if at.count == len(self._known):
+            best = at if at.known > best.known else best
+            if at.known == len(self._known):
                 return Linear(True, _order(at.path))
             after, certain = self._after_known(at)
             if self._unknown and not certain:
@@ -136,7 +136,7 @@ class _Search(Generic[State]):
         for index in reversed(self._next(at.done)[0]):
             call = self._known[index]
             states = list(self._step(at.done.state, call))
-            after = [_At(self._with(at.done, index, state), at.count + 1, (call, at.path)) for state in states]
+            after = [_At(self._with(at.done, index, state), at.known + 1, (call, at.path)) for state in states]
             if states == [at.done.state]:
                 return after, True
             found += after
@@ -153,7 +153,7 @@ class _Search(Generic[State]):
             for state in self._step(at.done.state, group[used]):
                 more_used = (*at.done.used[:number], used + 1, *at.done.used[number + 1 :])
                 done = at.done._replace(used=more_used, state=state)
-                found.append(_At(done, at.count, (group[used], at.path)))
+                found.append(_At(done, at.known, (group[used], at.path)))
         return found
 
     def _with(self, done: _Done[State], index: int, state: State) -> _Done[State]:

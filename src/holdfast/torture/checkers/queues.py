@@ -7,7 +7,7 @@ Calls of a history, `LONG_MS` being longer than a history takes:
 - `enqueue`, given the source key: answered with the batch id, or unknown.
 - `claim`, given `(owner, ttl_ms)`: answered with `(claim_id, fence, claimed_at_ms, expires_at_ms, batch_ids)`, or
   unknown: then it may have taken any batch. A claim that found nothing is no part of the history.
-- `complete`, given `(claim_id, fence, batch_ids)`: answered, refused, or unknown.
+- `complete`, given `(claim_id, fence, batch_ids)`: answered with the revision that it made, refused, or unknown.
 - `forge`, given the same, a completion with a token that nobody was ever given, or of a part of the claim's batches: it
   must be refused.
 - `abandon`, given the same: answered with the number of batches given back, or unknown.
@@ -17,13 +17,16 @@ The end is what the store says afterwards: the state of every source key that wa
 ever claimed.
 
 Each batch has one life: an order of the calls that concern it, and of the end, that explains every answer. A claim of
-`LONG_MS` or more never lapses within a history, a shorter one at any moment, as in `leases`.
+`LONG_MS` or more never lapses within a history, a shorter one at any moment, as in `leases`; where it is known when a
+revision was written, the claim that it settled must have been live then.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -53,13 +56,18 @@ class Life(msgspec.Struct, frozen=True):
     """Whether somebody saw that it has."""
 
 
-def check_queue(history: Sequence[Call], end: States) -> list[str]:
-    """What is wrong with the accounts; empty if they balance; `TooWide` if that cannot be told."""
+def check_queue(
+    history: Sequence[Call], end: States, written_at_ms: Mapping[int, int] = MappingProxyType({})
+) -> list[str]:
+    """What is wrong with the accounts; empty if they balance; `TooWide` if that cannot be told.
+
+    `written_at_ms` says when each revision was written, by the store's clock, as far as that is known.
+    """
     wrong = [*_enqueued(history, end), *_claims(history)]
     untold: TooWide | None = None
     for batch_id, calls in _lives(history, end):
         try:
-            found = linearize(calls, Life(), _step)
+            found = linearize(calls, Life(), partial(_step, written_at_ms))
         except TooWide as error:
             untold = error
         else:
@@ -139,13 +147,13 @@ def _concerned(call: Call, batches: Mapping[str, str]) -> Sequence[str]:
     return [call.given] if call.kind == "cancel" else []
 
 
-def _step(life: Life, call: Call) -> Iterator[Life]:
+def _step(written_at_ms: Mapping[int, int], life: Life, call: Call) -> Iterator[Life]:
     if call.kind == "enqueue":
         yield Life("pending") if life.stage == "absent" else life
     elif call.kind == "claim":
         yield from _claim(life, call)
     elif call.kind == "complete":
-        yield from _complete(life, call)
+        yield from _complete(life, call, written_at_ms.get(call.answer))
     elif call.kind == "abandon":
         yield from _abandon(life, call)
     elif call.kind == "cancel":
@@ -171,14 +179,14 @@ def _borne(life: Life, call: Call) -> bool:
     return life.stage == "claimed" and (life.claim_id, life.fence) == (call.given[0], call.given[1])
 
 
-def _complete(life: Life, call: Call) -> Iterator[Life]:
+def _complete(life: Life, call: Call, at_ms: int | None) -> Iterator[Life]:
     held = _borne(life, call) and not life.lapsed
     if call.outcome == "refused":
         if not held:
             yield life
         elif life.lapses:
             yield msgspec.structs.replace(life, lapsed=True)
-    elif held:
+    elif held and (at_ms is None or life.expires_at_ms is None or at_ms < life.expires_at_ms):
         yield Life("completed", life.fence)
 
 
