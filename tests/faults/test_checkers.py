@@ -200,6 +200,20 @@ def test_an_early_unknown_commit_does_not_make_a_long_history_wide(monkeypatch: 
     assert not check_register([*lost, *done]).ok
 
 
+def test_two_unknown_commits_for_each_of_many_gaps_are_told_apart_no_longer_than_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.torture.checkers.linear.MOST_STATES", 40_000)
+    history: list[Call] = []
+    for gap in range(30):
+        now = 100 * gap
+        history.append(call("commit", (2 * gap, f"expecting{gap}"), None, (now, None), "unknown"))
+        history.append(call("commit", (None, f"blind{gap}"), None, (now, None), "unknown"))
+        history.append(call("commit", (None, f"v{gap}"), 2 * gap + 2, (now + 10, now + 20)))
+    assert check_register(history).ok
+    assert not check_register([*history, call("read", None, (60, "v0"), (9_000, 9_001))]).ok
+
+
 def in_some_order(history: list[Call]) -> bool:
     """Whether any order of any choice of the unknown calls explains everything: tried one by one."""
     known = [one for one in history if one.outcome != "unknown"]

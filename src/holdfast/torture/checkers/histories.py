@@ -39,12 +39,12 @@ def of_kind(history: Sequence[Call], *kinds: str) -> list[Call]:
 
 def frozen(value: Any) -> Hashable:
     """A value that stands for this one in sets: equal for equal documents, and True is not 1."""
-    kind = cast("type[Any]", type(value))
-    if value is None or kind is str or kind is int:
-        return cast("Hashable", value)
+    if value is None or isinstance(value, str):
+        return value
     if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value).items()
-        return "dict", frozenset((frozen(key), frozen(one)) for key, one in items)
+        items: dict[Any, Any] = cast("Any", value)
+        return "dict", frozenset((frozen(key), frozen(one)) for key, one in items.items())
     if isinstance(value, list | tuple):
-        return "list", tuple(frozen(one) for one in cast("list[Any]", value))
-    return kind.__name__, repr(value)
+        ones: Sequence[Any] = cast("Any", value)
+        return "list", tuple(frozen(one) for one in ones)
+    return type(value).__name__, repr(value)

@@ -60,7 +60,7 @@ def check_lease(
 
     `written_at_ms` says when each revision was written, by the store's clock, as far as that is known.
     """
-    return linearize(as_seen(history, "act"), initial, partial(_step, written_at_ms))
+    return linearize(as_seen(history, "act"), initial, partial(_step, written_at_ms), _late)
 
 
 def _step(written_at_ms: Mapping[int, int], held: Held, call: Call) -> Iterator[Held]:
@@ -71,8 +71,7 @@ def _step(written_at_ms: Mapping[int, int], held: Held, call: Call) -> Iterator[
     if call.kind == "claim":
         yield from _claim(held, call)
         return
-    fence = call.given if call.kind == "release" else call.given[0]
-    mine = held.owner is not None and held.fence == fence and not held.lapsed
+    mine = held.owner is not None and held.fence == _fence_of(call) and not held.lapsed
     if call.outcome == "refused" or (call.kind == "release" and call.outcome == "ok" and not call.answer):
         if not mine:
             yield held
@@ -80,6 +79,15 @@ def _step(written_at_ms: Mapping[int, int], held: Held, call: Call) -> Iterator[
             yield msgspec.structs.replace(held, lapsed=True)
     elif mine:
         yield from _done(written_at_ms, held, call)
+
+
+def _late(held: Held, call: Call) -> bool:
+    return call.kind != "claim" and _fence_of(call) < held.fence
+
+
+def _fence_of(call: Call) -> int:
+    fence: int = call.given if call.kind == "release" else call.given[0]
+    return fence
 
 
 def _claim(held: Held, call: Call) -> Iterator[Held]:

@@ -8,9 +8,10 @@ that they led to, is looked at once. Only a call that began before every call th
 be the next. A call of unknown outcome has no end: it may take effect at any time after it was sent, or never, and is
 tried only where the calls of known outcome do not go on by themselves.
 
-Two things keep the search narrow. A call that is right now and changes nothing is taken at once: whatever comes after
-it could have come after it as well. And of calls of unknown outcome that ask for the same, the earliest is taken
-first, since it could stand wherever a later one stands.
+Three things keep the search narrow. A call that is right now and changes nothing is taken at once: whatever could come
+before it could come after it as well. Of calls of unknown outcome that ask for the same, the earliest is taken first,
+since it could stand wherever a later one stands. And once they are too late to take effect at all, it is forgotten
+which of them did.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from holdfast.torture.checkers.histories import Call, frozen
 State = TypeVar("State", bound=Hashable)
 Step = Callable[[State, Call], Iterable[State]]
 """Every state in which a call that is given this answer may leave a thing that is in this state; none if it may not."""
+
+Late = Callable[[State, Call], bool]
+"""Whether a call can never take effect any more, once the thing is in this state."""
 
 Path: TypeAlias = "tuple[Call, Path] | None"
 
@@ -73,16 +77,22 @@ class _At(NamedTuple, Generic[State]):
     path: Path
 
 
-def linearize(history: Sequence[Call], initial: State, step: Step[State]) -> Linear:
+def never(_: object, _call: Call) -> bool:
+    """No call is ever too late."""
+    return False
+
+
+def linearize(history: Sequence[Call], initial: State, step: Step[State], late: Late[State] = never) -> Linear:
     """Search an order of the calls that explains every answer; `TooWide` if there are too many to tell."""
-    return _Search(history, step).run(initial)
+    return _Search(history, step, late).run(initial)
 
 
 class _Search(Generic[State]):
-    def __init__(self, history: Sequence[Call], step: Step[State]) -> None:
+    def __init__(self, history: Sequence[Call], step: Step[State], late: Late[State]) -> None:
         calls = sorted(history, key=lambda call: call.sent_ns)
         self._known = [call for call in calls if call.outcome != "unknown"]
         self._step = step
+        self._late = late
         groups: dict[Hashable, list[Call]] = {}
         for call in calls:
             if call.outcome == "unknown":
@@ -152,9 +162,16 @@ class _Search(Generic[State]):
                 continue
             for state in self._step(at.done.state, group[used]):
                 more_used = (*at.done.used[:number], used + 1, *at.done.used[number + 1 :])
-                done = at.done._replace(used=more_used, state=state)
+                done = at.done._replace(used=self._but_late(more_used, state), state=state)
                 found.append(_At(done, at.known, (group[used], at.path)))
         return found
+
+    def _but_late(self, used: tuple[int, ...], state: State) -> tuple[int, ...]:
+        """The same with the groups that are too late used up."""
+        return tuple(
+            len(group) if count < len(group) and self._late(state, group[count]) else count
+            for count, group in zip(used, self._unknown, strict=True)
+        )
 
     def _with(self, done: _Done[State], index: int, state: State) -> _Done[State]:
         """The set with one known call more."""

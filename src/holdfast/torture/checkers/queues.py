@@ -137,14 +137,15 @@ def _lives(history: Sequence[Call], end: States) -> Iterator[tuple[str, list[Cal
         yield batch_id, [*calls[batch_id], *unknown_claims, closing]
 
 
-def _concerned(call: Call, batches: Mapping[str, str]) -> Sequence[str]:
-    if call.kind == "enqueue":
-        return [batches[call.given]] if call.given in batches else []
-    if call.kind == "claim":
-        return [] if call.outcome == "unknown" else call.answer[4]
-    if call.kind in {"complete", "abandon"}:
-        return call.given[2]
-    return [call.given] if call.kind == "cancel" else []
+def _concerned(call: Call, batches: Mapping[str, str]) -> Iterator[str]:
+    if call.kind == "enqueue" and call.given in batches:
+        yield batches[call.given]
+    elif call.kind == "claim" and call.outcome == "ok":
+        yield from call.answer[4]
+    elif call.kind in {"complete", "abandon"}:
+        yield from call.given[2]
+    elif call.kind == "cancel":
+        yield call.given
 
 
 def _step(written_at_ms: Mapping[int, int], life: Life, call: Call) -> Iterator[Life]:

@@ -30,7 +30,7 @@ UNSEEN = ("unseen",)
 def check_register(history: Sequence[Call], initial: Head = (0, None)) -> Linear:
     """Search an order of commits and reads that one register explains."""
     first = (initial[0], frozen(initial[1]))
-    return linearize(_at_their_places(as_seen(history, "commit"), first), first, _step)
+    return linearize(_at_their_places(as_seen(history, "commit"), first), first, _step, _late)
 
 
 def as_seen(history: Sequence[Call], write: str) -> list[Call]:
@@ -65,6 +65,10 @@ def _at_their_places(calls: list[Call], initial: Head) -> list[Call]:
                 continue
         placed.append(call)
     return placed
+
+
+def _late(head: Head, call: Call) -> bool:
+    return call.given[0] is not None and call.given[0] < head[0]
 
 
 def _step(head: Head, call: Call) -> Iterator[Head]:
