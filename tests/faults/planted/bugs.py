@@ -17,6 +17,7 @@ import holdfast
 from holdfast.backends.postgres.attempts import Runs
 from holdfast.backends.sqlite import link, writer
 from holdfast.errors import WaitTimeout
+from holdfast.operations import events
 from holdfast.rules import commits, leases, work
 from holdfast.store.context import Context
 from holdfast.torture import workers
@@ -130,6 +131,17 @@ def wake_lost(put: Set) -> None:
                 raise WaitTimeout(what, timeout_ms)
 
     put(Context, "wait_until", wait_until)
+
+
+def newest_event_late(put: Set) -> None:
+    """Who reads a log does not see its newest event yet, if there are others."""
+    right = events.list_page
+
+    async def list_page(tx: Any, filter: Any) -> Any:
+        page = await right(tx, filter)
+        return page if len(page.items) < 2 or page.next else msgspec.structs.replace(page, items=page.items[:-1])
+
+    put(events, "list_page", list_page)
 
 
 def cursor_before_processing(put: Set) -> None:
