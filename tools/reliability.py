@@ -125,6 +125,11 @@ def page(
         "## Skipped",
         "",
         *(f"- {result.fault} on {BACKENDS[result.backend]}: {result.skipped}" for result in results if result.skipped),
+        *(
+            f"- {len(result.unjudged)} runs of {result.fault} on {BACKENDS[result.backend]} could not be judged"
+            for result in results
+            if result.unjudged
+        ),
         "",
         "## Planted bugs",
         "",

@@ -17,6 +17,7 @@ import holdfast
 from holdfast.backends.postgres.attempts import Runs
 from holdfast.backends.sqlite import link, writer
 from holdfast.errors import WaitTimeout
+from holdfast.operations import events
 from holdfast.rules import commits, leases, work
 from holdfast.store.context import Context
 from holdfast.torture import workers
@@ -87,6 +88,26 @@ def fence_not_compared(put: Set) -> None:
     put(leases, "holds", holds)
 
 
+def lease_without_end(put: Set) -> None:
+    """A lease holds until somebody else takes it, however long it is over."""
+
+    def holds(row: Any, lease: Any, now_ms: int) -> bool:
+        return row is not None and row.fence == lease.fence and leases.token_matches(lease.token, row.token_hash)
+
+    put(leases, "holds", holds)
+
+
+def completion_after_end(put: Set) -> None:
+    """Work is settled under a claim that is over, as long as nobody took it."""
+
+    right = work.require_claim
+
+    def require_claim(completion: Any, rows: Any, now_ms: int) -> tuple[int, ...]:
+        return right(completion, rows, 0)
+
+    put(work, "require_claim", require_claim)
+
+
 def completion_without_token(put: Set) -> None:
     """Work is settled by its ids, whoever holds it."""
 
@@ -113,6 +134,17 @@ def wake_lost(put: Set) -> None:
                 raise WaitTimeout(what, timeout_ms)
 
     put(Context, "wait_until", wait_until)
+
+
+def newest_event_late(put: Set) -> None:
+    """Who reads a log does not see its newest event yet, if there are others."""
+    right = events.list_page
+
+    async def list_page(tx: Any, filter: Any) -> Any:
+        page = await right(tx, filter)
+        return page if len(page.items) < 2 or page.next else msgspec.structs.replace(page, items=page.items[:-1])
+
+    put(events, "list_page", list_page)
 
 
 def cursor_before_processing(put: Set) -> None:
