@@ -152,6 +152,6 @@ COMMANDS = (
         "HOLDFAST_URL is not read. On PostgreSQL everything goes into the schema holdfast_demo, or that of --schema.\n"
         "No key, server or network is needed: the model reads from a script. Exit code 1 if the count is wrong.",
         opens_a_store=False,
-        without=("--attachments",),
+        without=("--attachments", "--patience"),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import holdfast
 from holdfast.cli.commands import YES, Command, argument, duration_ms, whole
 from holdfast.cli.running import Call, Misused
-from holdfast.cli.sessions import show_report
+from holdfast.cli.sessions import require_session, show_report
 from holdfast.cli.terminal import counted
 
 STEP_ROWS = 10_000
@@ -25,6 +25,8 @@ def vacuum(call: Call) -> int:
     """Tombstoned nodes, emptied."""
     session_id: str | None = call.options.session
     with call.store() as store:
+        if session_id is not None:
+            require_session(store, session_id)
         call.confirm("Take the content out of tombstoned nodes? It does not come back")
         with call.terminal.waiting("vacuuming"):
             report = store.maintenance.vacuum(session_id)

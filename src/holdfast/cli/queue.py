@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import holdfast
 from holdfast.cli.commands import LIMIT, SESSION, YES, Command, argument
 from holdfast.cli.running import Call, Refused
+from holdfast.cli.sessions import require_session
 from holdfast.cli.terminal import gist, moment
 
 BATCH = argument("batch", metavar="BATCH", help="the batch's id")
@@ -48,6 +49,8 @@ def list_work(call: Call) -> int:
                 complete = False
                 break
             found.append(batch)
+        if not found and given.session is not None:
+            require_session(store, given.session)
     if given.json:
         call.terminal.json({"items": found, "complete": complete})
         return 0
@@ -71,12 +74,18 @@ def list_work(call: Call) -> int:
     return 0
 
 
+def _unknown(session_id: str, batch_id: str) -> Refused:
+    return Refused(f"session {session_id!r} has no batch {batch_id!r}: see queue list")
+
+
 def show(call: Call) -> int:
     """One batch with its payloads."""
     with call.store() as store:
         batch = store.queue.get(call.options.session, call.options.batch)
+        if batch is None:
+            require_session(store, call.options.session)
     if batch is None:
-        raise Refused(f"session {call.options.session!r} has no batch {call.options.batch!r}: see queue list")
+        raise _unknown(call.options.session, call.options.batch)
     if call.options.json:
         call.terminal.json(batch)
         return 0
@@ -104,8 +113,11 @@ def cancel(call: Call) -> int:
     with call.store() as store:
         call.confirm(f"Cancel batch {batch_id!r} of session {session_id!r}?")
         batch = store.queue.cancel(session_id, batch_id)
+        if batch is None and store.queue.get(session_id, batch_id) is None:
+            require_session(store, session_id)
+            raise _unknown(session_id, batch_id)
     if batch is None:
-        raise Refused(f"batch {batch_id!r} was not cancelled: it is unknown, settled or in somebody's hands")
+        raise Refused(f"batch {batch_id!r} was not cancelled: it is settled or in somebody's hands")
     if call.options.json:
         call.terminal.json(batch)
     else:

@@ -320,6 +320,10 @@ class ProcessTables(Protocol):
         """Matching processes by id."""
         ...
 
+    async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
+        """Processes that do not run any longer, by (updated_at_ms, process_id) after that place."""
+        ...
+
     async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
         """Remove the wake target of every process that wakes this session, any frame; touch `updated_at_ms`."""
         ...

@@ -338,16 +338,14 @@ CALLS: list[Call] = [
         always(status="any", waiting=False, definition={}, started_by="chat", limit=1),
         f"status:word waiting:flag? definition:document? started_by:id? {PAGE}",
     ),
+    Call("processes.ended", always(since_ms=1, limit=1), f"since_ms:whole {PAGE}"),
     Call(
         "processes.set_external_ref",
         lambda w: {"process_id": w.process, "ref": holdfast.ExternalRef("ci", "run", {})},
         "process_id:id ref:record ref.backend:id ref.id:id ref.metadata:document?",
     ),
-    Call(
-        "processes.set_wait",
-        lambda w: {"process_id": w.process, "wait": holdfast.SignalWait("go", 1, 1)},
-        "process_id:id wait:record wait.name:signal wait.ordinal:whole1 wait.since_ms:whole?",
-    ),
+    Call("processes.set_wait", lambda w: {"process_id": w.process, "wait": holdfast.SignalWait("go", 1, 1)},
+         "process_id:id wait:record wait.name:signal wait.ordinal:whole1 wait.since_ms:whole?"),
     Call("processes.clear_wait", lambda w: {"process_id": w.process}, "process_id:id"),
     Call(
         "processes.complete",
