@@ -41,6 +41,10 @@ PHRASES = (
     ("raise statement_timeout_ms", "give it more --patience"),
     ("lower max_connections, or raise the server's limit", "retry, or raise the server's limit"),
     (", or raise max_connections or acquire_timeout_ms", ""),
+    (
+        "was the store opened with the attachments= that it was written with?",
+        "does --attachments name the folder that it was written to?",
+    ),
     ("open it with migrate=True", "run holdfast migrate"),
 )
 """What a backend advises those who open it in a program, and what it means here."""

@@ -254,7 +254,7 @@ class Maintenance:
                 try:
                     step, place = await context.backend.read(page)
                     tally.add(step)
-                    steps.took(sum(step.counts.values()) if table_of(kind) in rules.COUNTED else 0)
+                    steps.took(step.counts.get(table_of(kind), 0) if table_of(kind) in rules.COUNTED else 0)
                 except Corrupt as error:
                     tally.damage(table_of(kind), "*", error)
                     place = None
