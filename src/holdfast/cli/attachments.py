@@ -67,8 +67,8 @@ def sweep(call: Call) -> int:
     """References that nobody committed, forgotten, and bytes that nobody refers to, deleted."""
     with call.store() as store:
         call.confirm("Forget attachments that nobody committed, and delete their bytes?")
-        with call.terminal.waiting("sweeping"):
-            report: holdfast.SweepReport = store.attachments.sweep(older_than_ms=call.options.older_than)
+        with call.terminal.progress("sweeping attachments") as progress:
+            report = store.attachments.sweep(older_than_ms=call.options.older_than, progress=progress.tell)
     show_report(call, report)
     return 0
 

@@ -28,8 +28,8 @@ def vacuum(call: Call) -> int:
         if session_id is not None:
             require_session(store, session_id)
         call.confirm("Take the content out of tombstoned nodes? It does not come back")
-        with call.terminal.waiting("vacuuming"):
-            report = store.maintenance.vacuum(session_id)
+        with call.terminal.progress("vacuuming nodes") as progress:
+            report = store.maintenance.vacuum(session_id, progress=progress.tell)
     show_report(call, report)
     return 0
 

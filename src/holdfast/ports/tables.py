@@ -128,6 +128,10 @@ class GraphTables(Protocol):
         """Turn up to `limit` tombstoned nodes, of one session or all, into vacuumed ones: payload `null`, no cause."""
         ...
 
+    async def count_tombstoned(self, session_key: int | None) -> int:
+        """How many nodes, of one session or all, `vacuum_nodes` would take."""
+        ...
+
     async def node_epochs(self, session_key: int) -> list[int]:
         """The distinct epochs that the session's stored nodes have."""
         ...

@@ -270,7 +270,7 @@ CALLS: list[Call] = [
          "attachment_ids:sequence attachment_ids[0]:id"),
     Call("session.attachments.list_uncommitted", always(intent_until_ms=1, limit=1), f"intent_until_ms:whole {PAGE}"),
     Call("attachments.list_uncommitted", always(intent_until_ms=1, limit=1), f"intent_until_ms:whole {PAGE}"),
-    Call("attachments.sweep", always(older_than_ms=1), "older_than_ms:whole"),
+    Call("attachments.sweep", always(older_than_ms=1, progress=ignore), "older_than_ms:whole progress:callback?"),
     Call("queue.enqueue", always(draft=draft(session_id="chat")), parts("draft", ":record session_id:id", DRAFT)),
     Call(
         "queue.claim",
@@ -483,7 +483,7 @@ CALLS: list[Call] = [
     Call("artifacts.put_content", always(kind="k", data=b"x"), "kind:id data:bytes"),
     Call("artifacts.get", always(kind="k", ref="r"), "kind:id ref:id"),
     Call("artifacts.delete", always(kind="k", ref="r"), "kind:id ref:id"),
-    Call("maintenance.vacuum", always(session_id="chat"), "session_id:id?"),
+    Call("maintenance.vacuum", always(session_id="chat", progress=ignore), "session_id:id? progress:callback?"),
     Call("maintenance.collect_garbage", always(progress=ignore), "progress:callback?"),
     Call("maintenance.stats", always(), ""),
     Call("maintenance.verify", always(progress=ignore), "progress:callback?"),
