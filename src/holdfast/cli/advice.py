@@ -36,6 +36,7 @@ FIELDS = {
 """What a parameter of the interface is called here; one that is not listed comes from a file and keeps its name."""
 
 PHRASES = (
+    ("import it under another id", "import it under another id (--as)"),
     ("raise busy_timeout_ms", "give it more --patience"),
     ("raise lock_timeout_ms", "give it more --patience"),
     ("raise statement_timeout_ms", "give it more --patience"),

@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 import holdfast
 from holdfast.cli.commands import LIMIT, SESSION, YES, Command, argument
 from holdfast.cli.running import Call, Refused
 from holdfast.cli.sessions import require_session
 from holdfast.cli.terminal import gist, moment
+from holdfast.paging import every
 
 BATCH = argument("batch", metavar="BATCH", help="the batch's id")
 STRETCH = 1000
-
-
-def sessions_of(store: holdfast.BlockingStore) -> Iterator[str]:
-    """The ids of all sessions, page by page."""
-    after: str | None = None
-    while True:
-        page = store.sessions.list(after=after, limit=STRETCH)
-        yield from (one.session_id for one in page)
-        if (after := page.next) is None:
-            return
-
-
-def batches_of(
-    store: holdfast.BlockingStore, session_id: str, *, pending: bool = False
-) -> Iterator[holdfast.WorkBatch]:
-    """A session's unsettled work, page by page."""
-    after: str | None = None
-    listing = store.queue.list_pending if pending else store.queue.list
-    while True:
-        page = listing(session_id, after=after, limit=STRETCH)
-        yield from page
-        if (after := page.next) is None:
-            return
 
 
 def list_work(call: Call) -> int:
@@ -43,8 +21,10 @@ def list_work(call: Call) -> int:
     found: list[holdfast.WorkBatch] = []
     complete = True
     with call.store() as store:
-        names = [given.session] if given.session is not None else sessions_of(store)
-        for batch in (one for name in names for one in batches_of(store, name, pending=given.pending)):
+        listing = store.queue.list_pending if given.pending else store.queue.list
+        sessions = (one.session_id for one in every(store.sessions.list, size=STRETCH))
+        names = sessions if given.session is None else [given.session]
+        for batch in (one for name in names for one in every(partial(listing, name), size=STRETCH)):
             if len(found) == given.limit:
                 complete = False
                 break

@@ -347,7 +347,7 @@ class Stage:
         """Note who has a lease now. If a dead worker had it before, write under its name: that must be refused."""
         session_id, process_id = given.pop("session_id"), given.pop("process_id")
         resource = holdfast.OnProcess(process_id) if session_id is None else holdfast.OnSession(session_id)
-        lease = holdfast.Lease(resource, actor.name, **{**given, "token": holdfast.Token(given["token"])})
+        lease = holdfast.Lease(resource, actor.name, holdfast.Token(given.pop("token")), **given)
         actor.leases[resource] = lease
         for number, held in enumerate(self._held):
             if held.lease.resource == resource and not held.late_write_refused:
