@@ -82,7 +82,7 @@ def test_init_makes_a_store_once_and_nothing_else_makes_one(run: Any, tmp_path: 
     assert (refused.code, refused.out, refused.err) == (
         4,
         "",
-        "holdfast: error: there is no store yet: run holdfast init\n",
+        f"holdfast: error: there is no store yet ({file}): run holdfast init\n",
     )
     assert not file.exists()
     assert run("init", "--url", file, "--json").json == {"created": True, "schema_version": 1}
@@ -105,7 +105,7 @@ def test_migrate_upgrades_an_older_store_and_nothing_else_does(
     for arguments in (["status"], ["init"]):
         refused = run(*arguments, "--url", file)
         assert refused.code == 4
-        assert refused.err == "holdfast: error: the store has schema version 1, this program 2: run holdfast migrate\n"
+        assert refused.err.endswith(") has schema version 1, this program 2: run holdfast migrate\n")
     assert run("migrate", "--url", file, "--json").json == {"from": 1, "to": 2}
     assert run("migrate", "--url", file).out.startswith("current: ")
 

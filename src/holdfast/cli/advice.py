@@ -55,9 +55,12 @@ def said(error: holdfast.HoldfastError) -> str:
     """The error as a person at a shell can act on it."""
     match error:
         case holdfast.SchemaMissing():
+            place = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
             if error.found == 0:
-                return "there is no store yet: run holdfast init"
-            return f"the store has schema version {error.found}, this program {error.known}: run holdfast migrate"
+                return f"there is no store yet{place}: run holdfast init"
+            return (
+                f"the store{place} has schema version {error.found}, this program {error.known}: run holdfast migrate"
+            )
         case holdfast.UnknownSession():
             return f"unknown session {error.session_id!r}: see holdfast sessions list"
         case holdfast.SessionDeleted():

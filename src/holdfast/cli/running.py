@@ -81,7 +81,12 @@ class Call:
             batch_items=100_000,
             commit_items=100_000,
         )
-        return holdfast.open_blocking(url, options=settings, limits=wide, attachments=attachments)
+        try:
+            return holdfast.open_blocking(url, options=settings, limits=wide, attachments=attachments)
+        except holdfast.SchemaMissing as missing:
+            # A command may open two stores. A URL of a server may hold a password, which does not belong on a screen.
+            missing.add_note(f"schema {settings.schema}" if url.startswith(POSTGRES) else url)
+            raise
 
     def confirm(self, question: str) -> None:
         """Go on only if `--yes` was given or a person says so."""
