@@ -146,7 +146,7 @@ def test_long_work_shows_a_bar_that_goes_away(file: Path, tmp_path: Path) -> Non
     assert forgotten.startswith("their earlier turn ids")
 
 
-def test_an_export_shows_a_bar_and_a_sweep_a_clock(file: Path, tmp_path: Path) -> None:
+def test_an_export_a_sweep_and_a_vacuum_show_a_bar(file: Path, tmp_path: Path) -> None:
     with holdfast.open_blocking(file) as store:
         store.sessions.handle("chat").add_nodes([holdfast.Node(f"more-{number}") for number in range(30)])
     out = tmp_path / "chat.jsonl"
@@ -155,9 +155,16 @@ def test_an_export_shows_a_bar_and_a_sweep_a_clock(file: Path, tmp_path: Path) -
     assert "\r\x1b[Kexporting [" in seen
     assert "/31" in seen
     assert out.exists()
-    code, seen = on_a_terminal("attachments", "sweep", "--yes", "--url", file, NO_COLOR="1")
+    with holdfast.open_blocking(file) as store:
+        store.sessions.handle("chat").attachments.put(b"loose")
+    code, seen = on_a_terminal("attachments", "sweep", "--older-than", "0s", "--yes", "--url", file, NO_COLOR="1")
     assert code == 0
-    assert "\r\x1b[Ksweeping, 0 s" in seen
+    assert f"\r\x1b[Ksweeping attachments [{'#' * 24}] 1/1" in seen
+    with holdfast.open_blocking(file) as store:
+        store.sessions.handle("chat").tombstone(["more-1", "more-2"])
+    code, seen = on_a_terminal("vacuum", "--yes", "--url", file, NO_COLOR="1")
+    assert code == 0
+    assert f"\r\x1b[Kvacuuming nodes [{'#' * 24}] 2/2" in seen
 
 
 def test_long_work_of_unknown_length_shows_a_clock_that_goes_away(file: Path) -> None:
