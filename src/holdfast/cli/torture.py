@@ -161,5 +161,6 @@ COMMANDS = (
         "it at the end: what is there already is neither read nor written. A fault that cannot be run here is\n"
         "reported as skipped. A violation is printed with a command that runs it again; the same seed makes the same\n"
         "program, but the operating system decides again who comes first. The exit code is 1 if anything was violated.",
+        without=("--attachments", "--patience"),
     ),
 )

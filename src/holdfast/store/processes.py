@@ -106,6 +106,25 @@ class Processes:
         )
         return await self._context.backend.read(lambda tx: operations.list_page(tx, filter))
 
+    async def ended(
+        self, *, since_ms: int = 0, after: str | None = None, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[Process]:
+        """One page of the processes that have ended and changed at or after that time, in the order of that change.
+
+        As a rule the last change is the end; a later one, such as an event that is allowed after it, counts as well.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> began_ms = store.now_ms()
+        >>> _ = store.processes.complete("build-7", holdfast.Completed(42))
+        >>> [process.id for process in store.processes.ended(since_ms=began_ms)]
+        ['build-7']
+        """
+        size = checks.page_size(limit, self._context.limits)
+        place = checks.cursor("ended processes", after, [int, str])
+        # No id is empty, so this place is before all that changed at that time.
+        start = (checks.whole("since_ms", since_ms), "") if place is None else (place[0], place[1])
+        return await self._context.backend.read(lambda tx: operations.ended_page(tx, start, size))
+
     async def set_external_ref(self, process_id: str, ref: ExternalRef) -> Process:
         """Say where the work really runs.
 
