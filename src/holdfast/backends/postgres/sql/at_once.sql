@@ -359,7 +359,8 @@ RETURNING
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
 
 -- The next batches that go together (rules.work: may_claim, claim_prefix, new_claim). Whether another owner holds a claim
--- is read as of when the statement began: if anybody claimed in the session since then, the facts must be read anew.
+-- is read as of when the statement began: if anybody claimed in the session since then, nothing is judged, and the same
+-- statement has to be asked anew.
 -- name: claim_at_once
 WITH place AS (
     SELECT
@@ -515,6 +516,7 @@ claimed AS (
         batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive
 )
 SELECT
+    (SELECT count(*) FROM clock) AS judged,
     (SELECT count(*) FROM ready) AS ready,
     ARRAY(
         SELECT ROW(
@@ -525,7 +527,7 @@ SELECT
         FROM claimed
         ORDER BY enqueue_seq
     ) AS batches
-FROM clock
+FROM place
 
 -- The end of a claim moves, never back (rules.work: require_claim, renewed).
 -- name: extend_claim_at_once
