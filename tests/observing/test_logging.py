@@ -179,7 +179,7 @@ def test_a_listener_that_cannot_connect_warns_once_and_says_when_it_listens_agai
 
 def test_a_notice_that_could_not_be_sent_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async def send(_: str) -> bool:
+        async def send(_: str) -> None:
             raise Unavailable("away")
 
         teller = notifier.Notifier(send)

@@ -12,9 +12,8 @@ import asyncpg
 import pytest
 
 from holdfast.backends.postgres import listener as listening
-from holdfast.backends.postgres import notifier as notifying
 from holdfast.backends.postgres.listener import Listener
-from holdfast.backends.postgres.notifier import Notifier, attendance_of, channel_of, digest
+from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.waiting import Signals
 
 LISTENERS = """
@@ -251,9 +250,8 @@ def test_topics_of_many_commits_are_sent_together_and_never_twice_in_two_millise
     async def body() -> None:
         sent: list[tuple[float, str]] = []
 
-        async def send(payload: str) -> bool:
+        async def send(payload: str) -> None:
             sent.append((time.monotonic(), payload))
-            return True
 
         notifier = Notifier(send)
         for number in range(1_000):
@@ -312,54 +310,3 @@ def test_the_notify_is_not_part_of_the_commit(open_store: Any, clean_postgres_ur
 
     store.loop.drive(body())
     assert [payload.partition(":")[2] for payload in heard] == [digest("topic")]
-
-
-def test_a_store_that_nobody_listens_to_gathers_for_longer(open_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifying, "UNHEARD_EVERY_S", 600)
-    store = open_store()
-    before = store.backend.statements_run
-    for _ in range(20):
-        store.write(tell)
-    # An operation that only tells runs no statement of its own.
-    assert store.backend.statements_run - before <= 1
-    # What was gathered is sent when the store closes, and at once.
-    store.close()
-    assert store.backend.statements_run - before == 2
-
-
-def test_a_store_that_somebody_listens_to_tells_each_change(
-    open_store: Any, administrator: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notifying, "UNHEARD_EVERY_S", 600)
-    one, other = open_store(), open_store()
-    other.backend.watch("warm up")
-    wait_for(lambda: len(administrator.rows(LISTENERS)) == 1)
-    for _ in range(5):
-        change = other.backend.watch("topic")
-        one.write(tell)
-        assert other.loop.drive(other.backend.pause(change, int(SOON_S * 1000)))
-
-
-def test_the_first_change_that_a_new_listener_hears_is_a_little_late_and_never_lost(
-    open_store: Any, administrator: Any
-) -> None:
-    one, other = open_store(), open_store()
-    for _ in range(5):
-        one.write(tell)
-    other.backend.watch("warm up")
-    wait_for(lambda: len(administrator.rows(LISTENERS)) == 1)
-    for _ in range(5):
-        change = other.backend.watch("topic")
-        one.write(tell)
-        assert other.loop.drive(other.backend.pause(change, int(SOON_S * 1000)))
-
-
-def test_a_listener_that_is_gone_is_not_told_any_more(open_store: Any, administrator: Any) -> None:
-    key = attendance_of("holdfast")
-    attending = f"SELECT NOT pg_try_advisory_lock({key}) OR NOT pg_advisory_unlock({key})"
-    store = open_store()
-    assert administrator.rows(attending) == [(False,)]
-    store.backend.watch("topic")
-    wait_for(lambda: administrator.rows(attending) == [(True,)])
-    store.close()
-    wait_for(lambda: administrator.rows(attending) == [(False,)])

@@ -19,7 +19,7 @@ from holdfast.testing.contract.bench import EventLoop
 
 Cut = Literal["before", "after"]
 SOCKET = ".s.PGSQL.5432"
-NOTIFY = ("notify_others", "prepare notify_others")
+NOTIFY = ("notify", "prepare notify")
 
 
 class Wire:

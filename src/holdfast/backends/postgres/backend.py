@@ -16,7 +16,7 @@ from holdfast.backends.postgres.lines import Lines
 from holdfast.backends.postgres.link import Connection, Values, statements_of
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.looping import LoopThread
-from holdfast.backends.postgres.notifier import Notifier, attendance_of, channel_of, digest
+from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
 from holdfast.backends.postgres.transaction import PostgresTransaction
@@ -76,7 +76,7 @@ class PostgresBackend:
             self._hear,
             channel=channel_of(options.schema),
             ping=self._texts["ping"],
-            connect=self._connect_listener if address.can_listen else None,
+            connect=self._connect_listener() if address.can_listen else None,
             disconnect=self._disconnect_listener,
         )
         self._active = 0
@@ -249,36 +249,25 @@ class PostgresBackend:
     def _hear(self, payload: str) -> None:
         self._signals.publish(self._notifier.heard(payload))
 
-    async def _send(self, payload: str) -> bool:
-        """Tell the other processes, and say whether any of them listens."""
+    async def _send(self, payload: str) -> None:
         connection = await self._connections.acquire()
         link = self._runs.link(connection)
         try:
             if self._runs.pooled:
                 # Behind a pooler, the two messages of one statement reach the same server only in a transaction.
                 await self._runs.begin(link, writes=True)
-            schema = self._options.schema
-            [(*_, heard)] = await link.all("notify_others", channel_of(schema), payload, attendance_of(schema))
+            await link.all("notify", channel_of(self._options.schema), payload)
             if self._runs.pooled:
                 await link.control("commit")
         except BaseException:
             await self._connections.discard(connection)
             raise
         await self._connections.release(connection)
-        return bool(heard)
 
-    async def _connect_listener(self) -> Connection:
-        """A connection that shows to those who notify that somebody listens, for as long as it lives."""
-        apart = self._address.listens_apart
-        connection = await (self._address.connect_listener if apart else self._connections.acquire)()
-        try:
-            await connection.fetch(
-                self._texts["attend"], attendance_of(self._options.schema), timeout=self._runs.timeout_s
-            )
-        except BaseException:
-            await self._disconnect_listener(connection)
-            raise
-        return connection
+    def _connect_listener(self) -> Callable[[], Awaitable[Connection]]:
+        if self._address.listens_apart:
+            return self._address.connect_listener
+        return self._connections.acquire
 
     async def _disconnect_listener(self, connection: Connection) -> None:
         if self._address.listens_apart:

@@ -1,9 +1,7 @@
 """Other processes hear of a change after its commit, off its transaction, and at most every two milliseconds.
 
 A NOTIFY inside a transaction takes a lock of the whole server until its commit is on disk. So topics are gathered and
-sent together. What is lost when this process dies before it sends, the slow poll of those who wait finds. While nobody
-listens, topics are gathered for longer: a process with one writer would send as many notifications as it has commits,
-and whoever begins to listen looks first.
+sent together. What is lost when this process dies before it sends, the slow poll of those who wait finds.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from hashlib import blake2b
 
 from holdfast.backends.postgres.translation import DriverFailure
@@ -19,9 +16,6 @@ from holdfast.errors import HoldfastError
 from holdfast.noting import WARNING, note
 
 EVERY_S = 0.002
-UNHEARD_EVERY_S = 0.02
-"""How often topics are sent, and how often while nobody listens: so late is the first one that a new listener hears."""
-
 TRIES = 3
 TOPICS_A_PAYLOAD = 400
 """PostgreSQL takes less than 8,000 bytes; a digest has 16 and a comma."""
@@ -37,18 +31,11 @@ def channel_of(schema: str) -> str:
     return "holdfast_" + blake2b(schema.encode(), digest_size=16).hexdigest()
 
 
-def attendance_of(schema: str) -> int:
-    """The key of the lock that those who listen to a schema share."""
-    return int.from_bytes(blake2b(b"listeners of " + schema.encode(), digest_size=8).digest(), "big", signed=True)
-
-
 class Notifier:
-    """Gathers digests of topics and sends them; who sends answers whether anybody listens."""
+    """Gathers digests of topics and sends them."""
 
-    def __init__(self, send: Callable[[str], Awaitable[bool]]) -> None:
+    def __init__(self, send: Callable[[str], Awaitable[None]]) -> None:
         self._send = send
-        self._heard = True
-        self._closing = asyncio.Event()
         self._origin = secrets.token_hex(8)
         self._pending: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -72,16 +59,14 @@ class Notifier:
                 for first in range(0, len(digests), TOPICS_A_PAYLOAD):
                     chosen = digests[first : first + TOPICS_A_PAYLOAD]
                     await self._try_to_send(f"{self._origin}:{','.join(chosen)}")
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(EVERY_S if self._heard else UNHEARD_EVERY_S):
-                        await self._closing.wait()
+                await asyncio.sleep(EVERY_S)
         finally:
             self._task = None
 
     async def _try_to_send(self, payload: str) -> None:
         for _ in range(TRIES):
             try:
-                self._heard = await self._send(payload)
+                await self._send(payload)
             except (DriverFailure, HoldfastError):
                 continue
             return
@@ -89,6 +74,5 @@ class Notifier:
 
     async def close(self) -> None:
         """Send what is left."""
-        self._closing.set()
         while self._task is not None:
             await asyncio.wait([self._task])

@@ -50,16 +50,5 @@ SELECT
     set_config('synchronous_commit', 'off', true),
     pg_notify($1::text, $2::text)
 
--- The same, and whether anybody listens: whoever does shares this lock. Two who ask at once may take each other for one.
--- name: notify_others
-SELECT
-    set_config('synchronous_commit', 'off', true),
-    pg_notify($1::text, $2::text),
-    NOT pg_try_advisory_xact_lock($3::bigint) AS heard
-
--- For as long as the connection lives.
--- name: attend
-SELECT pg_advisory_lock_shared($1::bigint)
-
 -- name: ping
 SELECT 1
