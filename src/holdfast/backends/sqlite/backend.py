@@ -21,7 +21,7 @@ from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import InvalidRequest, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import SqliteOptions
-from holdfast.rows import ViewQuery
+from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import Waiting, WaitingBackend
 
 T = TypeVar("T")
@@ -73,7 +73,9 @@ class SqliteBackend(WaitingBackend):
         """The statements that make the schema."""
         return schema_text()
 
-    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+    async def write(
+        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+    ) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
         self._check_usable()
         return await self._in_turn(operation)
@@ -86,7 +88,7 @@ class SqliteBackend(WaitingBackend):
         result: T = await ticket.answer()
         return result
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""
         self._check_usable()
         readers = self._readers
