@@ -11,12 +11,14 @@ import importlib.util
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 UV_VERSION = "0.13.7"
@@ -31,6 +33,9 @@ PYTEST_WORKERS = 2
 SCRATCH_BYTES = 4 * 1024**3
 
 Command = Sequence[str | Path]
+
+QUICK_BENCHMARKS: Command = (PYTHON, "-m", "benchmarks", "--quick", "--rounds", "1")
+"""Every benchmark, small and once: what it says of speed is printed and means nothing, that it runs does."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,10 +76,10 @@ def run_example(arguments: list[str]) -> None:
 
 
 def run_everything() -> None:
-    run_lint()
-    run_types()
-    run_docs()
-    run_benchmarks()
+    with beside("benchmarks", QUICK_BENCHMARKS):
+        run_lint()
+        run_types()
+        run_docs()
     run_covered_tests()
 
 
@@ -94,11 +99,6 @@ def run_types() -> None:
 def run_docs() -> None:
     """The pages as a site in build/site; a link that leads nowhere and a page that nothing leads to are errors."""
     step("docs", [SCRIPTS / "mkdocs", "build", "--strict"])
-
-
-def run_benchmarks() -> None:
-    """Every benchmark, small and once: what it says of speed is printed and means nothing, that it runs does."""
-    step("benchmarks", [PYTHON, "-m", "benchmarks", "--quick", "--rounds", "1"])
 
 
 def run_covered_tests() -> None:
@@ -189,6 +189,29 @@ def step(title: str, command: Command, **variables: str) -> None:
     print(f"\n==> {title}: {describe(command)}", flush=True)
     run(command, **variables)
     print(f"    {title}: ok in {time.monotonic() - started_s:.1f} s", flush=True)
+
+
+@contextmanager
+def beside(title: str, command: Command) -> Generator[None, None, None]:
+    """Run a command meanwhile, and show what it said at the end."""
+    started_s = time.monotonic()
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=said, stderr=said) as process,
+    ):
+        try:
+            yield
+        except BaseException:
+            process.send_signal(signal.SIGINT)  # it has a server of its own to stop
+            raise
+        code = process.wait()
+        said.seek(0)
+        print(f"\n==> {title}: {describe(command)}", flush=True)
+        sys.stdout.buffer.write(said.read())
+        sys.stdout.buffer.flush()
+        if code:
+            raise subprocess.CalledProcessError(code, command)
+        print(f"    {title}: ok in {time.monotonic() - started_s:.1f} s", flush=True)
 
 
 def run(command: Command, **variables: str) -> None:
