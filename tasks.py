@@ -10,11 +10,15 @@ import hashlib
 import importlib.util
 import os
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 UV_VERSION = "0.13.7"
@@ -26,8 +30,12 @@ STAMP = VENV / ".holdfast-synced"
 SYNC_INPUTS = ("uv.lock", "pyproject.toml", "tasks.py")
 TYPED_PATHS = ("src", "tests/typing", "tools", "tasks.py")
 PYTEST_WORKERS = 2
+SCRATCH_BYTES = 4 * 1024**3
 
 Command = Sequence[str | Path]
+
+QUICK_BENCHMARKS: Command = (PYTHON, "-m", "benchmarks", "--quick", "--rounds", "1")
+"""Every benchmark, small and once: what it says of speed is printed and means nothing, that it runs does."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,10 +76,10 @@ def run_example(arguments: list[str]) -> None:
 
 
 def run_everything() -> None:
-    run_lint()
-    run_types()
-    run_docs()
-    run_benchmarks()
+    with beside("benchmarks", QUICK_BENCHMARKS):
+        run_lint()
+        run_types()
+        run_docs()
     run_covered_tests()
 
 
@@ -93,19 +101,23 @@ def run_docs() -> None:
     step("docs", [SCRIPTS / "mkdocs", "build", "--strict"])
 
 
-def run_benchmarks() -> None:
-    """Every benchmark, small and once: what it says of speed is printed and means nothing, that it runs does."""
-    step("benchmarks", [PYTHON, "-m", "benchmarks", "--quick", "--rounds", "1"])
-
-
 def run_covered_tests() -> None:
     coverage: list[str | Path] = [PYTHON, "-m", "coverage"]
     workers = ["-n", str(PYTEST_WORKERS), "--dist", "loadgroup"]
     run([*coverage, "erase"])
-    step("pytest", [*coverage, "run", "-m", "pytest", *workers])
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=folder_in_memory()) as scratch:
+        # The server of the tests does not run as root, and has a folder below.
+        Path(scratch).chmod(0o755)
+        step("pytest", [*coverage, "run", "-m", "pytest", *workers], TMPDIR=scratch)
     run([*coverage, "combine", "--quiet"])
     run([*coverage, "json", "--quiet", "-o", "coverage.json"])
     step("coverage gate", [PYTHON, "tools/coverage_gate.py", "coverage.json"])
+
+
+def folder_in_memory() -> str | None:
+    """Where files cost no disk: a test whose machine loses power does that itself. None if there is too little room."""
+    shared = Path("/dev/shm")  # noqa: S108 - a folder of a name of its own is made in it
+    return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > SCRATCH_BYTES else None
 
 
 def run_unit(arguments: list[str]) -> None:
@@ -171,16 +183,39 @@ def has_module(name: str) -> bool:
 # ---------------------------------------------------------------------------- commands
 
 
-def step(title: str, command: Command) -> None:
+def step(title: str, command: Command, **variables: str) -> None:
     """Run a command under a heading and print how long it took."""
     started_s = time.monotonic()
     print(f"\n==> {title}: {describe(command)}", flush=True)
-    run(command)
+    run(command, **variables)
     print(f"    {title}: ok in {time.monotonic() - started_s:.1f} s", flush=True)
 
 
-def run(command: Command) -> None:
-    subprocess.run(command, cwd=ROOT, env=environment(), check=True)
+@contextmanager
+def beside(title: str, command: Command) -> Generator[None, None, None]:
+    """Run a command meanwhile, and show what it said at the end."""
+    started_s = time.monotonic()
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=said, stderr=said) as process,
+    ):
+        try:
+            yield
+        except BaseException:
+            process.send_signal(signal.SIGINT)  # it has a server of its own to stop
+            raise
+        code = process.wait()
+        said.seek(0)
+        print(f"\n==> {title}: {describe(command)}", flush=True)
+        sys.stdout.buffer.write(said.read())
+        sys.stdout.buffer.flush()
+        if code:
+            raise subprocess.CalledProcessError(code, command)
+        print(f"    {title}: ok in {time.monotonic() - started_s:.1f} s", flush=True)
+
+
+def run(command: Command, **variables: str) -> None:
+    subprocess.run(command, cwd=ROOT, env=environment() | variables, check=True)
 
 
 def environment() -> dict[str, str]:

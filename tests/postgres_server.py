@@ -26,6 +26,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
+from holdfast.torture.servers import reachable
+
 T = TypeVar("T")
 
 URL_VARIABLE = "HOLDFAST_TEST_POSTGRES_URL"
@@ -168,7 +170,7 @@ class Server:
         if self._user is not None:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
         self.installation = installation or first_installation()
-        self._programs = reachable_programs(self.installation.programs, self.folder, self._user)
+        self._programs = reachable(self.installation.programs, self.folder, self._user)
         self._data = self.folder / "data"
         self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
@@ -209,32 +211,6 @@ class Server:
 def unprivileged_user() -> pwd.struct_passwd | None:
     """Whom to run the server as: PostgreSQL refuses to be run by root."""
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
-
-
-def reachable_programs(found: Path, folder: Path, user: pwd.struct_passwd | None) -> Path:
-    """The folder of the server's programs, copied if its user could not get at them where they are."""
-    if user is None or may_reach(found, user):
-        return found
-    # The programs find their libraries by relative paths, so that the neighbours come along.
-    package = found.parents[1]
-    copy = folder / "programs"
-    libraries = f"{package.name}.libs"
-    shutil.copytree(found.parent, copy / package.name / found.parent.name)
-    if (package.parent / libraries).exists():
-        shutil.copytree(package.parent / libraries, copy / libraries)
-    return copy / found.relative_to(package.parent)
-
-
-def may_reach(programs: Path, user: pwd.struct_passwd) -> bool:
-    done = subprocess.run(
-        [programs / "postgres", "--version"],
-        capture_output=True,
-        check=False,
-        user=user.pw_uid,
-        extra_groups=[],
-        cwd="/",
-    )
-    return done.returncode == 0
 
 
 class Database:

@@ -122,6 +122,30 @@ def test_a_collection_says_how_many_families_are_done(store: BlockingStore) -> N
     assert told == [(1, 3), (2, 3), (3, 3), (3, 3)]
 
 
+def test_a_vacuum_says_how_many_nodes_are_done(store: BlockingStore) -> None:
+    for name, count in (("long", 1_500), ("short", 3)):
+        session = store.sessions.create(name)
+        names = [f"n{number:04}" for number in range(count)]
+        session.add_nodes([holdfast.Node(one) for one in names])
+        session.tombstone(names)
+    told: list[tuple[int, int]] = []
+    assert store.maintenance.vacuum("short", progress=lambda one: told.append((one.done, one.total))).removed_nodes == 3
+    assert told == [(3, 3), (3, 3)]
+    told.clear()
+    assert store.maintenance.vacuum(progress=lambda one: told.append((one.done, one.total))).removed_nodes == 1_500
+    assert told == [(1_000, 1_500), (1_500, 1_500), (1_500, 1_500)]
+
+
+def test_a_sweep_says_how_many_attachments_are_done(store: BlockingStore) -> None:
+    session = store.sessions.create("chat")
+    for number in range(501):
+        session.attachments.record_intent(f"a{number}", uri="s3://b/k", media_type="image/png", byte_count=5)
+    told: list[tuple[int, int]] = []
+    report = store.attachments.sweep(older_than_ms=0, progress=lambda one: told.append((one.done, one.total)))
+    assert report.forgotten_intents == 501
+    assert told == [(200, 501), (400, 501), (501, 501), (501, 501)]
+
+
 def test_whoever_raises_in_the_middle_gets_his_own_error(store: BlockingStore) -> None:
     store.sessions.create("chat")
 

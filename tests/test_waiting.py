@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.waiting import AsyncWaiting, BlockingWaiting, Signals, run_to_end
+from holdfast.waiting import AsyncWaiting, BlockingWaiting, Signals, Ticket, run_to_end
 
 SECONDS = 10
 """How long a test waits for something that happens at once: only a failure takes so long."""
@@ -154,6 +154,58 @@ def test_an_async_wait_lets_its_event_loop_go_on() -> None:
         return order
 
     assert asyncio.run(scenario()) == [0, 1, 2]
+
+
+def test_a_ticket_is_answered_once_and_a_task_that_gave_it_up_hears_nothing() -> None:
+    async def scenario() -> tuple[object, ...]:
+        tickets = [AsyncWaiting().ticket() for _ in range(4)]
+        answers = [asyncio.create_task(ticket.answer()) for ticket in tickets]
+        kept, refused, begun, given_up = answers
+        await asyncio.sleep(0)
+        assert tickets[2].close()
+        begun.cancel()
+        given_up.cancel()
+        await asyncio.wait([begun, given_up])
+        still_wanted = tickets[0].close(), tickets[1].close(), tickets[3].close()
+        outcomes = (5, None), (None, Broken()), (6, None), (7, None)
+        told = [(ticket, *outcome) for ticket, outcome in zip(tickets, outcomes, strict=True)]
+        await asyncio.to_thread(Ticket.tell_all, told)
+        with pytest.raises(Broken):
+            await refused
+        return await kept, begun.cancelled(), given_up.cancelled(), still_wanted
+
+    assert asyncio.run(scenario()) == (5, True, True, (True, True, False))
+
+
+def test_tasks_of_two_loops_are_answered_and_one_whose_loop_is_closed_is_passed_over() -> None:
+    gone = asyncio.new_event_loop()
+    lost = Ticket(gone)
+    gone.close()
+    answers: dict[str, object] = {}
+    with_tickets = threading.Barrier(3)
+    tickets: list[Ticket] = []
+
+    def wait_on_a_loop(name: str) -> None:
+        async def scenario() -> None:
+            ticket = AsyncWaiting().ticket()
+            tickets.append(ticket)
+            with_tickets.wait(SECONDS)
+            answers[name] = await ticket.answer()
+
+        asyncio.run(scenario())
+
+    waiters = [threading.Thread(target=wait_on_a_loop, args=(name,)) for name in ("a", "b")]
+    for waiter in waiters:
+        waiter.start()
+    with_tickets.wait(SECONDS)
+    Ticket.tell_all([(lost, 0, None), *((ticket, 1, None) for ticket in tickets)])
+    for waiter in waiters:
+        waiter.join(SECONDS)
+    assert answers == {"a": 1, "b": 1}
+
+
+def test_whoever_may_block_needs_no_ticket() -> None:
+    assert BlockingWaiting().ticket() is None
 
 
 def test_a_cancelled_task_takes_back_what_has_not_started() -> None:

@@ -184,9 +184,10 @@ def wanted(scratch: Scratch, fault: Fault) -> int:
 
 def needed_s(result: Result) -> float:
     """How long what is left of a row would take."""
-    if result.skipped is not None or result.violations or result.cases == 0:
+    if result.skipped is not None or result.violations or result.runs == 0:
         return 0.0
-    return max(0, result.wanted - result.cases) * result.spent_s / result.cases
+    # A run that could not be judged has no case that counts, and takes its time all the same.
+    return max(0, result.wanted - result.cases) * result.spent_s / max(result.cases, result.runs)
 
 
 def shared(needs_s: list[float], left_s: float) -> float:
@@ -203,6 +204,7 @@ def together(first: Result, more: Result) -> Result:
         runs=first.runs + more.runs,
         violations=first.violations + more.violations,
         spent_s=first.spent_s + more.spent_s,
+        unjudged=first.unjudged + more.unjudged,
     )
 
 
@@ -342,6 +344,11 @@ def page(
         "",
         *(f"- {result.fault} on {BACKENDS[result.backend]}: {result.skipped}" for result in results if result.skipped),
         *(f"- not run: {name}: {reason}" for name, reason in NOT_RUN.items()),
+        *(
+            f"- {len(result.unjudged)} runs of {result.fault} on {BACKENDS[result.backend]} could not be judged"
+            for result in results
+            if result.unjudged
+        ),
         "",
         "## Planted bugs",
         "",
@@ -374,7 +381,8 @@ def rows(count: int) -> str:
 
 def row(result: Result) -> str:
     """One line of the table."""
-    bound = f"{3 / result.runs:.1e}" if result.runs >= ENOUGH_RUNS and not result.violations else "-"
+    judged = result.runs - len(result.unjudged)
+    bound = f"{3 / judged:.1e}" if judged >= ENOUGH_RUNS and not result.violations else "-"
     reached = f"{result.cases:,} of {result.wanted:,} {result.unit}"
     return (
         f"| {result.fault} | {BACKENDS[result.backend]} | {' '.join(result.invariants)} | {reached} | "

@@ -161,6 +161,7 @@ class Processes(Facet):
     restore = without_await(asynchronous.Processes.restore)
     get = without_await(asynchronous.Processes.get)
     list = without_await(asynchronous.Processes.list)
+    ended = without_await(asynchronous.Processes.ended)
     set_external_ref = without_await(asynchronous.Processes.set_external_ref)
     set_wait = without_await(asynchronous.Processes.set_wait)
     clear_wait = without_await(asynchronous.Processes.clear_wait)
@@ -278,6 +279,10 @@ class BlockingStore:
     def schema_version(self) -> int:
         """The version of the stored schema."""
         return self._store.schema_version
+
+    def now_ms(self) -> int:
+        """The time by this store's clock: on PostgreSQL the server's, otherwise the one that it was opened with."""
+        return self._backend.drive(self._store.now_ms())
 
     def ddl(self) -> str:
         """The statements that make the schema, for those who run them by hand."""

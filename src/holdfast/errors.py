@@ -15,7 +15,8 @@
     │   ├── AlreadyTerminal         the process has ended
     │   ├── LeaseHeld               somebody else holds the lease
     │   ├── LeaseLost               the lease is not ours any more
-    │   └── ClaimLost               the claimed work is not ours any more
+    │   ├── ClaimLost               the claimed work is not ours any more
+    │   └── ImportRefused           this bundle cannot become, or is not, this session
     ├── InvalidRequest    fix the call
     ├── NotFound          it was never there, or it is gone
     │   ├── UnknownSession
@@ -208,6 +209,10 @@ class ClaimLost(Conflict):
         super().__init__(f"claim {claim_id!r} on session {session_id!r} is lost, expired or incomplete: claim anew")
         self.session_id = session_id
         self.claim_id = claim_id
+
+
+class ImportRefused(Conflict):
+    """A session cannot be taken over: its bundle is damaged, or another session has its place."""
 
 
 # InvalidRequest: fix the call.

@@ -10,11 +10,15 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from holdfast.clock import read_clock
 from holdfast.errors import InvalidRequest
 from holdfast.ports import Backend, Clock
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from asyncio import Future as AsyncFuture
 
 T = TypeVar("T")
 
@@ -30,12 +34,57 @@ def run_to_end(work: Awaitable[T]) -> T:
     raise RuntimeError("an operation suspended where none may")
 
 
+class Ticket:
+    """A task's place in another thread's queue: the task may give it up until the other has begun."""
+
+    __slots__ = ("_future", "_open", "loop")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self.loop = loop
+        self._future: AsyncFuture[Any] = loop.create_future()
+        self._open = threading.Lock()
+
+    def close(self) -> bool:
+        """Whether nobody has closed it before: the other thread when it begins, the task when it gives up."""
+        return self._open.acquire(blocking=False)
+
+    async def answer(self) -> Any:
+        """What became of it; whoever is cancelled meanwhile has given up."""
+        try:
+            return await self._future
+        finally:
+            self.close()
+
+    def tell(self, result: Any, error: BaseException | None) -> None:
+        """Answer it, on its own loop."""
+        if self._future.done():  # given up meanwhile
+            return
+        if error is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(error)
+
+    @staticmethod
+    def tell_all(answers: Iterable[tuple[Ticket, Any, BaseException | None]]) -> None:
+        """Answer many at once, from any thread: a loop is woken once, however many of its tasks wait."""
+        loops: dict[AbstractEventLoop, list[tuple[Ticket, Any, BaseException | None]]] = {}
+        for answer in answers:
+            loops.setdefault(answer[0].loop, []).append(answer)
+        for loop, told in loops.items():
+            with suppress(RuntimeError):  # the loop is closed, and nobody on it waits any more
+                loop.call_soon_threadsafe(_tell_each, told)
+
+
+def _tell_each(answers: list[tuple[Ticket, Any, BaseException | None]]) -> None:
+    for ticket, result, error in answers:
+        ticket.tell(result, error)
+
+
 class Waiting(Protocol):
     """How a caller waits."""
 
-    @property
-    def may_block(self) -> bool:
-        """Whether the calling thread is the caller's own, and nobody else's work stands still with it."""
+    def ticket(self) -> Ticket | None:
+        """What another thread answers to; none if the calling thread is the caller's own and may block."""
         ...
 
     async def settle(self, future: Future[T]) -> T:
@@ -54,7 +103,8 @@ class Waiting(Protocol):
 class BlockingWaiting:
     """Waits by holding the calling thread."""
 
-    may_block = True
+    def ticket(self) -> None:
+        """None: nobody else's work stands still with the caller's thread."""
 
     async def settle(self, future: Future[T]) -> T:
         """Block until the result is there."""
@@ -77,7 +127,11 @@ class BlockingWaiting:
 class AsyncWaiting:
     """Waits by suspending the calling task; its event loop goes on."""
 
-    may_block = False
+    def ticket(self) -> Ticket:
+        """One for the calling task."""
+        import asyncio  # a blocking user never pays for it
+
+        return Ticket(asyncio.get_running_loop())
 
     async def settle(self, future: Future[T]) -> T:
         """Suspend until the result is there; a cancelled task takes back what has not started yet."""

@@ -318,6 +318,9 @@ def test_a_completion_script_names_every_command_and_option(run: Any, shell: str
         ("copy --from a.db --to b.db", "--url"),
         ("copy --from a.db --to b.db", "--attachments"),
         ("demo", "--attachments"),
+        ("demo", "--patience"),
+        ("torture --list", "--attachments"),
+        ("torture --list", "--patience"),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused_before_and_after_the_command(
@@ -325,7 +328,8 @@ def test_an_option_that_would_be_ignored_is_refused_before_and_after_the_command
 ) -> None:
     words = command.split()
     assert option not in [word.strip("[]") for word in run(words[0], "--help").out.split("with --json")[0].split()]
-    for call in ([*words, option, "x"], [option, "x", *words]):
+    value = "1s" if option == "--patience" else "x"
+    for call in ([*words, option, value], [option, value, *words]):
         said = run(*call)
         assert (said.code, said.out) == (2, "")
         assert option in said.err

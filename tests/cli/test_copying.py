@@ -253,3 +253,12 @@ def test_a_copy_says_which_retries_the_target_does_not_know(run: Any, tmp_path: 
         assert not store.sessions.handle("chat").commit(holdfast.Commit(turn_id="t1")).replayed
     again = run("copy", "--from", source, "--to", target, "--json").json
     assert (again["copied"], again["forgotten"]) == ([], [])
+
+
+def test_a_target_that_is_not_there_is_named(run: Any, tmp_path: Path) -> None:
+    source, target = tmp_path / "source.db", tmp_path / "target.db"
+    run("init", "--url", source)
+    said = run("copy", "--from", source, "--to", target)
+    assert said.code == 4
+    assert f"there is no store yet ({target})" in said.err
+    assert not target.exists()

@@ -30,7 +30,8 @@ TURNS = SAID + TOOLS
 NODES = SAID + TURNS + TOOLS
 TOKENS = sum([12 + 6, 25 + 14, 40 + 5, 52 + 9, 60 + 7, 75 + 12, 80 + 6, 95 + 10, 110 + 11])
 KEYS = {
-    *("ok", "session_id", "file", "seconds", "killings", "replays", "model_calls", "expected", "counted", "timeline")
+    *("ok", "session_id", "file", "seconds", "killings", "leases", "replays", "model_calls"),
+    *("expected", "counted", "timeline"),
 }
 BUILD_LOG = ["progress"] * 3 + ["question", "signal.approve", "process.completed"]
 NIGHT_LOG = ["progress"] * 3 + ["process.completed"]
@@ -57,6 +58,9 @@ def played(*arguments: object) -> Any:
     assert said["counted"] == said["expected"]
     assert len(said["killings"]) == 2
     assert said["model_calls"] >= TURNS
+    for lease in said["leases"]:
+        assert lease["late_write_refused"]
+        assert lease["taken_over_at_ms"] >= lease["expires_at_ms"]
     return said
 
 
@@ -138,6 +142,44 @@ def test_without_a_seed_a_turn_that_was_stored_and_not_acknowledged_is_retried(t
     assert said["replays"] == 1
     told = [one["what"] for one in said["timeline"]]
     assert "retried turn message-1/0: revision 1, as stored before the kill" in told
+
+
+def test_a_dead_workers_lease_holds_off_the_others_until_it_runs_out(tmp_path: Path) -> None:
+    """A machine that stands still for half a second lets a lease run out before its holder dies: then once more."""
+    for number in range(5):
+        said = played("--url", tmp_path / f"{number}.db")
+        told = [one["what"] for one in said["timeline"]]
+        held = {(one["worker"], one["on"]) for one in said["leases"] if one["refused"]}
+        if len({worker for worker, _ in held}) == 2 and any(on == "session" for _, on in held):
+            break
+    else:
+        pytest.fail(f"no killed worker held a lease: {said['leases']}")
+    assert sum("LeaseHeld" in line for line in told) == sum(one["refused"] for one in said["leases"])
+    assert sum("LeaseLost" in line for line in told) == len(said["leases"])
+    assert said["counted"]["leases of the dead respected"] == len(said["leases"])
+
+
+IMPATIENT = """
+import msgspec
+from holdfast.rules import leases
+right = leases.claim
+def claim(current, *given, **named):
+    ended = None if current is None else msgspec.structs.replace(current, expires_at_ms=0)
+    return right(ended, *given, **named)
+leases.claim = claim
+"""
+CARELESS = """
+from holdfast.rules import leases
+leases.holds = lambda row, lease, now_ms: True
+"""
+
+
+@pytest.mark.parametrize("bug", ["a live lease is given to another", "an old token is accepted"])
+def test_a_store_that_does_not_keep_leases_is_caught(tmp_path: Path, bug: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(IMPATIENT if "given" in bug else CARELESS)
+    # As above: it needs a worker that is killed while its lease lives.
+    codes = {play("--url", tmp_path / f"{number}.db", PYTHONPATH=str(tmp_path)).returncode for number in range(3)}
+    assert 1 in codes
 
 
 def test_it_takes_a_few_seconds(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.cli import terminal
 
 TIMEOUT_S = 60
 
@@ -67,6 +69,47 @@ def test_a_terminal_gets_colours_unless_it_asks_for_none(file: Path) -> None:
         assert "\x1b" not in seen
 
 
+LONG = "a-session-with-a-very-long-name-" + "0123456789" * 8 + "-end"
+
+
+def test_a_table_fits_the_terminal_and_is_whole_everywhere_else(tmp_path: Path) -> None:
+    url = tmp_path / "agent.db"
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create(LONG, name=LONG, owner="ada")
+    listing = ("sessions", "list", "--url", url)
+    code, seen = on_a_terminal(*listing, COLUMNS="90", NO_COLOR="1")
+    lines = seen.splitlines()
+    assert code == 0
+    assert max(len(line) for line in lines) <= 90
+    assert LONG not in seen
+    assert re.match(r"a-session\S*…\S*-end ", lines[1])
+    assert "ada" in lines[1]
+    assert LONG in on_a_terminal(*listing, COLUMNS="400")[1]
+    assert LONG in on_a_terminal(*listing, "--json", COLUMNS="90")[1]
+    piped = subprocess.run(
+        [sys.executable, "-m", "holdfast", *map(str, listing)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "90"},
+        check=True,
+    )
+    assert piped.stdout.count(LONG) == 2
+
+
+@pytest.mark.parametrize(
+    ("widths", "titles", "columns", "fit"),
+    [
+        ([5, 5], [5, 5], 80, [5, 5]),
+        ([50, 10], [7, 5], 42, [30, 10]),
+        ([30, 30], [7, 5], 42, [20, 20]),
+        ([30, 3], [7, 12], 10, [8, 3]),
+        ([], [], 10, []),
+    ],
+)
+def test_the_widest_columns_give_way_first(widths: list[int], titles: list[int], columns: int, fit: list[int]) -> None:
+    assert terminal.fitted(widths, titles, columns) == fit
+
+
 def test_an_empty_no_color_asks_for_nothing(file: Path) -> None:
     assert "\x1b[32m" in on_a_terminal("sessions", "graph", "chat", "--url", file, NO_COLOR="")[1]
 
@@ -103,7 +146,7 @@ def test_long_work_shows_a_bar_that_goes_away(file: Path, tmp_path: Path) -> Non
     assert forgotten.startswith("their earlier turn ids")
 
 
-def test_an_export_shows_a_bar_and_a_sweep_a_clock(file: Path, tmp_path: Path) -> None:
+def test_an_export_a_sweep_and_a_vacuum_show_a_bar(file: Path, tmp_path: Path) -> None:
     with holdfast.open_blocking(file) as store:
         store.sessions.handle("chat").add_nodes([holdfast.Node(f"more-{number}") for number in range(30)])
     out = tmp_path / "chat.jsonl"
@@ -112,9 +155,16 @@ def test_an_export_shows_a_bar_and_a_sweep_a_clock(file: Path, tmp_path: Path) -
     assert "\r\x1b[Kexporting [" in seen
     assert "/31" in seen
     assert out.exists()
-    code, seen = on_a_terminal("attachments", "sweep", "--yes", "--url", file, NO_COLOR="1")
+    with holdfast.open_blocking(file) as store:
+        store.sessions.handle("chat").attachments.put(b"loose")
+    code, seen = on_a_terminal("attachments", "sweep", "--older-than", "0s", "--yes", "--url", file, NO_COLOR="1")
     assert code == 0
-    assert "\r\x1b[Ksweeping, 0 s" in seen
+    assert f"\r\x1b[Ksweeping attachments [{'#' * 24}] 1/1" in seen
+    with holdfast.open_blocking(file) as store:
+        store.sessions.handle("chat").tombstone(["more-1", "more-2"])
+    code, seen = on_a_terminal("vacuum", "--yes", "--url", file, NO_COLOR="1")
+    assert code == 0
+    assert f"\r\x1b[Kvacuuming nodes [{'#' * 24}] 2/2" in seen
 
 
 def test_long_work_of_unknown_length_shows_a_clock_that_goes_away(file: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import pwd
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from holdfast.torture.cuts import obstacle as no_proxy
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Scratch, SqliteScratch, Unusable, scratch_at
 from holdfast.torture.proxy import Unreachable, target_of, through
-from holdfast.torture.running import Result, Violation, run_fault, share
+from holdfast.torture.running import MOST_UNJUDGED, Result, Violation, run_fault, share
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -77,6 +81,30 @@ def test_without_the_programs_of_a_server_its_faults_are_skipped(monkeypatch: py
     assert "no PostgreSQL server programs" in str(servers.no_server(None))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as somebody else")
+def test_programs_that_the_servers_user_cannot_get_at_are_copied(tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    # As under a home folder, or after an installation with a umask of 077.
+    programs = tmp_path / "closed" / "package" / "pginstall" / "bin"
+    programs.mkdir(parents=True)
+    libraries = tmp_path / "closed" / "package.libs"
+    libraries.mkdir()
+    (libraries / "libpq.so").write_text("a library")
+    shutil.copy("/bin/true", programs / "postgres")
+    (programs / "postgres").chmod(0o700)
+    (tmp_path / "closed").chmod(0o700)
+    assert not servers.may_run(programs, nobody)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        copied = servers.reachable(programs, Path(folder), nobody)
+        assert copied.is_relative_to(folder)
+        assert servers.may_run(copied, nobody)
+        assert (copied.parents[2] / "package.libs" / "libpq.so").read_text() == "a library"
+        # Where it can be run, and where nobody else runs it, it stays.
+        assert servers.reachable(copied, tmp_path, nobody) == copied
+        assert servers.reachable(programs, tmp_path, None) == programs
+
+
 # ---------------------------------------------------------------------------- running
 
 
@@ -96,6 +124,24 @@ def test_a_fault_is_run_until_it_has_its_cases_and_each_run_has_a_seed_of_its_ow
         assert [one.seed for one in many.violations] == [1, 3, 5]
         assert run_fault(scratch, COUNTING, seed=0, wanted=1).passed
         assert run_fault(scratch, COUNTING, seed=0, wanted=1_000, most_s=0.0).runs == 1
+
+
+def too_wide(_: Scratch, seed: int) -> Ran:
+    return Ran(1, ("I1: odd",) if seed == 4 else (), ("I3: too wide to be judged",) if seed % 2 == 0 else ())
+
+
+def test_a_run_that_cannot_be_judged_is_neither_a_case_nor_a_violation(tmp_path: Path) -> None:
+    fault = Fault("wide", "is wide", ("I1",), {"sqlite": Numbers(1, 1)}, too_wide)
+    with SqliteScratch(tmp_path) as scratch:
+        result = run_fault(scratch, fault, seed=0, wanted=2)
+        assert (result.cases, result.runs, result.violations) == (2, 4, ())
+        assert result.unjudged == ("seed 0: I3: too wide to be judged", "seed 2: I3: too wide to be judged")
+        assert result.passed
+        # What is wrong in it is wrong all the same.
+        assert run_fault(scratch, fault, seed=4, wanted=1).violations == (Violation(4, ("I1: odd",)),)
+        never = fault._replace(run=lambda _, seed: Ran(1, (), (f"I3: {seed}",)))
+        given_up = run_fault(scratch, never, seed=0, wanted=2)
+        assert (given_up.cases, given_up.runs, given_up.passed) == (0, MOST_UNJUDGED, False)
 
 
 def test_a_share_of_the_time_is_an_equal_part_of_what_is_left() -> None:

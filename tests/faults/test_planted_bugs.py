@@ -27,8 +27,11 @@ PLANTED = [
     ("head_without_guard", "concurrent-clients", "postgres", "I3", 5),
     ("fence_at_least", "concurrent-clients", "sqlite", "I5", 5),
     ("fence_not_compared", "stop-holder", "sqlite", "I5", 60),
+    ("lease_without_end", "concurrent-clients", "sqlite", "I5", 5),
+    ("completion_after_end", "concurrent-clients", "sqlite", "I6", 10),
     ("completion_without_token", "concurrent-clients", "sqlite", "I6", 5),
     ("wake_lost", "wakes", "postgres", "I8", 2_000),
+    ("newest_event_late", "concurrent-clients", "sqlite", "I8", 5),
     ("cursor_before_processing", "kill-reader", "sqlite", "I8", 60),
     ("failed_connection_returned", "cancel-statements", "postgres", None, 3_000),
     # Which invariant shows it first depends on which turn was lost.

@@ -110,6 +110,7 @@ class Life:
         refused("processes.register", holdfast.RegistrationConflict, store.processes.register, other)
         done("processes.get", store.processes.get, "p1")
         done("processes.list", store.processes.list)
+        done("processes.ended", store.processes.ended)
         done("processes.set_external_ref", store.processes.set_external_ref, "p1", holdfast.ExternalRef("ci", CANARY))
         done("processes.set_wait", store.processes.set_wait, "p1", holdfast.SignalWait("go", ordinal=1))
         done("processes.clear_wait", store.processes.clear_wait, "p1")

@@ -82,7 +82,7 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    async def write(self, operation: Callable[[Any], Awaitable[T]], **promises: bool) -> T:
+    async def write(self, operation: Callable[[Any], Awaitable[T]], **promises: Any) -> T:
         self.writes += 1
         if self.writes == self._at:
             raise holdfast.Unavailable("the process died here")

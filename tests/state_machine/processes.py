@@ -78,6 +78,8 @@ def read_processes(m: Machine) -> None:
         m.call("processes.get", process_id(m))
     elif kind < 0.5:
         m.call("processes.wait", process_id(m), timeout_ms=0)
+    elif kind < 0.6:
+        m.pages("processes.ended", since_ms=m.pick((0, m.clock.now_ms() - 3000)))
     else:
         m.pages(
             "processes.list",

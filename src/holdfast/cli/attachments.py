@@ -7,7 +7,7 @@ import sys
 import holdfast
 from holdfast.cli.commands import PAGE, PAGE_JSON, SESSION, YES, Command, argument, duration_ms
 from holdfast.cli.running import Call, Misused
-from holdfast.cli.sessions import show_page, show_report
+from holdfast.cli.sessions import require_session, show_page, show_report
 from holdfast.cli.terminal import moment, size
 
 
@@ -18,6 +18,8 @@ def list_attachments(call: Call) -> int:
         if given.uncommitted:
             listing = store.attachments if given.session is None else store.sessions.handle(given.session).attachments
             entries = listing.list_uncommitted(after=given.after, limit=given.limit)
+            if not entries.items and given.after is None and given.session is not None:
+                require_session(store, given.session)
             return show_page(
                 call,
                 entries,
@@ -27,6 +29,8 @@ def list_attachments(call: Call) -> int:
         if given.session is None:
             raise Misused("name a session, or add --uncommitted to see every session's uncommitted ones")
         page = store.sessions.handle(given.session).attachments.list(after=given.after, limit=given.limit)
+        if not page.items and given.after is None:
+            require_session(store, given.session)
     return show_page(
         call,
         page,
@@ -41,7 +45,11 @@ def get(call: Call) -> int:
     if given.json and given.output is None:
         raise Misused("bytes and JSON do not go into one stream: add --output FILE")
     with call.store() as store:
-        found = store.sessions.handle(given.session).attachments.get(given.attachment)
+        try:
+            found = store.sessions.handle(given.session).attachments.get(given.attachment)
+        except holdfast.UnknownRef:
+            require_session(store, given.session)
+            raise
     if given.output is None:
         sys.stdout.buffer.write(found.data)
         return 0
@@ -59,8 +67,8 @@ def sweep(call: Call) -> int:
     """References that nobody committed, forgotten, and bytes that nobody refers to, deleted."""
     with call.store() as store:
         call.confirm("Forget attachments that nobody committed, and delete their bytes?")
-        with call.terminal.waiting("sweeping"):
-            report: holdfast.SweepReport = store.attachments.sweep(older_than_ms=call.options.older_than)
+        with call.terminal.progress("sweeping attachments") as progress:
+            report = store.attachments.sweep(older_than_ms=call.options.older_than, progress=progress.tell)
     show_report(call, report)
     return 0
 

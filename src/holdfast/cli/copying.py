@@ -8,10 +8,10 @@ from typing import Any
 
 import holdfast
 from holdfast.cli.commands import Command, argument
-from holdfast.cli.running import Call, Misused, Refused
+from holdfast.cli.running import Call, Misused
 from holdfast.cli.terminal import counted
+from holdfast.paging import every
 
-PAGE = 200
 SAME = "source and target are the same store: nothing was copied"
 FORGOTTEN = ("turn_ids", "settled_source_keys")
 NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
@@ -20,7 +20,7 @@ NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", 
 def one_thing() -> tuple[type[Exception], ...]:
     """What concerns one thing leaves the others to be copied; a database that is away ends the run."""
     # Asked for when it is needed: the names of errors load the store, and help does not wait for that.
-    return (Refused, holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
+    return (holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
 
 
 class Tally:
@@ -64,15 +64,16 @@ def copy(call: Call) -> int:
         call.open(source_url, source_settings, given.from_attachments) as source,
         call.open(target_url, target_settings, given.to_attachments) as target,
     ):
-        _refuse_the_same(source, target)
-        stats = source.maintenance.stats()
-        from holdfast.cli import background
-        from holdfast.cli.restoring import pages_of
+        from holdfast.moving import background
+        from holdfast.moving.copying import are_the_same, copy_session
 
+        if are_the_same(source, target):
+            raise Misused(SAME)
+        stats = source.maintenance.stats()
         parts = () if given.sessions_only else background.parts(source, target, stats)
         with call.terminal.progress("copying", stats.sessions + sum(part.total for part in parts)) as progress:
-            for one in pages_of(source, PAGE):
-                tally.take_session(one.session_id, partial(_copy_session, source, target, one))
+            for one in every(source.sessions.list):
+                tally.take_session(one.session_id, partial(copy_session, source, target, one))
                 progress.step()
             for part in parts:
                 tally.others[part.name] = {"copied": 0, "already_there": 0}
@@ -82,63 +83,6 @@ def copy(call: Call) -> int:
     left = {name: getattr(stats, name) for name in NO_SESSIONS} if given.sessions_only else {}
     _report(call, tally, {**left, "live_leases": stats.live_leases})
     return 1 if tally.refused else 0
-
-
-def _refuse_the_same(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> None:
-    """A store has many names, as paths, hosts and links: so put something into one and look for it in the other."""
-    import secrets
-
-    from holdfast.cli.background import MARKER
-
-    mark = secrets.token_bytes(16)
-    try:
-        target.artifacts.put(*MARKER, mark)
-        found = source.artifacts.get(*MARKER)
-    finally:
-        target.artifacts.delete(*MARKER)
-    if found is not None and found.data == mark:
-        raise Misused(SAME)
-
-
-def _copy_session(source: holdfast.BlockingStore, target: holdfast.BlockingStore, one: holdfast.SessionSummary) -> bool:
-    """Whether there was anything to copy."""
-    import tempfile
-
-    from holdfast.cli import bundle, restoring
-
-    there = restoring.imported_as(target, one.session_id)
-    state = bundle.name_of_state(bundle.Source(one.revision, one.node_count))
-    if there is not None and there.startswith(state) and not _has_more(source, target, one.session_id):
-        return False
-    with tempfile.SpooledTemporaryFile(bundle.SPOOLED_BYTES) as file:
-        try:
-            bundle.export(source, one.session_id, file)
-        except holdfast.UnknownSession:
-            # A lease or work that is settled made it, and nothing is left to copy.
-            return False
-        file.seek(0)
-        read = bundle.Bundle(file)
-        if there is not None and there != read.manifest.turn_id:
-            raise Refused(
-                "it is there already in another state, or is another session: delete it there to copy it anew"
-            )
-        return restoring.restore(target, read).outcome == "imported"
-
-
-def _has_more(source: holdfast.BlockingStore, target: holdfast.BlockingStore, session_id: str) -> bool:
-    """Whether there is what comes and goes without a new state of its session: metadata, work, and attachments."""
-    from holdfast.cli.restoring import has_attachment
-
-    here, there = source.sessions.handle(session_id), target.sessions.handle(session_id)
-    if here.meta() != there.meta() or source.queue.list(session_id, limit=1).items:
-        return True
-    after: str | None = None
-    while True:
-        page = here.attachments.list(after=after, limit=PAGE)
-        if not all(has_attachment(there, ref.id) for ref in page):
-            return True
-        if (after := page.next) is None:
-            return False
 
 
 def _report(call: Call, tally: Tally, left: dict[str, int]) -> None:

@@ -82,7 +82,8 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
     answers = report.expected["turns committed"]
     line("")
     line(
-        f"{counted(len(report.killings), 'worker')} killed, {counted(report.replays, 'stored turn')} retried, "
+        f"{counted(len(report.killings), 'worker')} killed, {_leases(report)}, "
+        f"{counted(report.replays, 'stored turn')} retried, "
         f"model asked {counted(report.model_calls, 'time')} for {counted(answers, 'answer')}, {report.seconds:.1f} s"
     )
     if report.ok:
@@ -95,6 +96,11 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
     line(("look into it:", "dim"))
     for command in (f"sessions graph {report.session_id}", "processes list --status any", "status"):
         line((f"  {_program()} {command} {where}", "dim"))
+
+
+def _leases(report: Report) -> str:
+    refused = sum(one.refused for one in report.leases)
+    return f"LeaseHeld {counted(refused, 'time')}, LeaseLost {counted(len(report.leases), 'time')}"
 
 
 def _program() -> str:
@@ -115,6 +121,18 @@ def _document(url: str, report: Report) -> dict[str, object]:
         "file": None if url.startswith(POSTGRES) else url,
         "seconds": report.seconds,
         "killings": [one._asdict() for one in report.killings],
+        "leases": [
+            {
+                "worker": one.worker,
+                "on": "session" if isinstance(one.lease.resource, holdfast.OnSession) else "process",
+                "fence": one.lease.fence,
+                "expires_at_ms": one.expires_at_ms,
+                "refused": one.refused,
+                "taken_over_at_ms": one.taken_over_at_ms,
+                "late_write_refused": one.late_write_refused,
+            }
+            for one in report.leases
+        ],
         "replays": report.replays,
         "model_calls": report.model_calls,
         "expected": report.expected,
@@ -146,12 +164,13 @@ COMMANDS = (
         ),
         ("holdfast demo", "holdfast demo --seed 7", "holdfast demo --url postgresql://app@db/agents"),
         "An object: `ok`, `session_id`, `file` (null on PostgreSQL), `seconds`, `killings` (each with `worker`, "
-        "`place`, `name`, `race`, `at_s`), `replays`, `model_calls`, `expected` and `counted` (numbers by name), "
-        "`timeline` (each with `at_s`, `who`, `what`).",
+        "`place`, `name`, `race`, `at_s`), `leases` (what the dead held, each with `worker`, `on`, `fence`, "
+        "`expires_at_ms`, `refused`, `taken_over_at_ms`, `late_write_refused`), `replays`, `model_calls`, `expected` "
+        "and `counted` (numbers by name), `timeline` (each with `at_s`, `who`, `what`).",
         "Without --url it makes a file in a folder for temporary files, and leaves it there to be looked into.\n"
         "HOLDFAST_URL is not read. On PostgreSQL everything goes into the schema holdfast_demo, or that of --schema.\n"
         "No key, server or network is needed: the model reads from a script. Exit code 1 if the count is wrong.",
         opens_a_store=False,
-        without=("--attachments",),
+        without=("--attachments", "--patience"),
     ),
 )

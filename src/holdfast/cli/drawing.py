@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import holdfast
+from holdfast.moving.bundle import tombstones_of
 
 
 class Drawn(NamedTuple):
@@ -29,15 +30,6 @@ def path_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> set[str]:
             break
         leaf = parent
     return path
-
-
-def tombstones_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> list[str]:
-    """The hidden nodes that something still points at."""
-    live = {node.id for node in nodes}
-    pointed_at = [node.parent for node in nodes if node.parent is not None]
-    if leaf is not None:
-        pointed_at.append(leaf)
-    return list(dict.fromkeys(one for one in pointed_at if one not in live))
 
 
 def draw(nodes: Sequence[holdfast.Node], leaf: str | None, *, unicode: bool) -> Iterator[Drawn]:

@@ -17,7 +17,7 @@ def export(call: Call) -> int:
     import gzip
     from pathlib import Path
 
-    from holdfast.cli import bundle
+    from holdfast.moving import bundle
 
     given = call.options
     if given.json and given.output == "-":
@@ -55,7 +55,7 @@ def import_(call: Call) -> int:
     import tempfile
     from pathlib import Path
 
-    from holdfast.cli import bundle, restoring
+    from holdfast.moving import bundle, restoring
 
     given = call.options
     with tempfile.SpooledTemporaryFile(bundle.SPOOLED_BYTES) as spooled:

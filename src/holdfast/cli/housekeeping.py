@@ -5,7 +5,7 @@ from __future__ import annotations
 import holdfast
 from holdfast.cli.commands import YES, Command, argument, duration_ms, whole
 from holdfast.cli.running import Call, Misused
-from holdfast.cli.sessions import show_report
+from holdfast.cli.sessions import require_session, show_report
 from holdfast.cli.terminal import counted
 
 STEP_ROWS = 10_000
@@ -25,9 +25,11 @@ def vacuum(call: Call) -> int:
     """Tombstoned nodes, emptied."""
     session_id: str | None = call.options.session
     with call.store() as store:
+        if session_id is not None:
+            require_session(store, session_id)
         call.confirm("Take the content out of tombstoned nodes? It does not come back")
-        with call.terminal.waiting("vacuuming"):
-            report = store.maintenance.vacuum(session_id)
+        with call.terminal.progress("vacuuming nodes") as progress:
+            report = store.maintenance.vacuum(session_id, progress=progress.tell)
     show_report(call, report)
     return 0
 
@@ -91,8 +93,9 @@ def verify(call: Call) -> int:
 
         terminal.json({"ok": report.ok, **msgspec.structs.asdict(report)})
         return 0 if report.ok else 1
-    counts = [(name.removeprefix("checked_"), getattr(report, name)) for name in report.__struct_fields__]
-    terminal.fields((name, value) for name, value in counts if name != "findings")
+    checked = [name for name in report.__struct_fields__ if name.startswith("checked_")]
+    terminal.fields((name.removeprefix("checked_"), getattr(report, name)) for name in checked)
+    _say_what_was_not_read(call, report)
     for finding in report.findings:
         terminal.line((f"{finding.table} {finding.key}: {finding.problem}", "red"))
     if report.ok:
@@ -100,6 +103,17 @@ def verify(call: Call) -> int:
     else:
         terminal.line(f"{counted(len(report.findings), 'finding')}: restore what is damaged from a backup")
     return 0 if report.ok else 1
+
+
+def _say_what_was_not_read(call: Call, report: holdfast.VerifyReport) -> None:
+    if report.unread_attachments:
+        said = counted(report.unread_attachments, "attachment")
+        call.terminal.line(
+            (f"not read: {said} outside of the database, name their folder with --attachments", "yellow")
+        )
+    if report.foreign_attachments:
+        said = counted(report.foreign_attachments, "attachment")
+        call.terminal.line((f"not read: {said} at URIs of somebody else, which no store can read", "yellow"))
 
 
 def doctor(call: Call) -> int:
@@ -171,8 +185,8 @@ COMMANDS = (
         ("holdfast verify --url agent.db", "holdfast verify --json | jq .ok"),
         "An object: `ok`, and every field of `VerifyReport`.",
         "The exit code is 1 if anything is wrong. Nothing is written, and others may go on working.\n"
-        "Attachment bytes outside the database are read only if --attachments names their folder: without it, ok says\n"
-        "nothing about them.",
+        "Attachment bytes outside the database are read only if --attachments names their folder: without it, they\n"
+        "are counted as `unread_attachments`, and ok says nothing about them. `foreign_attachments` are elsewhere.",
     ),
     Command(
         "doctor",

@@ -20,7 +20,7 @@ from holdfast.cli import (
     torture,
     triggers,
 )
-from holdfast.cli.commands import Argument, Command, argument
+from holdfast.cli.commands import Argument, Command, argument, duration_ms
 
 COMMANDS: tuple[Command, ...] = (
     *demo.COMMANDS,
@@ -50,6 +50,12 @@ COMMON: tuple[Argument, ...] = (
     argument("--schema", metavar="NAME", help="the schema of a PostgreSQL store (default holdfast)"),
     argument("--pooler", choices=("none", "transaction"), help="what stands between here and PostgreSQL"),
     argument("--attachments", metavar="FOLDER", help="where attachment bytes live, if not in the database"),
+    argument(
+        "--patience",
+        metavar="TIME",
+        type=duration_ms,
+        help="how long others may hold what a command needs (default 15s on SQLite, 10s on PostgreSQL)",
+    ),
     argument("--json", action="store_true", help="print JSON"),
     argument("--debug", action="store_true", help="show the traceback of an error"),
 )
@@ -99,7 +105,8 @@ def build(words: Sequence[str] | None = None) -> Parser:
     )
     root.add_argument("--version", action=Version, nargs=0, help="print the version and leave")
     _add(root, COMMON)
-    root.set_defaults(url=None, schema=None, pooler=None, attachments=None, json=False, debug=False, declared=None)
+    unset = dict.fromkeys(("url", "schema", "pooler", "attachments", "patience", "declared"))
+    root.set_defaults(**unset, json=False, debug=False)
     places: dict[str, Any] = {"": root.add_subparsers(title="commands", metavar="COMMAND", required=True)}
     for command in COMMANDS:
         group, _, name = command.name.rpartition(" ")

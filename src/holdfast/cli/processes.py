@@ -5,7 +5,7 @@ from __future__ import annotations
 import holdfast
 from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, PROCESS, YES, Command, argument, document
 from holdfast.cli.running import Call
-from holdfast.cli.sessions import show_page
+from holdfast.cli.sessions import require_session, show_page
 from holdfast.cli.terminal import gist, moment
 
 STATUSES = ("running", "completed", "failed", "cancelled", "any")
@@ -22,6 +22,8 @@ def list_processes(call: Call) -> int:
             after=given.after,
             limit=given.limit,
         )
+        if not page.items and given.after is None and given.started_by is not None:
+            _require_starter(store, given.started_by)
     return show_page(
         call,
         page,
@@ -38,6 +40,12 @@ def list_processes(call: Call) -> int:
             for one in page
         ],
     )
+
+
+def _require_starter(store: holdfast.BlockingStore, session_id: str) -> None:
+    # One that started processes and did nothing else need not be a session of this store.
+    if not store.processes.list(status="any", started_by=session_id, limit=1).items:
+        require_session(store, session_id)
 
 
 def require(store: holdfast.BlockingStore, process_id: str) -> holdfast.Process:

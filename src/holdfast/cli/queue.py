@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 import holdfast
 from holdfast.cli.commands import LIMIT, SESSION, YES, Command, argument
 from holdfast.cli.running import Call, Refused
+from holdfast.cli.sessions import require_session
 from holdfast.cli.terminal import gist, moment
+from holdfast.paging import every
 
 BATCH = argument("batch", metavar="BATCH", help="the batch's id")
 STRETCH = 1000
-
-
-def sessions_of(store: holdfast.BlockingStore) -> Iterator[str]:
-    """The ids of all sessions, page by page."""
-    after: str | None = None
-    while True:
-        page = store.sessions.list(after=after, limit=STRETCH)
-        yield from (one.session_id for one in page)
-        if (after := page.next) is None:
-            return
-
-
-def batches_of(
-    store: holdfast.BlockingStore, session_id: str, *, pending: bool = False
-) -> Iterator[holdfast.WorkBatch]:
-    """A session's unsettled work, page by page."""
-    after: str | None = None
-    listing = store.queue.list_pending if pending else store.queue.list
-    while True:
-        page = listing(session_id, after=after, limit=STRETCH)
-        yield from page
-        if (after := page.next) is None:
-            return
 
 
 def list_work(call: Call) -> int:
@@ -42,12 +21,16 @@ def list_work(call: Call) -> int:
     found: list[holdfast.WorkBatch] = []
     complete = True
     with call.store() as store:
-        names = [given.session] if given.session is not None else sessions_of(store)
-        for batch in (one for name in names for one in batches_of(store, name, pending=given.pending)):
+        listing = store.queue.list_pending if given.pending else store.queue.list
+        sessions = (one.session_id for one in every(store.sessions.list, size=STRETCH))
+        names = sessions if given.session is None else [given.session]
+        for batch in (one for name in names for one in every(partial(listing, name), size=STRETCH)):
             if len(found) == given.limit:
                 complete = False
                 break
             found.append(batch)
+        if not found and given.session is not None:
+            require_session(store, given.session)
     if given.json:
         call.terminal.json({"items": found, "complete": complete})
         return 0
@@ -71,12 +54,18 @@ def list_work(call: Call) -> int:
     return 0
 
 
+def _unknown(session_id: str, batch_id: str) -> Refused:
+    return Refused(f"session {session_id!r} has no batch {batch_id!r}: see queue list")
+
+
 def show(call: Call) -> int:
     """One batch with its payloads."""
     with call.store() as store:
         batch = store.queue.get(call.options.session, call.options.batch)
+        if batch is None:
+            require_session(store, call.options.session)
     if batch is None:
-        raise Refused(f"session {call.options.session!r} has no batch {call.options.batch!r}: see queue list")
+        raise _unknown(call.options.session, call.options.batch)
     if call.options.json:
         call.terminal.json(batch)
         return 0
@@ -104,8 +93,11 @@ def cancel(call: Call) -> int:
     with call.store() as store:
         call.confirm(f"Cancel batch {batch_id!r} of session {session_id!r}?")
         batch = store.queue.cancel(session_id, batch_id)
+        if batch is None and store.queue.get(session_id, batch_id) is None:
+            require_session(store, session_id)
+            raise _unknown(session_id, batch_id)
     if batch is None:
-        raise Refused(f"batch {batch_id!r} was not cancelled: it is unknown, settled or in somebody's hands")
+        raise Refused(f"batch {batch_id!r} was not cancelled: it is settled or in somebody's hands")
     if call.options.json:
         call.terminal.json(batch)
     else:

@@ -42,14 +42,25 @@ class Call:
 
     def settings(self, url: str, *, migrate: bool, schema: str | None = None) -> Any:
         """How the store at a URL is to be opened."""
+        waits_ms: int | None = self.options.patience
         if url.startswith(POSTGRES):
             name = schema or self.options.schema or "holdfast"
+            usual = holdfast.PostgresOptions()
             return holdfast.PostgresOptions(
-                schema=name, max_connections=2, pooler=self.options.pooler or "none", migrate=migrate
+                schema=name,
+                max_connections=2,
+                pooler=self.options.pooler or "none",
+                migrate=migrate,
+                lock_timeout_ms=usual.lock_timeout_ms if waits_ms is None else waits_ms,
+                # What takes long by itself is not cut short by little patience with others.
+                statement_timeout_ms=max(usual.statement_timeout_ms, waits_ms or 0),
             )
         if schema or self.options.schema or self.options.pooler:
             raise Misused("--schema and --pooler are for PostgreSQL: leave them out")
-        return None if url == "memory:" else holdfast.SqliteOptions(migrate=migrate)
+        if url == "memory:":
+            return None
+        usual_ms = holdfast.SqliteOptions().busy_timeout_ms
+        return holdfast.SqliteOptions(migrate=migrate, busy_timeout_ms=usual_ms if waits_ms is None else waits_ms)
 
     def store(self, *, migrate: bool = False) -> holdfast.BlockingStore:
         """The store, open; made or upgraded only by those commands that are there for it."""
@@ -70,7 +81,12 @@ class Call:
             batch_items=100_000,
             commit_items=100_000,
         )
-        return holdfast.open_blocking(url, options=settings, limits=wide, attachments=attachments)
+        try:
+            return holdfast.open_blocking(url, options=settings, limits=wide, attachments=attachments)
+        except holdfast.SchemaMissing as missing:
+            # A command may open two stores. A URL of a server may hold a password, which does not belong on a screen.
+            missing.add_note(f"schema {settings.schema}" if url.startswith(POSTGRES) else url)
+            raise
 
     def confirm(self, question: str) -> None:
         """Go on only if `--yes` was given or a person says so."""
@@ -144,16 +160,12 @@ def _said(error: Exception) -> tuple[int, str]:
 
 
 def _said_by_the_store(error: holdfast.HoldfastError) -> tuple[int, str]:
-    if isinstance(error, holdfast.SchemaMissing):
-        if error.found == 0:
-            return 4, "there is no store yet: run holdfast init"
-        return 4, f"the store has schema version {error.found}, this program {error.known}: run holdfast migrate"
-    if isinstance(error, holdfast.InvalidRequest):
-        return 2, str(error)
-    if isinstance(error, holdfast.Unavailable):
-        return 3, str(error)
-    if isinstance(error, holdfast.Incompatible):
-        return 4, str(error)
-    if isinstance(error, holdfast.Corrupt):
-        return 5, str(error)
-    return 1, str(error)
+    from holdfast.cli.advice import said
+
+    codes = (
+        (holdfast.InvalidRequest, 2),
+        (holdfast.Unavailable, 3),
+        (holdfast.Incompatible, 4),
+        (holdfast.Corrupt, 5),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), 1), said(error)

@@ -25,6 +25,8 @@ def list_sessions(call: Call) -> int:
             after=given.after,
             limit=given.limit,
         )
+        if not page.items and given.after is None and given.parent is not None:
+            require_session(store, given.parent)
     return show_page(
         call,
         page,
@@ -56,8 +58,8 @@ def show(call: Call) -> int:
         view = session.load(holdfast.ActivePath(last=call.options.last))
         lease = store.leases.holder(holdfast.OnSession(session_id))
         work = store.queue.list(session_id, limit=1000)
-        if meta is None and view is None and lease is None and not work.items:
-            raise holdfast.UnknownSession(session_id)
+        if meta is None and view is None:
+            require_session(store, session_id)
     facts = {
         "session_id": session_id,
         "meta": meta,
@@ -104,14 +106,27 @@ def _without_state(frame: holdfast.AgentFrame) -> dict[str, object]:
     return fields
 
 
+def require_session(store: holdfast.BlockingStore, session_id: str) -> None:
+    """Refuse a session of which there is nothing at all, so that a wrong id does not look like an idle session."""
+    session = store.sessions.handle(session_id)
+    if not (
+        session.meta() is not None
+        or session.load(holdfast.ActivePath(last=0)) is not None
+        or store.leases.holder(holdfast.OnSession(session_id)) is not None
+        or store.queue.list(session_id, limit=1).items
+        or session.attachments.list(limit=1).items
+    ):
+        raise holdfast.UnknownSession(session_id)
+
+
 def history(call: Call) -> int:
     """The retained revisions."""
     given = call.options
     with call.store() as store:
         session = store.sessions.handle(given.session)
         page = session.history(after=given.after, newest_first=not given.oldest_first, limit=given.limit)
-        if not page.items and given.after is None and session.load(holdfast.ActivePath(last=0)) is None:
-            _refuse_unknown(session)
+        if not page.items and given.after is None:
+            require_session(store, given.session)
     return show_page(
         call,
         page,
@@ -123,11 +138,6 @@ def history(call: Call) -> int:
     )
 
 
-def _refuse_unknown(session: holdfast.BlockingSession) -> None:
-    if session.meta() is None:
-        raise holdfast.UnknownSession(session.session_id or "")
-
-
 def graph(call: Call) -> int:
     """The conversation as a tree."""
     from holdfast.cli import drawing
@@ -137,7 +147,7 @@ def graph(call: Call) -> int:
         session = store.sessions.handle(call.options.session)
         view = session.load(holdfast.FullGraph(), at=call.options.at)
         if view is None:
-            _refuse_unknown(session)
+            require_session(store, call.options.session)
     nodes = () if view is None else view.graph.nodes
     leaf = None if view is None else view.graph.leaf
     lines = list(drawing.draw(nodes, leaf, unicode=terminal.draws))

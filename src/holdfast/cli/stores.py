@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import holdfast
 from holdfast.cli.commands import Command
 from holdfast.cli.running import Call, Refused
@@ -52,14 +50,14 @@ def status(call: Call) -> int:
     """How much of everything there is, and what waits."""
     with call.store() as store:
         stats = store.maintenance.stats()
-        durability = store.durability
+        durability, now_ms = store.durability, store.now_ms()
     if call.options.json:
         import msgspec
 
         call.terminal.json({"durability": durability, **msgspec.structs.asdict(stats)})
         return 0
     oldest = stats.oldest_pending_work_at_ms
-    age = "-" if oldest is None else f"{length(time.time() * 1000 - oldest)} old"
+    age = "-" if oldest is None else f"{length(now_ms - oldest)} old"
     call.terminal.fields(
         [
             ("schema version", stats.schema_version),

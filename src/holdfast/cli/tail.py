@@ -2,24 +2,30 @@
 
 The store wakes those who wait for one process, so `--process` waits, and those who wait for work of one session, so
 `--session` waits for that while there is none. It has no wait for "anything at all", so the rest is looked at again and
-again: the feed of changed sessions for turns, the listing of running processes for events, and
-the sessions with ready work for the queue. A look reads at most `MOST` of each.
+again: the feed of changed sessions for turns, running processes and the feed of ended ones for events, and the sessions
+with ready work for the queue. A look reads at most `MOST` of each; of a feed the next look reads the rest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 import holdfast
 from holdfast.cli.commands import Command, argument, duration_ms
+from holdfast.cli.processes import require
 from holdfast.cli.running import Call
+from holdfast.cli.sessions import require_session
 from holdfast.cli.terminal import gist
 
+T = TypeVar("T")
+
 MOST = 1000
+PAGE = 200
 LEAST_INTERVAL_MS = 10
+LONGEST_INTERVAL_MS = 3_600_000
 OVERLAP_MS = 10_000
 """A change may become visible after a later one: each look goes back this far, and shows nothing twice."""
 
@@ -42,10 +48,12 @@ def tail(call: Call) -> int:
 
 def _follow(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> None:
     process_id: str = call.options.process
-    process = store.processes.get(process_id)
-    if process is None:
-        raise holdfast.UnknownProcess(process_id)
+    process = require(store, process_id)
     place = 0 if call.options.from_start else process.event_count
+    since_ms = store.now_ms() - call.options.since if call.options.since else None
+    if since_ms is not None and not call.options.from_start:
+        recent = store.events.recent(process_id, limit=MOST)
+        place = next((one.sequence - 1 for one in recent if one.occurred_at_ms >= since_ms), place)
     while True:
         left_ms = None if ends_s is None else max(1, int((ends_s - time.monotonic()) * 1000))
         for event in store.events.follow(process_id, after=place, timeout_ms=left_ms):
@@ -59,21 +67,25 @@ def _follow(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> 
 
 
 def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> None:
-    since_ms = int(time.time() * 1000) - call.options.since
+    since_ms = max(0, store.now_ms() - call.options.since)
     session_id: str | None = call.options.session
+    if session_id is not None:
+        require_session(store, session_id)
     work = Work(store, session_id)
     looks: list[Turns | Work | Logs] = [Turns(store, session_id, since_ms), work]
     if session_id is None:
         looks.append(Logs(store, since_ms))
+    pause_s = min(max(LEAST_INTERVAL_MS, call.options.interval), LONGEST_INTERVAL_MS) / 1000
     while True:
         news = [one for look in looks for one in look.news()]
         # What happened in one millisecond stays in the order of its session or log, in which each look gives it.
         for one in sorted(news, key=lambda said: said["at_ms"]):
             _show(call, one)
         now_s = time.monotonic()
+        if any(look.behind for look in looks):
+            continue
         if ends_s is not None and now_s >= ends_s:
             return
-        pause_s = max(LEAST_INTERVAL_MS, call.options.interval) / 1000
         work.pause(pause_s if ends_s is None else max(0.0, min(pause_s, ends_s - now_s)))
 
 
@@ -98,6 +110,37 @@ def _event(event: holdfast.ProcessEvent) -> dict[str, Any]:
     }
 
 
+class Feed(Generic[T]):
+    """What changed, in the order of change: a look goes on where the last one stopped, or a little before the end."""
+
+    def __init__(
+        self, listing: Callable[[int, str | None], holdfast.Page[T]], changed_at_ms: Callable[[T], int], since_ms: int
+    ) -> None:
+        self._listing = listing
+        self._changed_at_ms = changed_at_ms
+        self._newest_ms = since_ms
+        self._after: str | None = None
+        self.floor_ms = since_ms
+
+    @property
+    def behind(self) -> bool:
+        """Whether the last look had to stop before the end."""
+        return self._after is not None
+
+    def look(self) -> Iterator[T]:
+        """What may be new."""
+        if not self.behind:
+            self.floor_ms = max(0, self._newest_ms - OVERLAP_MS)
+        for _ in range(MOST // PAGE):
+            page = self._listing(self.floor_ms, self._after)
+            for one in page:
+                self._newest_ms = max(self._newest_ms, self._changed_at_ms(one))
+                yield one
+            self._after = page.next
+            if self._after is None:
+                return
+
+
 class Turns:
     """Turns that were committed, found through the feed of changed sessions."""
 
@@ -105,24 +148,24 @@ class Turns:
         self._store = store
         self._session_id = session_id
         self._since_ms = since_ms
-        self._newest_ms = since_ms
         self._seen: dict[str, tuple[int, int]] = {}
+
+        def changed(since_ms: int, after: str | None) -> holdfast.Page[holdfast.SessionSummary]:
+            return store.sessions.list(changed_since_ms=since_ms, after=after, limit=PAGE)
+
+        self._feed = Feed(changed, lambda one: one.changed_at_ms, since_ms)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more than one look takes."""
+        return self._feed.behind
 
     def news(self) -> Iterator[dict[str, Any]]:
         """Each turn once."""
-        after: str | None = None
-        looked = 0
-        floor_ms = max(0, self._newest_ms - OVERLAP_MS)
-        while looked < MOST:
-            page = self._store.sessions.list(changed_since_ms=floor_ms, after=after, limit=200)
-            for one in page:
-                looked += 1
-                self._newest_ms = max(self._newest_ms, one.changed_at_ms)
-                if self._session_id in {None, one.session_id}:
-                    yield from self._turns(one, floor_ms)
-            if (after := page.next) is None:
-                break
-        self._seen = {name: seen for name, seen in self._seen.items() if seen[1] >= floor_ms}
+        for one in self._feed.look():
+            if self._session_id in {None, one.session_id}:
+                yield from self._turns(one, self._feed.floor_ms)
+        self._seen = {name: seen for name, seen in self._seen.items() if seen[1] >= self._feed.floor_ms}
 
     def _turns(self, one: holdfast.SessionSummary, floor_ms: int) -> Iterator[dict[str, Any]]:
         known = self._seen.get(one.session_id, (0, 0))[0]
@@ -153,6 +196,8 @@ class Turns:
 class Work:
     """Batches that came, were claimed, or were settled."""
 
+    behind = False
+
     def __init__(self, store: holdfast.BlockingStore, session_id: str | None) -> None:
         self._store = store
         self._session_id = session_id
@@ -171,14 +216,14 @@ class Work:
             if key not in now:
                 remembered = self._store.queue.get(*key)
                 if remembered is None:
-                    yield _change(gone, "settled", int(time.time() * 1000))
+                    yield _change(gone, "settled", self._store.now_ms())
                 else:
                     now[key] = remembered
         for key, batch in now.items():
             before = self._known.get(key)
             if self._first or (before is not None and before.state == batch.state):
                 continue
-            at_ms = batch.enqueued_at_ms if before is None else batch.settled_at_ms or int(time.time() * 1000)
+            at_ms = batch.enqueued_at_ms if before is None else batch.settled_at_ms or self._store.now_ms()
             yield _change(batch, batch.state, at_ms)
         unsettled = {key: batch for key, batch in now.items() if batch.state in {"pending", "claimed"}}
         self._known, self._first = unsettled, False
@@ -211,37 +256,52 @@ def _change(batch: holdfast.WorkBatch, state: str, at_ms: int) -> dict[str, Any]
 
 
 class Logs:
-    """Events of processes that run, and of those that stopped running since the last look."""
+    """Events of processes that run, and of those that have ended, found through the feed of these."""
 
     def __init__(self, store: holdfast.BlockingStore, since_ms: int) -> None:
         self._store = store
         self._since_ms = since_ms
-        self._counts: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
+
+        def ended(since_ms: int, after: str | None) -> holdfast.Page[holdfast.Process]:
+            return store.processes.ended(since_ms=since_ms, after=after, limit=PAGE)
+
+        self._feed = Feed(ended, lambda one: one.updated_at_ms, since_ms)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more than one look takes."""
+        return self._feed.behind
 
     def news(self) -> Iterator[dict[str, Any]]:
         """Each event once."""
-        running = {one.id: one for one in self._store.processes.list(limit=MOST)}
-        for process_id in self._counts.keys() - running.keys():
-            yield from self._events(process_id, self._counts.pop(process_id))
-        for process_id, process in running.items():
-            before = self._counts.get(process_id, 0)
-            self._counts[process_id] = process.event_count
+        # Those that end between the two listings are in the second one.
+        looked = {one.id: one for one in self._store.processes.list(limit=MOST)}
+        looked |= {one.id: one for one in self._feed.look()}
+        for process_id, process in looked.items():
+            before = self._seen.get(process_id, (0, 0))[0]
             if process.event_count > before and process.updated_at_ms >= self._since_ms:
                 yield from self._events(process_id, before)
+        floor_ms = self._feed.floor_ms
+        again = {name: seen for name, seen in self._seen.items() if seen[1] >= floor_ms}
+        self._seen = again | {name: (one.event_count, one.updated_at_ms) for name, one in looked.items()}
 
     def _events(self, process_id: str, after: int) -> Iterator[dict[str, Any]]:
         for event in self._read(process_id, after):
             if event.occurred_at_ms >= self._since_ms:
                 yield _event(event)
 
-    def _read(self, process_id: str, after: int) -> tuple[holdfast.ProcessEvent, ...]:
-        try:
-            if after:
-                return self._store.events.after(process_id, after, limit=MOST).items
-            return self._store.events.recent(process_id, limit=MOST)
-        except holdfast.UnknownProcess:
-            # Pruned since it was listed.
-            return ()
+    def _read(self, process_id: str, after: int) -> Iterator[holdfast.ProcessEvent]:
+        # Pruned since it was listed, it has none.
+        with contextlib.suppress(holdfast.UnknownProcess):
+            if not after:
+                yield from self._store.events.recent(process_id, limit=MOST)
+                return
+            place: int | str | None = after
+            while place is not None:
+                page = self._store.events.after(process_id, place, limit=MOST)
+                yield from page
+                place = page.next
 
 
 COMMANDS = (
@@ -263,7 +323,8 @@ COMMANDS = (
         "One object a line: `what` (`turn`, `work` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "
         "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
         "A single process is waited for, and the first work of a single session. Everything else is looked at every\n"
-        "--interval, at most 1000 of each kind.\n"
-        "What comes and goes between two looks, as work that is settled at once, is not shown.",
+        "--interval (10ms to 1h): the store wakes nobody who waits for anything at all. A look reads at most 1000 of\n"
+        "each kind, of turns and ended processes the next one reads the rest. Work that comes and goes between two\n"
+        "looks is not shown; its turn is. Times are those of the store's clock.",
     ),
 )

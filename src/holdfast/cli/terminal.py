@@ -19,6 +19,8 @@ BAR_CELLS = 24
 BAR_EVERY_S = 0.1
 TICK_S = 0.5
 CELL_CHARACTERS = 48
+LEAST_CELL = 8
+GAP = "  "
 CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -93,12 +95,16 @@ class Terminal:
             self.line((name.ljust(width), "dim"), f"  {value}")
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A table whose columns are as wide as they need to be."""
+        """A table whose columns are as wide as they need to be; on a terminal it fits, with long cells shortened."""
         texts = [[cell(value) for value in row] for row in rows]
         widths = [max(len(text) for text in column) for column in zip(titles, *texts, strict=True)]
+        if self._out.isatty():
+            import shutil  # costs more than the rest of this module
+
+            widths = fitted(widths, [len(title) for title in titles], shutil.get_terminal_size().columns)
         self.line((_row(titles, widths), "bold"))
         for row in texts:
-            self.line(_row(row, widths))
+            self.line(_row([shortened(text, width) for text, width in zip(row, widths, strict=True)], widths))
 
     # Asking.
 
@@ -200,6 +206,32 @@ def bar(title: str, done: int, total: int, spent_s: float) -> str:
     return f"{title} [{'#' * full}{'.' * (BAR_CELLS - full)}] {done}/{total}{left}"
 
 
+# Tables.
+
+
+def fitted(widths: Sequence[int], least: Sequence[int], columns: int) -> list[int]:
+    """Widths that fit a terminal: the widest columns give way first, none below its title or a few characters."""
+    fit = list(widths)
+    floors = [min(width, max(title, LEAST_CELL)) for width, title in zip(widths, least, strict=True)]
+    excess = sum(fit) + len(GAP) * (len(fit) - 1) - columns
+    while excess > 0:
+        room = [width - floor for width, floor in zip(fit, floors, strict=True)]
+        if max(room, default=0) <= 0:
+            break  # a terminal that narrow breaks the lines
+        widest = max((width for width, left in zip(fit, room, strict=True) if left > 0), default=0)
+        fit[next(place for place, width in enumerate(fit) if width == widest and room[place] > 0)] -= 1
+        excess -= 1
+    return fit
+
+
+def shortened(text: str, most: int) -> str:
+    """Text that is not longer than that: its middle is left out, because ids differ at the beginning or at the end."""
+    if len(text) <= most:
+        return text
+    head = most // 2
+    return f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
+
+
 # Values as text.
 
 
@@ -270,4 +302,4 @@ def gist(document: object, most: int = CELL_CHARACTERS) -> str:
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
+    return GAP.join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()

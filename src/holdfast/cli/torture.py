@@ -157,9 +157,12 @@ def _show(call: Call, seed: int, results: list[Result]) -> None:
 def _verdict(result: Result) -> str:
     if result.violations:
         return "VIOLATED"
+    untold = f"; {len(result.unjudged)} could not be judged" if result.unjudged else ""
+    if not result.cases and untold:
+        return f"unknown{untold}"
     if result.cases < result.wanted:
-        return f"held (time was up before {result.wanted})"
-    return "held"
+        return f"held (time was up before {result.wanted}{untold})"
+    return f"held{untold}"
 
 
 def some(text: str) -> int:
@@ -199,12 +202,13 @@ COMMANDS = (
             "holdfast torture --url agent.db --fault kill-writer --seed 7 --cases 1",
         ),
         "An object: `seed` and `results`, each with `fault`, `backend`, `invariants`, `wanted`, `cases`, `runs`,\n"
-        "  `violations` (each with `seed` and `problems`), `skipped` (the reason, or null) and `spent_s`.",
+        "  `violations` (each with `seed` and `problems`), `skipped` (the reason, or null), `spent_s`\n"
+        "  and `unjudged` (runs with too many orders of calls to tell whether they hold).",
         "Works in a scratch file beside the file, or a scratch schema in the database, that --url names, and removes\n"
         "it at the end: what is there already is neither read nor written. A fault that cannot be run here is\n"
         "reported as skipped. A violation is printed with a command that runs it again; the same seed makes the same\n"
         "program, but the operating system decides again who comes first. The exit code is 1 if anything was violated\n"
         "or nothing could be run. What earlier tortures left that were killed is removed first, if that is certain.",
-        without=("--attachments",),
+        without=("--attachments", "--patience"),
     ),
 )

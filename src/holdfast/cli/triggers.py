@@ -5,7 +5,7 @@ from __future__ import annotations
 import holdfast
 from holdfast.cli.commands import PAGE, PAGE_JSON, YES, Command, argument, document
 from holdfast.cli.running import Call, Refused
-from holdfast.cli.sessions import show_page
+from holdfast.cli.sessions import require_session, show_page
 from holdfast.cli.terminal import moment
 
 
@@ -37,6 +37,8 @@ def list_triggers(call: Call) -> int:
             after=given.after,
             limit=given.limit,
         )
+        if not page.items and given.after is None and given.session is not None:
+            require_session(store, given.session)
     return show_page(
         call,
         page,

@@ -89,7 +89,7 @@ def answer_work(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim
     """Turn by turn: ask the model, run the tools that it calls, commit. The turn that calls none settles the claim."""
     store, session = worker.store, worker.store.sessions.handle(worker.session_id)
     name, message = heard(claim.batches[0])
-    worker.report("claimed", name, fence=lease.fence, batch_id=claim.batches[0].batch_id)
+    worker.report("claimed", name, lease=lease, batch_id=claim.batches[0].batch_id)
     view = session.load(holdfast.ActivePath(last=100))
     revision, path = (0, ()) if view is None else (view.revision, view.graph.nodes)
     # What an earlier try of this answer has stored is left out: it is said again below, turn by turn.
@@ -232,7 +232,7 @@ def run_process(worker: Worker, process: holdfast.Process) -> None:
     assert isinstance(process.input, holdfast.External)
     settings = process.input.metadata
     lease = store.leases.claim(holdfast.OnProcess(process.id), owner_id=worker.owner_id, ttl_ms=LEASE_MS)
-    worker.report("running", process.id, label=settings["label"], fence=lease.fence)
+    worker.report("running", process.id, label=settings["label"], lease=lease)
     for part in range(1, PARTS + 1):
         noted = store.events.append(process.id, "progress", {"part": part}, replay_key=f"part-{part}")
         worker.report("progressed", process.id, part=part, replayed=noted.replayed)

@@ -22,6 +22,7 @@ PATIENCE_S = 60.0
 LOOK_S = 0.02
 RACE_S = 0.004
 WORKERS = 2
+RESPECTED = "leases of the dead respected"
 
 
 class Place(NamedTuple):
@@ -74,12 +75,30 @@ class Killing(NamedTuple):
     at_s: float
 
 
+class Held(NamedTuple):
+    """A lease that a worker held when it was killed, and what became of those who did not respect it."""
+
+    worker: str
+    lease: holdfast.Lease
+    expires_at_ms: int
+    refused: bool
+    """Whether somebody who asked for it at once was told `LeaseHeld`; otherwise it ran out in that very moment."""
+    taken_over_at_ms: int | None = None
+    late_write_refused: bool = False
+
+    @property
+    def respected(self) -> bool:
+        """Was it nobody else's before it ran out, and the dead worker's never again?"""
+        return self.late_write_refused and (self.taken_over_at_ms or 0) >= self.expires_at_ms
+
+
 class Report(NamedTuple):
     """What the demo did, and what was counted afterwards."""
 
     session_id: str
     seconds: float
     killings: list[Killing]
+    leases: list[Held]
     replays: int
     model_calls: int
     expected: dict[str, int]
@@ -103,6 +122,7 @@ class Actor:
         self.name = name
         self.asked = 0
         self.killed = False
+        self.leases: dict[holdfast.Resource, holdfast.Lease] = {}
         # A session of its own, in the other sense: Ctrl-C is for the stage, which then sends everybody home.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast.demo.worker"],
@@ -179,6 +199,7 @@ class Stage:
         self._batch_ids: set[str] = set()
         self._timeline: list[Moment] = []
         self._killings: list[Killing] = []
+        self._held: list[Held] = []
         self._replays = 0
         self._acts = [self._first_act, self._second_act, self._third_act, self._curtain]
 
@@ -204,10 +225,14 @@ class Stage:
             session_id=self._session_id,
             seconds=round(time.monotonic() - self._began_s, 3),
             killings=self._killings,
+            leases=self._held,
             replays=self._replays,
             model_calls=sum(actor.asked for actor in self._actors),
-            expected=ONCE,
-            counted=count(self._store, session, self._batch_ids),
+            expected={**ONCE, RESPECTED: len(self._held)},
+            counted={
+                **count(self._store, session, self._batch_ids),
+                RESPECTED: sum(one.respected for one in self._held),
+            },
             timeline=self._timeline,
         )
 
@@ -278,6 +303,9 @@ class Stage:
         doomed = next((one for one in self._doom if (one.place, one.number) == (place, self._reached[place])), None)
         if doomed is None:
             self._recount(actor, said)
+        if "lease" in said:
+            self._take(actor, said["lease"])
+        if doomed is None:
             actor.nod()
         else:
             self._doom.remove(doomed)
@@ -293,6 +321,57 @@ class Stage:
         self._killings.append(Killing(actor.name, doomed.place, name, doomed.race, self._at_s()))
         meaning = RACE if doomed.race else MEANING[doomed.place]
         self._tell(actor.name, f"KILLED with SIGKILL at {name}: {meaning}", "red")
+        for lease in actor.leases.values():
+            self._ask_at_once(actor, lease)
+
+    # The leases that the dead leave behind.
+
+    def _ask_at_once(self, actor: Actor, lease: holdfast.Lease) -> None:
+        """Ask for what a worker held that has just died, if it still did: nobody gets it before the lease runs out."""
+        holder = self._store.leases.holder(lease.resource)
+        if holder is None or holder.fence != lease.fence:
+            return  # it had let go of it, or was slow
+        refused, taken_at_ms = True, None
+        try:
+            taken = self._store.leases.claim(lease.resource, owner_id="impatient", ttl_ms=1)
+        except holdfast.LeaseHeld as held:
+            left_ms = max(0, held.expires_at_ms - self._store.now_ms())
+            whose = self._lane(lease.resource)
+            self._tell("impatient", f"asks for the {whose}'s lease, which holds for {left_ms} ms: LeaseHeld", "yellow")
+        else:
+            refused, taken_at_ms = False, taken.claimed_at_ms
+            self._store.leases.release(taken)
+        self._held.append(Held(actor.name, lease, holder.expires_at_ms, refused, taken_at_ms))
+
+    def _take(self, actor: Actor, given: dict[str, Any]) -> None:
+        """Note who has a lease now. If a dead worker had it before, write under its name: that must be refused."""
+        session_id, process_id = given.pop("session_id"), given.pop("process_id")
+        resource = holdfast.OnProcess(process_id) if session_id is None else holdfast.OnSession(session_id)
+        lease = holdfast.Lease(resource, actor.name, holdfast.Token(given.pop("token")), **given)
+        actor.leases[resource] = lease
+        for number, held in enumerate(self._held):
+            if held.lease.resource == resource and not held.late_write_refused:
+                # If the impatient one got it, that counts.
+                at_ms = held.taken_over_at_ms or lease.claimed_at_ms
+                self._held[number] = held._replace(taken_over_at_ms=at_ms, late_write_refused=self._write_late(held))
+
+    def _write_late(self, held: Held) -> bool:
+        """Do what a worker would that was not dead and only slow. That is refused, or there is no point in going on."""
+        resource = held.lease.resource
+        try:
+            if isinstance(resource, holdfast.OnSession):
+                session = self._store.sessions.handle(resource.session_id)
+                session.commit(holdfast.Commit(turn_id="too late", lease=held.lease))
+            else:
+                self._store.processes.complete(resource.process_id, holdfast.Failed("too late"), lease=held.lease)
+        except holdfast.LeaseLost:
+            old = f"the {self._lane(resource)}'s old lease, fence {held.lease.fence}"
+            self._tell(held.worker, f"(if it lived) would write under {old}: LeaseLost", "yellow")
+            return True
+        raise Stalled(f"{held.worker} wrote under a lease that another worker has: this store does not keep leases")
+
+    def _lane(self, resource: holdfast.Resource) -> str:
+        return "session" if isinstance(resource, holdfast.OnSession) else self._labels[resource.process_id]
 
     # The timeline.
 
@@ -301,7 +380,7 @@ class Stage:
         match said["place"]:
             case "claimed":
                 verb = self._verb(name, "answers")
-                self._tell(actor.name, f"{verb} {name} under the session's lease, fence {said['fence']}")
+                self._tell(actor.name, f"{verb} {name} under the session's lease, fence {said['lease']['fence']}")
             case "thought":
                 calls = "".join(f" -> {tool}" for tool in said["calls"])
                 self._tell(actor.name, f"  {said['text']}{calls}", "dim")
@@ -315,7 +394,7 @@ class Stage:
                 self._tell(actor.name, "starts the process that the night has triggered")
             case "running":
                 verb = self._verb(name, "runs")
-                self._tell(actor.name, f"{verb} the {name} under its lease, fence {said['fence']}")
+                self._tell(actor.name, f"{verb} the {name} under its lease, fence {said['lease']['fence']}")
             case "progressed":
                 again = ", noted before the kill" if said["replayed"] else ""
                 self._tell(actor.name, f"  {name}: part {said['part']}{again}", "yellow" if again else "dim")

@@ -88,11 +88,15 @@ async def _require(tx: Transaction, process_id: str) -> ProcessRow:
     return row
 
 
+def one_more(filter: EventFilter) -> EventFilter:
+    """What is read for a page: one event more shows whether another page follows."""
+    return EventFilter(filter.process_id, filter.limit + 1, filter.after, filter.type, filter.pending_wakes)
+
+
 async def list_page(tx: Transaction, filter: EventFilter) -> Page[ProcessEvent]:
     """One page of a process's log."""
     await _require(tx, filter.process_id)
-    more = EventFilter(filter.process_id, filter.limit + 1, filter.after, filter.type, filter.pending_wakes)
-    rows = await tx.list_events(more)
+    rows = await tx.list_events(one_more(filter))
     return page_of(rows, filter.limit, rules.event_of, listing="events", place=lambda row: (row.sequence,))
 
 

@@ -15,6 +15,11 @@ async def vacuum(tx: Transaction, session_key: int | None, limit: int) -> int:
     return await tx.vacuum_nodes(session_key, limit)
 
 
+async def count_tombstoned(tx: Transaction, session_key: int | None) -> int:
+    """How much there is to vacuum."""
+    return await tx.count_tombstoned(session_key)
+
+
 async def collect_family(tx: Transaction, family: int, limit: int) -> tuple[GarbageReport, bool]:
     """Delete what nobody in the family can reach, up to the limit. Says whether that was all."""
     revisions, roots, blobs = await tx.blob_census(family)
@@ -94,6 +99,18 @@ async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dr
 async def sweep(tx: Transaction, older_than_ms: int, limit: int) -> tuple[int, int, int]:
     """Forget abandoned attachments: (intents, objects, bytes)."""
     return await attachments.sweep(tx, older_than_ms=rules.cutoff(tx.now_ms, older_than_ms), limit=limit)
+
+
+async def count_abandoned(tx: Transaction, older_than_ms: int) -> int:
+    """How many attachments there are to sweep."""
+    found, until_ms = 0, rules.cutoff(tx.now_ms, older_than_ms)
+    after: tuple[int, str, int] | None = None
+    while True:
+        rows = await tx.list_uncommitted(None, older_than_ms=until_ms, after=after, limit=PROOF_PAGE)
+        found += len(rows)
+        if len(rows) < PROOF_PAGE:
+            return found
+        after = (rows[-1].intent_at_ms, rows[-1].attachment_id, rows[-1].session_key)
 
 
 async def stats(tx: Transaction) -> Stats:

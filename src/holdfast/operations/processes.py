@@ -53,6 +53,14 @@ async def list_page(tx: Transaction, filter: ProcessFilter) -> Page[Process]:
     return page_of(rows, filter.limit, rules.process_of, listing="processes", place=lambda row: (row.process_id,))
 
 
+async def ended_page(tx: Transaction, after: tuple[int, str], limit: int) -> Page[Process]:
+    """One page of ended processes."""
+    rows = await tx.list_ended_processes(after, limit + 1)
+    return page_of(
+        rows, limit, rules.process_of, listing="ended processes", place=lambda row: (row.updated_at_ms, row.process_id)
+    )
+
+
 async def set_external_ref(tx: Transaction, process_id: str, ref: ExternalRef) -> Process:
     """Say where the work really runs."""
     return await _save(tx, rules.with_external_ref(await require(tx, process_id), ref, now_ms=tx.now_ms))

@@ -49,7 +49,7 @@ async def check_attachments(
     """The manifest, and the bytes of every permanent reference whose bytes are ours to keep.
 
     Bytes in the database are proven where that table is walked. Bytes outside are read if their place is given; if it
-    is not, nothing can be said about them.
+    is not, they are counted as unread.
     """
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
@@ -57,8 +57,13 @@ async def check_attachments(
     stored = await tx.present_keys(StoredObject, [(row.family, row.attachment_id) for row in rows])
     for row in rows:
         tally.look("attachments", name_of(row), rules.attachment(row, owners.get(row.session_key)))
-        kept = row.committed_at_ms is not None and attachment_rules.is_kept_here(row)
-        if kept and objects is not None and (row.family, row.attachment_id) not in stored:
+        if row.committed_at_ms is None or (row.family, row.attachment_id) in stored:
+            continue
+        if not attachment_rules.is_kept_here(row):
+            tally.checked("foreign attachments", 1)
+        elif objects is None:
+            tally.checked("unread attachments", 1)
+        else:
             data = outside(partial(objects.get, space_of(row.family), row.attachment_id))
             tally.look("attachment_objects", row.attachment_id, rules.bytes_outside(row, data))
 

@@ -70,6 +70,8 @@ class Tally(msgspec.Struct):
         return VerifyReport(
             **{f"checked_{kind}": self.counts.get(kind, 0) for kind in kinds},
             findings=tuple(dict.fromkeys(self.findings)),
+            unread_attachments=self.counts.get("unread attachments", 0),
+            foreign_attachments=self.counts.get("foreign attachments", 0),
         )
 
 

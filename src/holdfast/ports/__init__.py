@@ -17,7 +17,7 @@ from holdfast.ports.tables import (
     WorkTables,
 )
 from holdfast.ports.trigger_tables import TriggerTables
-from holdfast.rows import ViewQuery
+from holdfast.rows import EventFilter, ViewQuery
 
 T = TypeVar("T")
 
@@ -94,16 +94,19 @@ class Backend(Protocol):
         """The statements that make the schema; empty where there is none."""
         ...
 
-    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+    async def write(
+        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+    ) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace.
 
         `one_step` promises that the operation writes once, at its end, so that a database may let it decide on what it
         remembers and prove that in the writing statement. `repeatable` promises that a second run finds what the first
-        one did, so that it may be run again when the answer to the first was lost.
+        one did, so that it may be run again when the answer to the first was lost. `line` names what it locks first, so
+        that those of one store who want the same need not wait for each other in the database.
         """
         ...
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, in one snapshot. With `view` it says what it is going to read."""
         ...
 

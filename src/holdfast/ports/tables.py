@@ -128,6 +128,10 @@ class GraphTables(Protocol):
         """Turn up to `limit` tombstoned nodes, of one session or all, into vacuumed ones: payload `null`, no cause."""
         ...
 
+    async def count_tombstoned(self, session_key: int | None) -> int:
+        """How many nodes, of one session or all, `vacuum_nodes` would take."""
+        ...
+
     async def node_epochs(self, session_key: int) -> list[int]:
         """The distinct epochs that the session's stored nodes have."""
         ...
@@ -318,6 +322,10 @@ class ProcessTables(Protocol):
 
     async def list_processes(self, filter: r.ProcessFilter) -> list[r.ProcessRow]:
         """Matching processes by id."""
+        ...
+
+    async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
+        """Processes that do not run any longer, by (updated_at_ms, process_id) after that place."""
         ...
 
     async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:

@@ -81,7 +81,10 @@ class Progress(Record, frozen=True):
 
 
 class VerifyReport(Record, frozen=True):
-    """What was checked, and what is wrong; without findings every ref resolves, hash matches and chain is whole."""
+    """What was checked, and what is wrong; without findings every ref resolves, hash matches and chain is whole.
+
+    That holds for what was read: bytes of attachments that were not are counted.
+    """
 
     checked_sessions: int
     checked_revisions: int
@@ -92,6 +95,10 @@ class VerifyReport(Record, frozen=True):
     checked_attachments: int
     checked_artifacts: int
     findings: tuple[Finding, ...] = ()
+    unread_attachments: int = 0
+    """Permanent references to bytes outside of the database that were not read: the store has no `attachments=`."""
+    foreign_attachments: int = 0
+    """Permanent references to bytes at a URI of somebody else, which are nobody's here to read."""
 
     @property
     def ok(self) -> bool:

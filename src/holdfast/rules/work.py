@@ -220,11 +220,9 @@ def require_claim(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: 
     """The batches that the claim holds: exactly those named, each by token, fence and expiry. Otherwise it is lost."""
     held = {row.batch_id: row for row in rows if row.claim_id == completion.claim_id}
     exact = len(set(completion.batch_ids)) == len(completion.batch_ids) and set(completion.batch_ids) == set(held)
-    proven = all(
-        row.is_claimed(now_ms)
-        and row.claim_fence == completion.fence
-        and leases.token_matches(completion.token, row.claim_token_hash)
-        for row in held.values()
+    proven = all(row.is_claimed(now_ms) and row.claim_fence == completion.fence for row in held.values()) and all(
+        leases.token_matches(completion.token, token_hash)
+        for token_hash in {row.claim_token_hash for row in held.values()}
     )
     if not held or not exact or not proven:
         raise ClaimLost(completion.session_id, completion.claim_id)

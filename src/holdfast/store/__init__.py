@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.ports import Transaction
 from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import Attachments, SessionAttachments
 from holdfast.store.context import Context
@@ -64,6 +65,21 @@ class Store:
     def schema_version(self) -> int:
         """The version of the stored schema."""
         return self._context.backend.schema_version
+
+    async def now_ms(self) -> int:
+        """The time by this store's clock: on PostgreSQL the server's, otherwise the one that it was opened with.
+
+        Ages of what is stored are reckoned from it, because the clock of this machine may be another.
+
+        >>> work = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["hello"]))
+        >>> store.now_ms() >= work.enqueued_at_ms
+        True
+        """
+
+        async def read(tx: Transaction) -> int:
+            return tx.now_ms
+
+        return await self._context.backend.read(read)
 
     def ddl(self) -> str:
         """The statements that make the schema, for those who run them by hand."""

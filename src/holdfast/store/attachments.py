@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from holdfast.errors import SessionDeleted, Unavailable
@@ -13,11 +13,13 @@ from holdfast.ports import AttachmentBytes
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
 from holdfast.records.common import Page
 from holdfast.records.limits import LARGEST_INTEGER
+from holdfast.records.maintenance import Progress
 from holdfast.rows import AttachmentRow
 from holdfast.rules import attachments as rules
 from holdfast.rules import checks
 from holdfast.store.binding import Binding
 from holdfast.store.context import Context
+from holdfast.store.maintenance import Steps
 
 SWEEP_BATCH = 200
 PUT_ROUNDS = 3
@@ -251,8 +253,11 @@ class Attachments:
         )
         return page
 
-    async def sweep(self, *, older_than_ms: int) -> SweepReport:
+    async def sweep(self, *, older_than_ms: int, progress: Callable[[Progress], None] | None = None) -> SweepReport:
         """Forget references that nobody committed in that many milliseconds, and delete bytes that nobody refers to.
+
+        `progress` is called with the references that are done, as in `verify`; bytes outside of the database are
+        deleted after them.
 
         >>> store.attachments.sweep(older_than_ms=24 * 3600 * 1000).forgotten_intents
         0
@@ -260,9 +265,13 @@ class Attachments:
         context = self._context
         context.refuse_within("a sweep")
         age = checks.whole("older_than_ms", older_than_ms)
+        steps = Steps(checks.callback("progress", progress))
+        if steps.wanted:
+            steps.begin(await context.backend.read(lambda tx: maintenance.count_abandoned(tx, age)))
         intents = objects = freed = 0
         while True:
             step = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH))
+            steps.took(step[0])
             intents, objects, freed = intents + step[0], objects + step[1], freed + step[2]
             note(
                 "maintenance", DEBUG, "swept %(intents)s intents, %(objects)s objects", intents=step[0], objects=step[1]
@@ -270,4 +279,5 @@ class Attachments:
             if step[0] < SWEEP_BATCH:
                 break
         deleted, bytes_outside = await context.delete_doomed()
+        steps.finished()
         return SweepReport(intents, objects + deleted, freed + bytes_outside)

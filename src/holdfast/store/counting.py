@@ -13,7 +13,7 @@ import msgspec
 from holdfast import rows as r
 from holdfast.ports import Backend, Operation, Transaction
 from holdfast.ports.shortcuts import Shortcuts
-from holdfast.rows import ViewQuery
+from holdfast.rows import EventFilter, ViewQuery
 
 T = TypeVar("T")
 
@@ -119,15 +119,17 @@ class CountingBackend:
         """The statements that make the schema."""
         return self._backend.ddl()
 
-    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+    async def write(
+        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+    ) -> T:
         """Run an operation, and count what its last run wrote and read."""
         tally = TALLY.get()
         if tally is None:
-            return await self._backend.write(operation, one_step=one_step, repeatable=repeatable)
+            return await self._backend.write(operation, one_step=one_step, repeatable=repeatable, line=line)
         with Counts(operation, tally, writes=True) as counts:
-            return await self._backend.write(counts.run, one_step=one_step, repeatable=repeatable)
+            return await self._backend.write(counts.run, one_step=one_step, repeatable=repeatable, line=line)
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, and count what its last run read."""
         tally = TALLY.get()
         if tally is None:

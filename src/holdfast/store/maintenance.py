@@ -61,14 +61,19 @@ class Maintenance:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    async def vacuum(self, session_id: str | None = None) -> VacuumReport:
+    async def vacuum(
+        self, session_id: str | None = None, *, progress: Callable[[Progress], None] | None = None
+    ) -> VacuumReport:
         """Take the content out of tombstoned nodes, of one session or of all; their ids stay used.
+
+        `progress` is called with the nodes that are done, as in `verify`.
 
         >>> store.maintenance.vacuum().removed_nodes
         0
         """
         context = self._context
         context.refuse_within("a vacuum")
+        steps = Steps(checks.callback("progress", progress))
         session_key = None
         if session_id is not None:
             checked = context.identifier("session_id", session_id)
@@ -76,12 +81,16 @@ class Maintenance:
             if row is None:
                 return VacuumReport(0)
             session_key = row.session_key
+        if steps.wanted:
+            steps.begin(await context.backend.read(lambda tx: operations.count_tombstoned(tx, session_key)))
         removed = 0
         while True:
             step = await context.backend.write(lambda tx: operations.vacuum(tx, session_key, BATCH))
             removed += step
+            steps.took(step)
             note("maintenance", DEBUG, "vacuumed %(nodes)s nodes", nodes=step)
             if step < BATCH:
+                steps.finished()
                 return VacuumReport(removed)
 
     async def _families(self) -> AsyncIterator[int]:
@@ -254,7 +263,7 @@ class Maintenance:
                 try:
                     step, place = await context.backend.read(page)
                     tally.add(step)
-                    steps.took(sum(step.counts.values()) if table_of(kind) in rules.COUNTED else 0)
+                    steps.took(step.counts.get(table_of(kind), 0) if table_of(kind) in rules.COUNTED else 0)
                 except Corrupt as error:
                     tally.damage(table_of(kind), "*", error)
                     place = None

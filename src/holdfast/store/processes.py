@@ -106,6 +106,25 @@ class Processes:
         )
         return await self._context.backend.read(lambda tx: operations.list_page(tx, filter))
 
+    async def ended(
+        self, *, since_ms: int = 0, after: str | None = None, limit: int = checks.DEFAULT_PAGE
+    ) -> Page[Process]:
+        """One page of the processes that have ended and changed at or after that time, in the order of that change.
+
+        As a rule the last change is the end; a later one, such as an event that is allowed after it, counts as well.
+
+        >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
+        >>> began_ms = store.now_ms()
+        >>> _ = store.processes.complete("build-7", holdfast.Completed(42))
+        >>> [process.id for process in store.processes.ended(since_ms=began_ms)]
+        ['build-7']
+        """
+        size = checks.page_size(limit, self._context.limits)
+        place = checks.cursor("ended processes", after, [int, str])
+        # No id is empty, so this place is before all that changed at that time.
+        start = (checks.whole("since_ms", since_ms), "") if place is None else (place[0], place[1])
+        return await self._context.backend.read(lambda tx: operations.ended_page(tx, start, size))
+
     async def set_external_ref(self, process_id: str, ref: ExternalRef) -> Process:
         """Say where the work really runs.
 
@@ -263,7 +282,7 @@ class Events:
         0
         """
         filter = self._filter(process_id, sequence, limit, field="sequence", type=type)
-        return await self._context.backend.read(lambda tx: event_operations.list_page(tx, filter))
+        return await self._page(filter)
 
     def _filter(
         self,
@@ -321,9 +340,14 @@ class Events:
         name = self._context.identifier("type", type)
         return await self._next(self._filter(process_id, after, 1, type=name), timeout_ms, f"an event {name!r}")
 
+    async def _page(self, filter: EventFilter) -> Page[ProcessEvent]:
+        return await self._context.backend.read(
+            lambda tx: event_operations.list_page(tx, filter), view=event_operations.one_more(filter)
+        )
+
     async def _next(self, filter: EventFilter, timeout_ms: object, what: str) -> ProcessEvent:
         async def look() -> tuple[ProcessEvent | None, int | None]:
-            page = await self._context.backend.read(lambda tx: event_operations.list_page(tx, filter))
+            page = await self._page(filter)
             return (page.items[0] if page.items else None), None
 
         topic = event_operations.process_topic(filter.process_id)
@@ -344,7 +368,9 @@ class Events:
         filter = self._filter(process_id, after, self._context.limits.page)
         patience = None if timeout_ms is None else checks.timeout("timeout_ms", timeout_ms)
         while True:
-            page, ended = await self._context.backend.read(partial(event_operations.follow_page, filter=filter))
+            page, ended = await self._context.backend.read(
+                partial(event_operations.follow_page, filter=filter), view=event_operations.one_more(filter)
+            )
             for event in page.items:
                 yield event
                 if event.terminal_state is not None:
@@ -369,7 +395,7 @@ class Events:
         0
         """
         filter = self._filter(process_id, after, limit, wakes=True)
-        return await self._context.backend.read(lambda tx: event_operations.list_page(tx, filter))
+        return await self._page(filter)
 
     async def ack_wake(self, process_id: str, sequence: int) -> None:
         """Acknowledge a wake; again is no harm, and one that never was is `UnknownWake`.

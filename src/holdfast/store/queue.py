@@ -65,7 +65,7 @@ class Queue:
         if most == 0:
             return None
         return await self._context.backend.write(
-            lambda tx: operations.claim(tx, request), one_step=True, repeatable=True
+            lambda tx: operations.claim(tx, request), one_step=True, repeatable=True, line=request.session_id
         )
 
     async def claim_exactly(
@@ -90,7 +90,7 @@ class Queue:
         if not exactly:
             return None
         return await self._context.backend.write(
-            lambda tx: operations.claim(tx, request), one_step=True, repeatable=True
+            lambda tx: operations.claim(tx, request), one_step=True, repeatable=True, line=request.session_id
         )
 
     def _request(  # noqa: PLR0917 - the two claims' own parameters, checked in one place

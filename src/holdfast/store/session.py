@@ -176,7 +176,9 @@ class Session:
             return receipt
 
         try:
-            return await self._context.backend.write(operation, one_step=True, repeatable=intent.turn_id is not None)
+            return await self._context.backend.write(
+                operation, one_step=True, repeatable=intent.turn_id is not None, line=intent.session_id
+            )
         except Exception:
             if any(latched):
                 self._binding.unbind()

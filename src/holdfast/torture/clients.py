@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import holdfast
-from holdfast.torture.checkers.feeds import Entry
 from holdfast.torture.checkers.histories import Call
 from holdfast.torture.checkers.leases import LONG_MS
 
@@ -22,6 +21,9 @@ HEAD, LEASED, QUEUED, LOG = "head", "leased", "queued", "log"
 
 SHORT_MS = 2
 """A lease or claim that lapses while others wait for it."""
+
+PAGE = 20
+"""How many events a client reads at once."""
 
 KEPT = 6
 """How many leases and claims that it lost a client remembers, to try them again."""
@@ -50,7 +52,7 @@ class Recorder:
         answer: Callable[[T], Any],
         refused: Callable[[holdfast.Conflict], Any] | None = None,
     ) -> T | None:
-        """Make a call and note it; None if it was refused or failed."""
+        """Make a call and note it, unless its answer is None; None if it was refused or failed."""
         sent_ns = time.monotonic_ns()
         try:
             result = do()
@@ -63,7 +65,9 @@ class Recorder:
             if error.outcome == "unknown":
                 self.calls.append(Call(self.client, kind, given, None, "unknown", sent_ns, None))
             return None
-        self._note(kind, given, answer(result), "ok", sent_ns)
+        told = answer(result)
+        if told is not None:
+            self._note(kind, given, told, "ok", sent_ns)
         return result
 
     def _note(self, kind: str, given: Any, answer: Any, outcome: Any, sent_ns: int) -> None:
@@ -78,6 +82,7 @@ class Client:
         self._dice = random.Random(f"{seed}/{client}")  # noqa: S311 - a seed must give the same program again
         self._name = f"client-{client}"
         self._made = 0
+        self._keys: list[str] = []
         self._revision = 0
         self._lease: holdfast.Lease | None = None
         self._lost_leases: list[holdfast.Lease] = []
@@ -85,7 +90,6 @@ class Client:
         self._lost_claims: list[holdfast.WorkClaim] = []
         self._batches: list[str] = []
         self._cursor = 0
-        self.seen: list[Entry] = []
         self.head = Recorder(client)
         self.lease = Recorder(client)
         self.queue = Recorder(client)
@@ -94,7 +98,7 @@ class Client:
     def run(self, calls: int) -> None:
         """So many calls, each chosen by chance."""
         acts = (self._commit, self._commit, self._read, self._use_lease, self._use_lease, self._use_lease,
-                self._enqueue, self._take_work, self._take_work, self._append, self._look)  # fmt: skip
+                self._enqueue, self._take_work, self._take_work, self._append, self.look)  # fmt: skip
         for _ in range(calls):
             self._dice.choice(acts)()
 
@@ -128,7 +132,7 @@ class Client:
             "read",
             None,
             lambda: self._store.sessions.handle(HEAD).load(),
-            lambda view: (0, None) if view is None else (view.revision, view.config),
+            _head_of,
         )
         if view is not None:
             self._revision = view.revision
@@ -136,7 +140,10 @@ class Client:
     # A lease.
 
     def _use_lease(self) -> None:
-        if self._lost_leases and self._dice.random() < 0.35:
+        chance = self._dice.random()
+        if chance < 0.1:
+            self._read_leased()
+        elif self._lost_leases and chance < 0.4:
             self._act(self._dice.choice(self._lost_leases))
         elif self._lease is None:
             self._take_lease()
@@ -158,11 +165,15 @@ class Client:
         if self._lease is not None and self._lease.fence == lease.fence:
             self._lease = None
 
+    def _read_leased(self) -> None:
+        self.lease.call("read", None, lambda: self._store.sessions.handle(LEASED).load(), _head_of)
+
     def _act(self, lease: holdfast.Lease) -> None:
-        turn = holdfast.Commit(turn_id=self._new(), lease=lease)
+        value = self._new()
+        turn = holdfast.Commit(turn_id=value, config=value, lease=lease)
         done = self.lease.call(
             "act",
-            lease.fence,
+            (lease.fence, value),
             lambda: self._store.sessions.handle(LEASED).commit(turn),
             lambda receipt: receipt.revision,
             lambda error: type(error).__name__,
@@ -190,8 +201,12 @@ class Client:
     # Work.
 
     def _enqueue(self) -> None:
-        key = self._new()
-        draft = holdfast.WorkDraft(session_id=QUEUED, payloads=[key], source_key=key)
+        # Sometimes what was enqueued before: then it is the same batch, whatever became of it.
+        key = self._dice.choice(self._keys) if self._keys and self._dice.random() < 0.2 else self._new()
+        self._keys.append(key)
+        draft = holdfast.WorkDraft(
+            session_id=QUEUED, payloads=[key], source_key=key, slot="join", merge_key="payload_default"
+        )
         batch = self.queue.call("enqueue", key, lambda: self._store.queue.enqueue(draft), lambda batch: batch.batch_id)
         if batch is not None:
             self._batches.append(batch.batch_id)
@@ -213,23 +228,22 @@ class Client:
 
     def _take_claim(self) -> None:
         ttl_ms = self._dice.choice((SHORT_MS, LONG_MS * 10))
-        sent_ns = time.monotonic_ns()
-        try:
-            claim = self._store.queue.claim(QUEUED, owner_id=self._name, ttl_ms=ttl_ms, max_batches=3)
-        except holdfast.Unavailable:
-            return
-        if claim is not None:
-            ids = [batch.batch_id for batch in claim.batches]
-            answer = (claim.claim_id, claim.fence, claim.claimed_at_ms, claim.expires_at_ms, ids)
-            now_ns = time.monotonic_ns()
-            self.queue.calls.append(Call(self.queue.client, "claim", self._name, answer, "ok", sent_ns, now_ns))
-        self._claim = claim
+        self._claim = self.queue.call(
+            "claim",
+            (self._name, ttl_ms),
+            lambda: self._store.queue.claim(QUEUED, owner_id=self._name, ttl_ms=ttl_ms, max_batches=3),
+            lambda claim: (
+                None
+                if claim is None
+                else (claim.claim_id, claim.fence, claim.claimed_at_ms, claim.expires_at_ms, _ids(claim))
+            ),
+        )
 
     def _settle(self, claim: holdfast.WorkClaim) -> tuple[str, int, list[str]]:
         self._lost_claims = [*self._lost_claims[-KEPT:], claim]
         if self._claim is not None and self._claim.claim_id == claim.claim_id:
             self._claim = None
-        return claim.claim_id, claim.fence, [batch.batch_id for batch in claim.batches]
+        return claim.claim_id, claim.fence, _ids(claim)
 
     def _complete(self, claim: holdfast.WorkClaim) -> None:
         given = self._settle(claim)
@@ -243,15 +257,20 @@ class Client:
         )
 
     def _forge(self, claim: holdfast.WorkClaim) -> None:
-        """Settle work that is held, by everything that a log or a listing shows of it, without its token."""
+        """Settle a part of what is held; or all of it, with everything that a listing shows, and without the token."""
         seen = claim.completion()
+        part = len(seen.batch_ids) > 1 and self._dice.random() < 0.5
         forged = holdfast.WorkCompletion(
-            seen.session_id, seen.claim_id, holdfast.Token("0" * 32), seen.fence, seen.batch_ids
+            seen.session_id,
+            seen.claim_id,
+            seen.token if part else holdfast.Token("0" * 32),
+            seen.fence,
+            seen.batch_ids[1:] if part else seen.batch_ids,
         )
         turn = holdfast.Commit(turn_id=self._new(), completes=[forged])
         self.queue.call(
             "forge",
-            (seen.claim_id, seen.fence, list(seen.batch_ids)),
+            (seen.claim_id, seen.fence, list(forged.batch_ids)),
             lambda: self._store.sessions.handle(QUEUED).commit(turn),
             lambda receipt: receipt.revision,
             lambda error: type(error).__name__,
@@ -277,7 +296,22 @@ class Client:
             lambda receipt: receipt.event.sequence,
         )
 
-    def _look(self) -> None:
-        for event in self._store.events.after(LOG, self._cursor, limit=20):
-            self.seen.append(Entry(event.sequence, event.payload))
-            self._cursor = event.sequence
+    def look(self) -> bool:
+        """Read on in the log; False if that was its end."""
+        page = self.log.call(
+            "look",
+            (self._cursor, PAGE),
+            lambda: self._store.events.after(LOG, self._cursor, limit=PAGE),
+            lambda page: [(event.sequence, event.payload) for event in page],
+        )
+        if page is not None and page.items:
+            self._cursor = page.items[-1].sequence
+        return page is None or bool(page.items)
+
+
+def _head_of(view: holdfast.SessionView | None) -> tuple[int, Any]:
+    return (0, None) if view is None else (view.revision, view.config)
+
+
+def _ids(claim: holdfast.WorkClaim) -> list[str]:
+    return [batch.batch_id for batch in claim.batches]

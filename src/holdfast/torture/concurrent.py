@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import holdfast
 from holdfast.torture import workers
@@ -11,9 +10,10 @@ from holdfast.torture.checkers.feeds import Entry, check_log, check_reader
 from holdfast.torture.checkers.fences import Accepted, Acquired, check_fences
 from holdfast.torture.checkers.histories import Call
 from holdfast.torture.checkers.leases import check_lease
+from holdfast.torture.checkers.linear import Linear, TooWide
 from holdfast.torture.checkers.queues import check_queue
 from holdfast.torture.checkers.register import check_register
-from holdfast.torture.clients import HEAD, LOG, QUEUED, prepare
+from holdfast.torture.clients import LEASED, LOG, QUEUED, prepare
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Place, Scratch
 from holdfast.torture.soundness import unsound
@@ -30,53 +30,80 @@ def run(scratch: Scratch, seed: int) -> Ran:
     members = scratch.crew(CLIENTS).members(CLIENTS)
     for number, member in enumerate(members):
         member.say((workers.client, (place, number, seed, CALLS_A_CLIENT)))
-    for member in members:
-        member.hear()
-    for member in members:
-        member.say("go")
+    for word in ("go", "read to the end"):
+        for member in members:
+            member.hear()
+        for member in members:
+            member.say(word)
     told = [member.hear() for member in members]
-    head, lease, queue, log = ([call for one in told for call in one[part]] for part in range(4))
-    seen = [one[4] for one in told]
-    return Ran(1, tuple(_judge(place, head, lease, queue, log, seen)))
+    return judge(place, told)
 
 
-def _judge(
-    place: Place, head: list[Call], lease: list[Call], queue: list[Call], log: list[Call], seen: Sequence[Any]
-) -> list[str]:
+def judge(place: Place, told: Sequence[Sequence[list[Call]]]) -> Ran:
+    """What all clients saw together, and what the store says afterwards."""
     wrong: list[str] = []
-    found = check_register(head)
-    if not found.ok:
-        wrong.append(f"I3: {HEAD}: {found}")
-    held = check_lease(lease)
-    if not held.ok:
-        wrong.append(f"I5: the lease is {held}")
+    unjudged: list[str] = []
+
+    def ask(invariant: str, what: str, check: Callable[[], list[str]]) -> None:
+        try:
+            wrong.extend(f"{invariant}: {what}{one}" for one in check())
+        except TooWide as error:
+            unjudged.append(f"{invariant}: {what}{error}")
+
+    head, lease, queue, log = ([call for one in told for call in one[part]] for part in range(4))
+    ask("I3", "the head is ", lambda: problem(check_register(head)))
     wrong += [f"I5: {one}" for one in check_fences(*fenced(lease))]
     with place.open() as store:
-        wrong += [f"I6: {one}" for one in check_queue(queue, end_of_queue(store, queue))]
+        ask("I5", "the lease is ", lambda: problem(check_lease(lease, written_at_ms=times_of(store, LEASED))))
+        ask("I6", "", lambda: check_queue(queue, end_of_queue(store, queue), times_of(store, QUEUED)))
         entries = end_of_log(store)
-        noted = [Entry(call.answer, call.given) for call in log if call.outcome == "ok"]
-        wrong += [f"I8: {one}" for one in check_log(entries, noted, [call.given for call in log])]
-        for one in seen:
-            wrong += [f"I8: {text}" for text in check_reader(entries, one, ended=False)]
+        wrong += [f"I8: {one}" for one in check_log(entries, log)]
+        acknowledged = max((call.answer for call in log if call.kind == "append" and call.outcome == "ok"), default=0)
+        for one in told:
+            seen = [Entry(*entry) for call in one[3] if call.kind == "look" for entry in call.answer or ()]
+            # What nobody knows of may have come after the last look.
+            wrong += [f"I8: {text}" for text in check_reader(entries, seen, until=acknowledged)]
         wrong += unsound(store)
-    return wrong
+    return Ran(1, tuple(wrong), tuple(unjudged))
+
+
+def problem(found: Linear) -> list[str]:
+    """What is wrong, if anything is."""
+    return [] if found.ok else [str(found)]
 
 
 def fenced(history: Sequence[Call]) -> tuple[list[Acquired], list[Accepted]]:
     """Who was told that he holds the lease, and what was accepted under it."""
     done = [call for call in history if call.outcome == "ok"]
     acquired = [Acquired(call.answer[0], call.answered_ns or 0) for call in done if call.kind == "claim"]
-    accepted = [Accepted(call.given, call.answer, call.sent_ns) for call in done if call.kind == "act"]
+    accepted = [Accepted(call.given[0], call.answer, call.sent_ns) for call in done if call.kind == "act"]
     return acquired, accepted
 
 
+def times_of(store: holdfast.BlockingStore, session_id: str) -> dict[int, int]:
+    """When each revision of a session was written, by the store's clock."""
+    times: dict[int, int] = {}
+    after: str | None = None
+    while True:
+        page = store.sessions.handle(session_id).history(after=after, limit=1_000)
+        times |= {one.revision: one.committed_at_ms for one in page}
+        after = page.next
+        if after is None:
+            return times
+
+
 def end_of_queue(store: holdfast.BlockingStore, history: Sequence[Call]) -> dict[str, tuple[str, str] | None]:
-    """What the store says in the end about every source key."""
+    """What the store says in the end about every source key, and about every batch that was claimed."""
     end: dict[str, tuple[str, str] | None] = {}
     for call in history:
         if call.kind == "enqueue" and call.outcome == "ok":
             batch = store.queue.get(QUEUED, call.answer)
             end[call.given] = None if batch is None else (batch.batch_id, batch.state)
+        elif call.kind == "claim" and call.outcome == "ok":
+            for batch_id in call.answer[4]:
+                batch = store.queue.get(QUEUED, batch_id)
+                if batch is not None:
+                    end[batch.source_key or ""] = (batch.batch_id, batch.state)
     after: str | None = None
     while True:
         page = store.queue.list(QUEUED, after=after, limit=1_000)

@@ -36,6 +36,8 @@ class Ran(NamedTuple):
 
     cases: int
     violations: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    """Why it cannot be told whether everything held, if it cannot: such a run is no case."""
 
 
 def anywhere(_: Scratch) -> str | None:

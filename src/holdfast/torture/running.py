@@ -9,11 +9,15 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.torture.children import Broken, Silent
-from holdfast.torture.faults import Fault
+from holdfast.torture.faults import Fault, Ran
 from holdfast.torture.places import Scratch
 
 VIOLATIONS_A_FAULT = 3
 """After so many runs with violations a fault is not run any more: more of them say nothing new."""
+
+
+MOST_UNJUDGED = 20
+"""After so many runs that cannot be judged a fault is not run any more."""
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -36,6 +40,8 @@ class Result(msgspec.Struct, frozen=True):
     violations: tuple[Violation, ...]
     skipped: str | None
     spent_s: float
+    unjudged: tuple[str, ...] = ()
+    """What could not be judged, and why: those runs count neither as held nor as violated."""
 
     @property
     def passed(self) -> bool:
@@ -67,28 +73,31 @@ def run_fault(
     skipped = obstacle(scratch, fault)
     cases = runs = 0
     violations: list[Violation] = []
+    unjudged: list[str] = []
     while skipped is None and cases < wanted and len(violations) < VIOLATIONS_A_FAULT:
-        if runs and most_s is not None and time.monotonic() - began_s >= most_s:
+        late = runs and most_s is not None and time.monotonic() - began_s >= most_s
+        if late or len(unjudged) >= MOST_UNJUDGED:
             break
-        problems: tuple[str, ...]
         try:
-            done, problems = fault.run(scratch, seed + runs)
+            ran = fault.run(scratch, seed + runs)
         except Silent as silent:
-            done, problems = 1, (f"I9: {silent}",)
+            ran = Ran(1, (f"I9: {silent}",))
         except Broken as broken:
-            done, problems = 1, (f"I9: a process failed in a way that no caller expects:\n{broken}",)
+            ran = Ran(1, (f"I9: a process failed in a way that no caller expects:\n{broken}",))
         except Exception:
-            done, problems = 1, (f"I9: the run failed in a way that no caller expects:\n{traceback.format_exc()}",)
-        if problems:
-            violations.append(Violation(seed + runs, problems))
+            ran = Ran(1, (f"I9: the run failed in a way that no caller expects:\n{traceback.format_exc()}",))
+        if ran.violations:
+            violations.append(Violation(seed + runs, ran.violations))
             scratch.dismiss()
+        unjudged += [f"seed {seed + runs}: {one}" for one in ran.unjudged]
+        cases += 0 if ran.unjudged and not ran.violations else ran.cases
         runs += 1
-        cases += done
         progress(fault, cases, wanted)
     spent_s = time.monotonic() - began_s
     return Result(
-        fault.name, scratch.kind, fault.invariants, fault.unit, wanted, cases, runs, tuple(violations), skipped, spent_s
-    )
+        fault.name, scratch.kind, fault.invariants, fault.unit, wanted, cases, runs, tuple(violations), skipped,
+        spent_s, tuple(unjudged),
+    )  # fmt: skip
 
 
 def obstacle(scratch: Scratch, fault: Fault) -> str | None:

@@ -64,7 +64,7 @@ class Server:
         self.own(self.folder)
         programs = found()
         assert programs is not None, "no server was found: ask found() first"
-        self._programs = self._reachable(programs) if copy_of is None else copy_of.programs
+        self._programs = reachable(programs, self.folder, self._user) if copy_of is None else copy_of.programs
         self.data = self.folder / "data"
         self.url = f"postgresql://postgres@/postgres?host={self.folder}"
         if copy_of is None:
@@ -138,29 +138,39 @@ class Server:
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _reachable(self, programs: Path) -> Path:
-        """The programs, copied if the server's user could not get at them where they are."""
-        if self._user is None or self._may_run(programs):
-            return programs
-        package = programs.parents[1]
-        copy = self.folder / "programs"
-        libraries = f"{package.name}.libs"
-        shutil.copytree(programs.parent, copy / package.name / programs.parent.name)
-        if (package.parent / libraries).exists():
-            shutil.copytree(package.parent / libraries, copy / libraries)
-        return copy / programs.relative_to(package.parent)
 
-    def _may_run(self, programs: Path) -> bool:
-        assert self._user is not None
+def reachable(programs: Path, folder: Path, user: pwd.struct_passwd | None) -> Path:
+    """The programs, copied into a folder of the server's user if it could not get at them where they are."""
+    if user is None or may_run(programs, user):
+        return programs
+    # The programs find their libraries by relative paths, so that the neighbours come along.
+    package = programs.parents[1]
+    copy = folder / "programs"
+    libraries = f"{package.name}.libs"
+    shutil.copytree(programs.parent, copy / package.name / programs.parent.name)
+    if (package.parent / libraries).exists():
+        shutil.copytree(package.parent / libraries, copy / libraries)
+    for path in (copy, *copy.rglob("*")):
+        os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+    return copy / programs.relative_to(package.parent)
+
+
+def may_run(programs: Path, user: pwd.struct_passwd) -> bool:
+    """Whether a user gets at a server's programs."""
+    try:
         done = subprocess.run(  # noqa: S603 - our own program, without a shell
             [programs / "postgres", "--version"],
             capture_output=True,
             check=False,
-            user=self._user.pw_uid,
+            user=user.pw_uid,
+            group=user.pw_gid,
             extra_groups=[],
             cwd="/",
         )
-        return done.returncode == 0
+    except PermissionError:
+        # A folder on the way is closed to him.
+        return False
+    return done.returncode == 0
 
 
 def no_server(_: object) -> str | None:

@@ -21,18 +21,24 @@ T = TypeVar("T")
 CROWDED = "crowded"
 """The session of a writer that is short of room."""
 
+MOST_LOOKS = 1_000
+"""Whoever looked so often has come to the end of the log, or never will."""
+
 SLEPT_MS = 4_000
 """Whoever hears of an event so late has not been woken by it."""
 
 
 def client(port: Port, place: Place, number: int, seed: int, calls: int) -> None:
-    """Call the store at random, and tell what was seen."""
+    """Call the store at random, read the log to its end once nobody calls any more, and tell what was seen."""
     with place.open() as store:
         one = Client(store, number, seed)
         port.send("ready")
         port.recv()
         one.run(calls)
-        port.send((one.head.calls, one.lease.calls, one.queue.calls, one.log.calls, one.seen))
+        port.send("ran")
+        port.recv()
+        any(not one.look() for _ in range(MOST_LOOKS))
+        port.send((one.head.calls, one.lease.calls, one.queue.calls, one.log.calls))
 
 
 def writer(port: Port, place: Place, *session_ids: str) -> None:

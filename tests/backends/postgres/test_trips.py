@@ -483,3 +483,37 @@ def test_on_a_pool_that_is_lent_a_call_of_one_trip_takes_three(open_measured: Ca
     # The last one is the pool's own, when the connection is given back.
     assert {names.pop() for names in trips} == {"SELECT pg_advisory_unlock_all();"}
     assert [len(names) for names in trips] == [3] * len(one)
+
+
+def test_a_new_connection_does_not_ask_what_arrays_are(open_measured: Callable[..., Measured]) -> None:
+    open_measured().warm(lambda store: store.sessions.create("chat"))
+    for number in (1, 2):
+        newcomer = open_measured()
+        trips = newcomer.trips(commit(turn_id=f"t{number}"))
+    # The first of these in a process has to ask.
+    assert trips == ["prepare glance_session", "glance_session", "prepare commit_at_once", "commit_at_once"]
+
+
+# Logs.
+
+
+def wait_for(type: str = "progress", after: int = 0) -> Call:
+    return lambda store: store.events.wait_for("job", type, after=after, timeout_ms=60_000)
+
+
+def test_a_page_of_a_log_is_one_trip(measured: Measured) -> None:
+    logs: list[Call] = [
+        lambda store: store.events.after("job"),
+        lambda store: store.events.after("job", type="progress"),
+        lambda store: store.events.wakes("job"),
+    ]
+    measured.warm(register(), append(), append(), *logs)
+    for read in logs:
+        assert measured.trips(read) == ["gather_events"]
+    assert [event.sequence for event in measured.do(logs[0])] == [1, 2]
+    assert measured.refusal(lambda store: store.events.after("none"), holdfast.UnknownProcess) == ["gather_events"]
+
+
+def test_one_who_waits_for_an_event_looks_in_one_trip(measured: Measured) -> None:
+    measured.warm(register(), append(), wait_for())
+    assert measured.trips(wait_for()) == ["gather_events"]

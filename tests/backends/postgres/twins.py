@@ -82,8 +82,10 @@ class Watched(PostgresBackend):
 class Plain(PostgresBackend):
     """Always loads the facts in a transaction and asks the rule."""
 
-    async def write(self, operation: Any, *, one_step: bool = False, repeatable: bool = False) -> Any:
-        return await super().write(operation, repeatable=repeatable)
+    async def write(
+        self, operation: Any, *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+    ) -> Any:
+        return await super().write(operation, repeatable=repeatable, line=line)
 
     async def read(self, operation: Any, *, view: Any = None) -> Any:
         return await super().read(operation)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
-from holdfast.waiting import BlockingWaiting
+from holdfast.waiting import BlockingWaiting, Ticket
 
 
 class ManualClock:
@@ -31,18 +34,46 @@ class ManualClock:
             listener()
 
 
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="tasks", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+def _pass_on(outcome: Future[Any], answer: asyncio.Future[Any]) -> None:
+    error = answer.exception()
+    if error is None:
+        outcome.set_result(answer.result())
+    else:
+        outcome.set_exception(error)
+
+
 class Store:
     """A backend with short ways to run one operation."""
 
-    def __init__(self, backend: SqliteBackend) -> None:
+    def __init__(self, backend: SqliteBackend, tasks: LoopThread) -> None:
         self.backend = backend
+        self._tasks = tasks
 
     @property
     def connection(self) -> Any:
         return self.backend._link.connection
 
     def submit(self, operation: Callable[[Any], Any]) -> Future[Any]:
-        return self.backend._writer.submit(operation)
+        """Accepted when this returns, for a task of an event loop."""
+        ticket, outcome = Ticket(self._tasks.loop), Future[Any]()
+        # Not awaited by a task: an exit in a task ends its loop.
+        ticket._future.add_done_callback(partial(_pass_on, outcome))
+        self.backend._writer.accept(operation, ticket)
+        return outcome
 
     def write(self, operation: Callable[[Any], Any]) -> Any:
         return self.backend.drive(self.backend.write(operation))
@@ -75,10 +106,11 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def open_store(path: Path, clock: ManualClock) -> Iterator[Callable[..., Store]]:
     opened: list[Store] = []
+    tasks = LoopThread()
 
     def open_one(at: Path | str = path, waiting: Any = None, **options: Any) -> Store:
         backend = SqliteBackend.open(at, SqliteOptions(**options), clock, waiting or BlockingWaiting())
-        opened.append(Store(backend))
+        opened.append(Store(backend, tasks))
         return opened[-1]
 
     yield open_one
@@ -86,6 +118,7 @@ def open_store(path: Path, clock: ManualClock) -> Iterator[Callable[..., Store]]
         # A test that opened for asyncio closed its own; closing again would need its event loop.
         with suppress(RuntimeError):
             store.close()
+    tasks.close()
 
 
 @pytest.fixture

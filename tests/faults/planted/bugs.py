@@ -17,6 +17,7 @@ import holdfast
 from holdfast.backends.postgres.attempts import Runs
 from holdfast.backends.sqlite import link, writer
 from holdfast.errors import WaitTimeout
+from holdfast.operations import events
 from holdfast.rules import commits, leases, work
 from holdfast.store.context import Context
 from holdfast.torture import workers
@@ -40,15 +41,18 @@ def acknowledged_before_commit(put: Set) -> None:
     right_run, right_tell = writer.Writer._run_member, writer.Job.tell
 
     def run(self: Any, operation: Any) -> Any:
-        return self.submit(operation).result()
+        job = writer.Job(operation, self._deadline_s())
+        self._accept(job)
+        job.done.acquire()
+        return job.answer()
 
     def run_member(self: Any, job: Any, *, alone: bool) -> None:
         right_run(self, job, alone=alone)
         if job.error is None:
-            job.future.set_result(job.result)
+            right_tell(job)
 
     def tell(self: Any) -> None:
-        if not self.future.done():
+        if self.done.locked():
             right_tell(self)
 
     put(writer.Writer, "run", run)
@@ -115,6 +119,26 @@ def fence_not_compared(put: Set) -> None:
     put(leases, "holds", holds)
 
 
+def lease_without_end(put: Set) -> None:
+    """A lease holds until somebody else takes it, however long it is over."""
+
+    def holds(row: Any, lease: Any, now_ms: int) -> bool:
+        return row is not None and row.fence == lease.fence and leases.token_matches(lease.token, row.token_hash)
+
+    put(leases, "holds", holds)
+
+
+def completion_after_end(put: Set) -> None:
+    """Work is settled under a claim that is over, as long as nobody took it."""
+
+    right = work.require_claim
+
+    def require_claim(completion: Any, rows: Any, now_ms: int) -> tuple[int, ...]:
+        return right(completion, rows, 0)
+
+    put(work, "require_claim", require_claim)
+
+
 def completion_without_token(put: Set) -> None:
     """Work is settled by its ids, whoever holds it."""
 
@@ -141,6 +165,17 @@ def wake_lost(put: Set) -> None:
                 raise WaitTimeout(what, timeout_ms)
 
     put(Context, "wait_until", wait_until)
+
+
+def newest_event_late(put: Set) -> None:
+    """Who reads a log does not see its newest event yet, if there are others."""
+    right = events.list_page
+
+    async def list_page(tx: Any, filter: Any) -> Any:
+        page = await right(tx, filter)
+        return page if len(page.items) < 2 or page.next else msgspec.structs.replace(page, items=page.items[:-1])
+
+    put(events, "list_page", list_page)
 
 
 def cursor_before_processing(put: Set) -> None:

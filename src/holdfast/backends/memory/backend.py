@@ -19,7 +19,7 @@ from holdfast.errors import InvalidRequest, StoreClosed
 from holdfast.ports import Backend, Clock, Operation
 from holdfast.ports.shortcuts import NoShortcuts
 from holdfast.records.diagnosis import StoreFacts
-from holdfast.rows import ViewQuery
+from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import Waiting, WaitingBackend, run_to_end
 
 T = TypeVar("T")
@@ -146,7 +146,9 @@ class MemoryBackend(WaitingBackend):
         """Memory has no schema to make."""
         return ""
 
-    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+    async def write(
+        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+    ) -> T:
         """Run an operation alone; keep what it staged only if it returns."""
         with self._lock:
             if self._closed:
@@ -164,7 +166,7 @@ class MemoryBackend(WaitingBackend):
         self._signals.publish(tx.topics)
         return result
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation alone; whatever it staged is dropped."""
         with self._lock:
             if self._closed:

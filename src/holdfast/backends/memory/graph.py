@@ -122,6 +122,10 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
                 marked += 1
         return marked
 
+    async def count_tombstoned(self, session_key: int | None) -> int:
+        found = self.tables.nodes.scan(lambda row: row.mark == r.TOMBSTONED)
+        return sum(session_key in (None, row.session_key) for row in found)
+
     async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
         found = self.tables.nodes.scan(
             lambda row: row.mark == r.TOMBSTONED and (session_key is None or row.session_key == session_key)

@@ -40,6 +40,12 @@ class MemoryProcesses(MemoryWork):
         )
         return list(found)[: filter.limit]
 
+    async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
+        found = self.tables.processes.scan(
+            lambda row: row.status != "running" and (row.updated_at_ms, row.process_id) > after
+        )
+        return sorted(found, key=lambda row: (row.updated_at_ms, row.process_id))[:limit]
+
     async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
         found = list(self.tables.processes.scan(lambda row: row.wake_session_id == session_id))
         for row in found:

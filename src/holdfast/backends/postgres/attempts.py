@@ -15,7 +15,7 @@ from holdfast.backends.postgres.translation import DriverFailure, is_in_doubt
 from holdfast.errors import DurabilityUncertain, HoldfastError
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
-from holdfast.rows import ViewQuery
+from holdfast.rows import EventFilter, ViewQuery
 from holdfast.statements import Statements
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class Runs:
         test_ms = None if self._clock is None else self._clock.now_ms()
         return kind(link, self.remembered, self.families, test_ms=test_ms, server_ms=server_ms)
 
-    async def gathered(self, operation: Operation[T], view: ViewQuery) -> tuple[T, list[str]] | None:
+    async def gathered(self, operation: Operation[T], view: ViewQuery | EventFilter) -> tuple[T, list[str]] | None:
         """Run an operation that reads a view on what one statement gave; None if it needs a transaction."""
         connection = await self.connections.acquire()
         link = self.link(connection)

@@ -7,11 +7,12 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from holdfast.backends.postgres.attempts import Attempt, Runs
 from holdfast.backends.postgres.borrowed import BorrowedPostgres, Terms
 from holdfast.backends.postgres.connecting import Address
+from holdfast.backends.postgres.lines import Lines
 from holdfast.backends.postgres.link import Connection, Values, statements_of
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.looping import LoopThread
@@ -24,7 +25,7 @@ from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, 
 from holdfast.noting import DEBUG, INFO, note
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
-from holdfast.rows import ViewQuery
+from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import AsyncWaiting, Signals
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class PostgresBackend:
         self._process_id = os.getpid()
         self._texts = statements_of(options.schema)
         self._runs = Runs(connections, self._texts, options, clock, lent=address.lent is not None)
+        self._lines = Lines()
         self._waiting = AsyncWaiting()
         self._signals = Signals()
         self._notifier = Notifier(self._send)
@@ -132,7 +134,9 @@ class PostgresBackend:
 
     # Operations.
 
-    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+    async def write(
+        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+    ) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace.
 
         One that writes in one step is first tried without a transaction, on what is remembered (see `foresight`).
@@ -140,12 +144,17 @@ class PostgresBackend:
         attempt = Attempt(repeatable=repeatable)
 
         async def run() -> tuple[T, list[str]]:
-            answer = await self._runs.one_step(operation, attempt) if one_step and not attempt.again else None
-            return await self._runs.in_transaction(operation, attempt, writes=True) if answer is None else answer
+            held = line is not None and await self._lines.enter(line)
+            try:
+                answer = await self._runs.one_step(operation, attempt) if one_step and not attempt.again else None
+                return await self._runs.in_transaction(operation, attempt, writes=True) if answer is None else answer
+            finally:
+                if held:
+                    self._lines.leave(cast("str", line))
 
         return await self._run(run, attempt)
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, in one snapshot. What it says it will read comes in one statement."""
         attempt = Attempt(repeatable=False)
 

@@ -179,11 +179,13 @@ class BorrowedPostgres(BorrowedBackend):
         """The statements that make the schema."""
         return ddl_text(self._terms.schema)
 
-    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+    async def write(
+        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+    ) -> T:
         """Run an operation in the caller's transaction; a raise leaves no trace, and the transaction as it was."""
         return await self._run(operation, writes=True)
 
-    async def read(self, operation: Operation[T], *, view: r.ViewQuery | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: r.ViewQuery | r.EventFilter | None = None) -> T:
         """Run an operation that only reads, in the caller's snapshot if he has one."""
         return await self._run(operation, writes=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +14,33 @@ from holdfast.records.options import PostgresOptions
 
 CONNECT_TIMEOUT_S: Final = 10.0
 SCHEMES: Final = ("postgresql://", "postgres://")
+
+
+FIRST_MADE_OID: Final = 10_000
+"""Types below are numbered alike on every server; from here on each database has numbers of its own."""
+
+_described: dict[frozenset[int], Any] = {}
+
+
+class OwnConnection(asyncpg.Connection):
+    """A connection that does not ask each server anew what PostgreSQL's own array types are.
+
+    The driver asks the first time that a connection uses one: two trips, and more of the server's time than a turn
+    takes. Should a later driver ask in another way, it just asks again.
+    """
+
+    __slots__ = ()
+
+    async def _introspect_types(self, typeoids: Iterable[int], *rest: Any, **named: Any) -> Any:
+        wanted = frozenset(typeoids)
+        if wanted in _described:
+            return _described[wanted]
+        # The driver has no types, and its stubs leave out what is private.
+        ask = cast("Callable[..., Awaitable[Any]]", super()._introspect_types)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        described = await ask(typeoids, *rest, **named)
+        if max(wanted) < FIRST_MADE_OID:
+            _described[wanted] = described
+        return described
 
 
 class Address:
@@ -64,6 +92,7 @@ class Address:
         try:
             connection = await asyncpg.connect(
                 url,
+                connection_class=OwnConnection,
                 timeout=timeout_s,
                 statement_cache_size=0 if pooled else STATEMENT_CACHE,
                 server_settings={} if pooled else settings,

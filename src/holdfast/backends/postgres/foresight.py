@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import msgspec
 
@@ -20,6 +20,9 @@ from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.transaction.base import Families, fetched
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, trouble_of
 from holdfast.backends.postgres.turning import Now, Turn, statement_of
+
+CLAIM_TRIES: Final = 4
+"""How often a claim is asked for that others come before, until a transaction waits for the session and keeps it."""
 
 OUT_OF_RANGE = "22003"
 """The SQLSTATE of a counter that would not fit: the rule says so better."""
@@ -284,7 +287,27 @@ class Foresight:
         return stored
 
     async def claim_ready(self, ask: r.ClaimAsk) -> list[r.BatchRow] | None:
-        [(ready, values)] = await self._prove(
+        for _ in range(CLAIM_TRIES):
+            judged, ready, values = await self._ask_for_work(ask)
+            if judged:
+                break
+            # Another process claimed while this one waited for the session.
+            self.proving = self.done = False
+        else:
+            raise Unforeseen("others claim all the time")
+        self._claimed = (ask.session_id, ask.token_hash) if values else None
+        rows = [fetched(r.BatchRow, one) for one in values]
+        if rows:
+            self._learn_clock(rows[0].claimed_at_ms or 0)
+            self._learned.append(partial(self._remembered.learn_claim, rows))
+        elif ready or ask.lease is not None:
+            # There is something, or a lease to be proven: why nothing was claimed is for the rule to say.
+            self.proving = self.done = False
+            raise Unforeseen("nothing was claimed")
+        return rows
+
+    async def _ask_for_work(self, ask: r.ClaimAsk) -> Sequence[Any]:
+        [told] = await self._prove(
             "claim_at_once",
             ask.session_id,
             self.given_ms,
@@ -298,16 +321,7 @@ class Foresight:
             None if ask.lease is None else ask.lease.token_hash,
             None if ask.lease is None else ask.lease.fence,
         )
-        self._claimed = (ask.session_id, ask.token_hash) if values else None
-        rows = [fetched(r.BatchRow, one) for one in values]
-        if rows:
-            self._learn_clock(rows[0].claimed_at_ms or 0)
-            self._learned.append(partial(self._remembered.learn_claim, rows))
-        elif ready or ask.lease is not None:
-            # There is something, or a lease to be proven: why nothing was claimed is for the rule to say.
-            self.proving = self.done = False
-            raise Unforeseen("nothing was claimed")
-        return rows
+        return cast("Sequence[Any]", told)
 
     async def extend_claim(self, proof: r.ClaimProof, ttl_ms: int) -> int | None:
         [(expires_at_ms,)] = await self._prove(

@@ -1,9 +1,9 @@
-"""What the view of a session shows comes in one statement, and so in one snapshot; the operation reads from it."""
+"""What an operation says that it will read comes in one statement, and so in one snapshot; it reads from that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 from holdfast import rows as r
 from holdfast.backends.postgres.foresight import Unforeseen, missing
@@ -53,8 +53,45 @@ class Gathered:
         return self._path
 
 
-async def gather(link: Link, query: r.ViewQuery, remembered: Remembered) -> Gathered:
-    """Fetch a view."""
+class GatheredLog:
+    """What an operation that reads a page of one process's log may ask; anything else needs a transaction."""
+
+    def __init__(self, found: Sequence[Sequence[Sequence[object]]], filter: r.EventFilter, now_ms: int) -> None:
+        processes, events = found
+        self._filter = filter
+        self.process = fetched(r.ProcessRow, processes[0]) if processes else None
+        self._events = [fetched(r.EventRow, values) for values in events]
+        self.now_ms = now_ms
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(self, name)
+
+    async def find_process(self, process_id: str) -> r.ProcessRow | None:
+        return self.process
+
+    async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
+        if filter != self._filter:
+            raise Unforeseen("another page")
+        return self._events
+
+
+async def gather(link: Link, query: r.ViewQuery | r.EventFilter, remembered: Remembered) -> Gathered | GatheredLog:
+    """Fetch what was asked for."""
+    return await (_log if isinstance(query, r.EventFilter) else _view)(link, cast("Any", query), remembered)
+
+
+async def _log(link: Link, query: r.EventFilter, remembered: Remembered) -> GatheredLog:
+    of_type = () if query.type is None else (query.type,)
+    name = "gather_events+" + "type+" * len(of_type) + "wakes+" * query.pending_wakes
+    [found] = await link.all(name, query.process_id, query.after, query.limit, *of_type)
+    gathered = GatheredLog(found, query, remembered.estimate_ms())
+    if gathered.process is not None and remembered.processes.get(query.process_id) is None:
+        # What an append of ours has seen since is newer.
+        remembered.learn_process(gathered.process)
+    return gathered
+
+
+async def _view(link: Link, query: r.ViewQuery, remembered: Remembered) -> Gathered:
     try:
         [found] = await link.all("gather_view", query.session_id, LARGEST_INTEGER if query.last is None else query.last)
     except DriverFailure as failure:

@@ -146,11 +146,12 @@ CREATE TABLE {schema}.work (
 -- Begins with the batch: one that begins like the primary key would be taken for it, and read from end to end.
 CREATE UNIQUE INDEX work_batch ON {schema}.work (batch_id, session_key, family);
 CREATE UNIQUE INDEX work_source ON {schema}.work (family, session_key, source_key) WHERE source_key IS NOT NULL;
-CREATE INDEX work_unsettled ON {schema}.work (family, session_key, enqueue_seq) WHERE settled_state IS NULL;
+-- Not by family: which sessions have work is asked over all of them. And one index alone holds what waits, in order: of
+-- two, the planner takes the smaller one, and then reads and sorts a whole backlog to claim its first batch.
+CREATE INDEX work_unsettled ON {schema}.work (session_key, enqueue_seq) WHERE settled_state IS NULL;
+CREATE INDEX work_delayed ON {schema}.work (session_key, available_at_ms)
+WHERE settled_state IS NULL AND available_at_ms > 0;
 CREATE INDEX work_claim ON {schema}.work (family, session_key, claim_id) WHERE claim_id IS NOT NULL;
-CREATE INDEX work_claim_expiry ON {schema}.work (family, session_key, claim_expires_at_ms) WHERE claim_id IS NOT NULL;
--- Not by family: which sessions have work is asked over all of them.
-CREATE INDEX work_sessions ON {schema}.work (session_key, available_at_ms) WHERE settled_state IS NULL;
 CREATE INDEX work_settled ON {schema}.work (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
 
 CREATE TABLE {schema}.leases (

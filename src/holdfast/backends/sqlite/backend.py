@@ -21,7 +21,7 @@ from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import InvalidRequest, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import SqliteOptions
-from holdfast.rows import ViewQuery
+from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import Waiting, WaitingBackend
 
 T = TypeVar("T")
@@ -73,17 +73,22 @@ class SqliteBackend(WaitingBackend):
         """The statements that make the schema."""
         return schema_text()
 
-    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+    async def write(
+        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+    ) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
         self._check_usable()
         return await self._in_turn(operation)
 
     async def _in_turn(self, operation: Operation[T]) -> T:
-        if self._waiting.may_block:
+        ticket = self._waiting.ticket()
+        if ticket is None:
             return self._writer.run(operation)
-        return await self._waiting.settle(self._writer.submit(operation))
+        self._writer.accept(operation, ticket)
+        result: T = await ticket.answer()
+        return result
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, in one snapshot."""
         self._check_usable()
         readers = self._readers
@@ -117,7 +122,7 @@ class SqliteBackend(WaitingBackend):
         """Every row of every table, for tests that compare before with after."""
         self._check_usable()
         if self._readers is None:
-            return self._writer.submit(_dump).result()
+            return self._writer.run(_dump)
         return self._readers.run(_dump)
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from holdfast.clock import read_clock
 from holdfast.errors import InvalidRequest, Unavailable
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
-from holdfast.rows import ViewQuery
+from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import BorrowedBackend, Waiting, run_to_end
 
 T = TypeVar("T")
@@ -139,7 +139,9 @@ class BorrowedSqlite(BorrowedBackend):
         """The statements that make the schema."""
         return schema_text()
 
-    async def write(self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False) -> T:
+    async def write(
+        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+    ) -> T:
         """Run an operation in the caller's transaction; a raise leaves no trace, and the transaction as it was."""
         self._check_usable()
         with self._lock:
@@ -149,7 +151,7 @@ class BorrowedSqlite(BorrowedBackend):
             except apsw.Error as error:
                 raise translated(error, self._path) from error
 
-    async def read(self, operation: Operation[T], *, view: ViewQuery | None = None) -> T:
+    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """The same: a write transaction is a snapshot in which the caller's own changes show."""
         return await self.write(operation)
 

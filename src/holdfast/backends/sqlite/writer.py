@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -30,7 +29,7 @@ from holdfast.clock import read_clock
 from holdfast.errors import Corrupt, HoldfastError, Outcome, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import Signals, run_to_end
+from holdfast.waiting import Signals, Ticket, run_to_end
 
 T = TypeVar("T")
 
@@ -38,12 +37,12 @@ T = TypeVar("T")
 class Job:
     """An operation, how long it waits for the database, and what became of it: a result, or why it was refused."""
 
-    __slots__ = ("deadline_s", "done", "error", "future", "operation", "result", "topics")
+    __slots__ = ("deadline_s", "done", "error", "operation", "result", "ticket", "topics")
 
-    def __init__(self, operation: Operation[Any], deadline_s: float, future: Future[Any] | None = None) -> None:
+    def __init__(self, operation: Operation[Any], deadline_s: float, ticket: Ticket | None = None) -> None:
         self.operation = operation
         self.deadline_s = deadline_s
-        self.future = future
+        self.ticket = ticket
         # A caller that blocks waits for this and not for a future: an interrupt in the wrong moment leaves the lock of
         # a future's condition taken, and whoever tells of the result would wait for ever.
         self.done = threading.Lock()
@@ -54,16 +53,11 @@ class Job:
 
     def begin(self) -> bool:
         """Whether anybody still wants it done."""
-        return self.future is None or self.future.set_running_or_notify_cancel()
+        return self.ticket is None or self.ticket.close()
 
     def tell(self) -> None:
-        """Hand the outcome to the caller."""
-        if self.future is None:
-            self.done.release()
-        elif self.error is None:
-            self.future.set_result(self.result)
-        else:
-            self.future.set_exception(self.error)
+        """Let a caller that blocks go on."""
+        self.done.release()
 
     def answer(self) -> Any:
         """The result, once the operation has ended."""
@@ -135,11 +129,9 @@ class Writer:
         finally:
             self._this_thread.uses = False
 
-    def submit(self, operation: Operation[T]) -> Future[T]:
-        """Accept an operation. Its future is done once the commit is durable, or the operation refused."""
-        future: Future[T] = Future()
-        self._accept(Job(operation, self._deadline_s(), future))
-        return future
+    def accept(self, operation: Operation[Any], ticket: Ticket) -> None:
+        """Accept an operation. Its ticket is answered once the commit is durable, or the operation refused."""
+        self._accept(Job(operation, self._deadline_s(), ticket))
 
     def _accept(self, job: Job) -> None:
         with self._lock:
@@ -251,8 +243,10 @@ class Writer:
         finally:
             self._link.in_group = False
         # Only now: even a refusal may rest on what an earlier member wrote.
+        Ticket.tell_all((member.ticket, member.result, member.error) for member in members if member.ticket is not None)
         for member in members:
-            member.tell()
+            if member.ticket is None:
+                member.tell()
         self._signals.publish(topic for member in members for topic in member.topics)
 
     def _another_job(self) -> Job | None:

@@ -270,7 +270,7 @@ CALLS: list[Call] = [
          "attachment_ids:sequence attachment_ids[0]:id"),
     Call("session.attachments.list_uncommitted", always(intent_until_ms=1, limit=1), f"intent_until_ms:whole {PAGE}"),
     Call("attachments.list_uncommitted", always(intent_until_ms=1, limit=1), f"intent_until_ms:whole {PAGE}"),
-    Call("attachments.sweep", always(older_than_ms=1), "older_than_ms:whole"),
+    Call("attachments.sweep", always(older_than_ms=1, progress=ignore), "older_than_ms:whole progress:callback?"),
     Call("queue.enqueue", always(draft=draft(session_id="chat")), parts("draft", ":record session_id:id", DRAFT)),
     Call(
         "queue.claim",
@@ -338,16 +338,14 @@ CALLS: list[Call] = [
         always(status="any", waiting=False, definition={}, started_by="chat", limit=1),
         f"status:word waiting:flag? definition:document? started_by:id? {PAGE}",
     ),
+    Call("processes.ended", always(since_ms=1, limit=1), f"since_ms:whole {PAGE}"),
     Call(
         "processes.set_external_ref",
         lambda w: {"process_id": w.process, "ref": holdfast.ExternalRef("ci", "run", {})},
         "process_id:id ref:record ref.backend:id ref.id:id ref.metadata:document?",
     ),
-    Call(
-        "processes.set_wait",
-        lambda w: {"process_id": w.process, "wait": holdfast.SignalWait("go", 1, 1)},
-        "process_id:id wait:record wait.name:signal wait.ordinal:whole1 wait.since_ms:whole?",
-    ),
+    Call("processes.set_wait", lambda w: {"process_id": w.process, "wait": holdfast.SignalWait("go", 1, 1)},
+         "process_id:id wait:record wait.name:signal wait.ordinal:whole1 wait.since_ms:whole?"),
     Call("processes.clear_wait", lambda w: {"process_id": w.process}, "process_id:id"),
     Call(
         "processes.complete",
@@ -485,7 +483,7 @@ CALLS: list[Call] = [
     Call("artifacts.put_content", always(kind="k", data=b"x"), "kind:id data:bytes"),
     Call("artifacts.get", always(kind="k", ref="r"), "kind:id ref:id"),
     Call("artifacts.delete", always(kind="k", ref="r"), "kind:id ref:id"),
-    Call("maintenance.vacuum", always(session_id="chat"), "session_id:id?"),
+    Call("maintenance.vacuum", always(session_id="chat", progress=ignore), "session_id:id? progress:callback?"),
     Call("maintenance.collect_garbage", always(progress=ignore), "progress:callback?"),
     Call("maintenance.stats", always(), ""),
     Call("maintenance.verify", always(progress=ignore), "progress:callback?"),

@@ -389,3 +389,14 @@ class OutsideBytesContract(Contract):
             assert isinstance(info.value, holdfast.Corrupt)
             assert info.value.key == ABC
             assert [finding.key for finding in shelved.store.maintenance.verify().findings] == [ABC]
+
+    def test_bytes_that_verification_did_not_read_are_counted(self, shelved: Home, bench: Bench) -> None:
+        session = shelved.store.sessions.create("chat")
+        session.attachments.put(b"loose")
+        session.attachments.record_intent("far", uri="s3://bucket/far", media_type="image/png", byte_count=5)
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id, "far"]))
+        there, not_there = shelved.store.maintenance.verify(), bench.open().maintenance.verify()
+        assert (there.unread_attachments, there.foreign_attachments) == (0, 1)
+        assert (not_there.unread_attachments, not_there.foreign_attachments) == (1, 1)
+        assert there.ok
+        assert not_there.ok

@@ -350,6 +350,26 @@ class ProcessContract(Contract):
         assert [ids_of(page) for page in (first, second, third)] == [["p1", "p2"], ["p4", "p5"], ["p6"]]
         assert third.next is None
 
+    def test_ended_processes_are_a_feed_in_the_order_of_their_last_change(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        late = holdfast.EventType("note", after_terminal=True)
+        for name in ("a", "b", "c", "d"):
+            store.processes.register(plain(name, event_types=[late]))
+        began_ms = store.now_ms()
+        for name in ("c", "a", "b"):
+            bench.clock.advance(1)
+            store.processes.complete(name, holdfast.Completed())
+        feed = store.processes.ended
+        assert ids_of(feed()) == ids_of(feed(since_ms=began_ms)) == ["c", "a", "b"]
+        assert ids_of(feed(since_ms=began_ms + 2)) == ["a", "b"]
+        first = feed(limit=2)
+        assert [ids_of(page) for page in (first, feed(limit=2, after=first.next))] == [["c", "a"], ["b"]]
+        bench.clock.advance(1)
+        store.events.append("c", "note")
+        assert ids_of(feed()) == ["a", "b", "c"]
+        assert ids_of(feed(since_ms=began_ms + 5)) == []
+
     def test_a_page_has_50_processes_unless_told_otherwise(self, store: BlockingStore) -> None:
         for number in range(51):
             store.processes.register(plain(f"p{number:02}"))

@@ -1,11 +1,22 @@
-"""A log is 1, 2, 3 … without a gap, and a reader that goes on from its cursor sees each event once."""
+"""A log is 1, 2, 3 … without a gap, and a reader that goes on from its cursor sees each event once.
+
+Calls of a history:
+
+- `append`, given the value, which tells it from all others: answered with its place in the log, or unknown.
+- `look`, given `(after, limit)`: answered with the list of `(sequence, value)` that was found behind `after`, at most
+  `limit` of them. One of unknown outcome says nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
+
+from holdfast.torture.checkers.histories import Call, frozen, of_kind
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -15,39 +26,96 @@ class Entry(msgspec.Struct, frozen=True):
     value: Any
 
 
-def check_log(log: Sequence[Entry], acknowledged: Sequence[Entry], tried: Sequence[Any]) -> list[str]:
-    """What is wrong with a log; `tried` are the values of all appends, whatever became of them."""
-    wrong: list[str] = []
+def check_log(log: Sequence[Entry], history: Sequence[Call]) -> list[str]:
+    """What is wrong with a log after these calls; empty if nothing is."""
+    appends = of_kind(history, "append")
+    return [*_contents(log, appends), *_order(log, appends), *_looks(log, history)]
+
+
+def _contents(log: Sequence[Entry], appends: Sequence[Call]) -> Iterator[str]:
+    """It has no gap, everything that was acknowledged where it was acknowledged, once, and nothing else."""
     if [entry.sequence for entry in log] != [*range(1, len(log) + 1)]:
-        wrong.append(f"the log is not 1 … {len(log)}: {[entry.sequence for entry in log]}")
-    values = [entry.value for entry in log]
-    twice = {str(value) for value in values if values.count(value) > 1} if len(set(map(str, values))) < len(log) else ()
-    wrong += [f"event {value} is in the log twice" for value in twice]
-    stored = {entry.sequence: entry.value for entry in log}
-    for entry in acknowledged:
-        if stored.get(entry.sequence) != entry.value:
-            wrong.append(
-                f"event {entry.value} was acknowledged at {entry.sequence}, where {stored.get(entry.sequence)} is"
-            )
-    wrong += [f"event {value} was never appended" for value in values if value not in tried]
-    return wrong
+        yield f"the log is not 1 … {len(log)}: {[entry.sequence for entry in log]}"
+    tried = {frozen(call.given) for call in appends}
+    found: set[Hashable] = set()
+    for entry in log:
+        value = frozen(entry.value)
+        if value in found:
+            yield f"event {entry.value} is in the log twice"
+        if value not in tried:
+            yield f"event {entry.value} was never appended"
+        found.add(value)
+    stored = _stored(log)
+    for call in appends:
+        if call.outcome == "ok" and frozen(stored.get(call.answer)) != frozen(call.given):
+            yield f"event {call.given} was acknowledged at {call.answer}, where {stored.get(call.answer)} is"
 
 
-def check_reader(log: Sequence[Entry], seen: Sequence[Entry], *, after: int = 0, ended: bool = True) -> list[str]:
-    """What is wrong with what a reader saw that began behind `after`; one that has `ended` must have seen all of it."""
-    wrong: list[str] = []
+def _order(log: Sequence[Entry], appends: Sequence[Call]) -> Iterator[str]:
+    """What was appended after something had been acknowledged stands behind it."""
+    calls: dict[Hashable, list[Call]] = {}
+    for call in appends:
+        calls.setdefault(frozen(call.given), []).append(call)
+    # From the end: of all that stands behind, what was acknowledged first.
+    first: tuple[int, Entry] | None = None
+    for entry in reversed(log):
+        tries = calls.get(frozen(entry.value), [])
+        if first is not None and tries and first[0] < min(call.sent_ns for call in tries):
+            yield f"event {entry.value} is at {entry.sequence}, before {first[1].value}, which was there already"
+        for call in tries:
+            if call.answered_ns is not None and (first is None or call.answered_ns < first[0]):
+                first = (call.answered_ns, entry)
+
+
+def _looks(log: Sequence[Entry], history: Sequence[Call]) -> Iterator[str]:
+    """Whoever looks sees what is there, all of it, and nothing that is not there yet."""
+    looks = [call for call in of_kind(history, "look") if call.outcome == "ok"]
+    appends = of_kind(history, "append")
+    stored = _stored(log)
+    sent_ns: dict[Hashable, int] = {}
+    for call in appends:
+        sent_ns.setdefault(frozen(call.given), call.sent_ns)
+    # The highest place that anybody had been told of, after each time.
+    told = [(call.answered_ns or 0, call.answer) for call in appends if call.outcome == "ok"]
+    told += [(call.answered_ns or 0, call.answer[-1][0]) for call in looks if call.answer]
+    told.sort()
+    times = [time_ns for time_ns, _ in told]
+    highest = [0, *accumulate((place for _, place in told), max)]
+    for call in looks:
+        after, limit = call.given
+        seen = [Entry(*one) for one in call.answer]
+        reached = after + len(seen)
+        yield from _passage(stored, seen, after, reached)
+        there = highest[bisect_left(times, call.sent_ns)]
+        if len(seen) < limit and reached < there:
+            yield f"the reader saw nothing behind {reached}, after {there} was there"
+        if len(seen) > limit:
+            yield f"the reader asked for {limit} and saw {len(seen)}"
+        for entry in seen:
+            if sent_ns.get(frozen(entry.value), 0) > (call.answered_ns or 0):
+                yield f"the reader saw {entry.value} at {entry.sequence}, before it was appended"
+
+
+def check_reader(log: Sequence[Entry], seen: Sequence[Entry], *, after: int = 0, until: int | None = None) -> list[str]:
+    """What is wrong with what a reader saw that began behind `after`; it must have come to `until`, else to the end."""
+    return [*_passage(_stored(log), seen, after, len(log) if until is None else until)]
+
+
+def _passage(stored: Mapping[int, Any], seen: Sequence[Entry], after: int, until: int) -> Iterator[str]:
     expected = after
-    stored: Mapping[int, Any] = {entry.sequence: entry.value for entry in log}
     for entry in seen:
         expected += 1
         if entry.sequence != expected:
             what = "again" if entry.sequence < expected else f"and not {expected}"
-            wrong.append(f"the reader saw {entry.sequence} {what}")
+            yield f"the reader saw {entry.sequence} {what}"
             expected = entry.sequence
-        if entry.sequence in stored and stored[entry.sequence] != entry.value:
-            wrong.append(f"the reader saw {entry.value} at {entry.sequence}, where {stored[entry.sequence]} is")
-        elif entry.sequence not in stored:
-            wrong.append(f"the reader saw {entry.sequence}, which is not in the log")
-    if ended and expected < len(log):
-        wrong.append(f"the reader ended at {expected} of {len(log)}")
-    return wrong
+        if entry.sequence not in stored:
+            yield f"the reader saw {entry.sequence}, which is not in the log"
+        elif frozen(stored[entry.sequence]) != frozen(entry.value):
+            yield f"the reader saw {entry.value} at {entry.sequence}, where {stored[entry.sequence]} is"
+    if expected < until:
+        yield f"the reader ended at {expected} of {until}"
+
+
+def _stored(log: Sequence[Entry]) -> Mapping[int, Any]:
+    return {entry.sequence: entry.value for entry in log}

@@ -1,8 +1,13 @@
-"""Nothing is accepted from a former holder once a later one was told that it holds, nor behind its writes."""
+"""Nothing is accepted from a former holder once a later one was told that it holds, nor behind its writes.
+
+No two writes are accepted as the same one of all writes: one of them would be lost.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -25,19 +30,24 @@ class Accepted(msgspec.Struct, frozen=True):
 def check_fences(acquired: Sequence[Acquired], accepted: Sequence[Accepted]) -> list[str]:
     """What is wrong with the writes that were accepted; empty if nothing is."""
     wrong: list[str] = []
-    seen: dict[int, Acquired] = {}
+    fences: set[int] = set()
     for one in acquired:
-        if one.fence in seen:
+        if one.fence in fences:
             wrong.append(f"fence {one.fence} was given out twice")
-        seen[one.fence] = one
-    for write in accepted:
-        later = [one for one in acquired if one.fence > write.fence and one.answered_ns < write.sent_ns]
-        if later:
-            wrong.append(
-                f"place {write.place} was written under fence {write.fence}, after fence {later[0].fence} was held"
-            )
+        fences.add(one.fence)
+    told = sorted(acquired, key=lambda one: one.answered_ns)
+    times = [one.answered_ns for one in told]
+    # The highest fence that anybody had been told of, after each time.
+    known = [0, *accumulate((one.fence for one in told), max)]
     highest = 0
+    places: set[int] = set()
     for write in sorted(accepted, key=lambda write: write.place):
+        if write.place in places:
+            wrong.append(f"place {write.place} was written twice")
+        places.add(write.place)
+        later = known[bisect_left(times, write.sent_ns)]
+        if later > write.fence:
+            wrong.append(f"place {write.place} was written under fence {write.fence}, after fence {later} was held")
         if write.fence < highest:
             wrong.append(f"place {write.place} was written under fence {write.fence}, after fence {highest}")
         highest = max(highest, write.fence)

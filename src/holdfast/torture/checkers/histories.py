@@ -6,7 +6,8 @@ it may take effect at any later time, or never.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -31,6 +32,19 @@ class Call(msgspec.Struct, frozen=True):
         )
 
 
-def of_kind(history: list[Call], *kinds: str) -> list[Call]:
+def of_kind(history: Sequence[Call], *kinds: str) -> list[Call]:
     """The calls of these kinds, in the order in which they were sent."""
     return sorted((call for call in history if call.kind in kinds), key=lambda call: call.sent_ns)
+
+
+def frozen(value: Any) -> Hashable:
+    """A value that stands for this one in sets: equal for equal documents, and True is not 1."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        items: dict[Any, Any] = cast("Any", value)
+        return "dict", frozenset((frozen(key), frozen(one)) for key, one in items.items())
+    if isinstance(value, list | tuple):
+        ones: Sequence[Any] = cast("Any", value)
+        return "list", tuple(frozen(one) for one in ones)
+    return type(value).__name__, repr(value)

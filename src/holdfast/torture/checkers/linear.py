@@ -5,30 +5,39 @@ could have seen.
 
 This is the search of Wing and Gong with the memory of Lowe: a set of calls that took effect, together with the state
 that they led to, is looked at once. Only a call that began before every call that has not taken effect yet ended may
-be the next. A call of unknown outcome may take effect at any time after it was sent, or never.
+be the next. A call of unknown outcome has no end: it may take effect at any time after it was sent, or never, and is
+tried only where the calls of known outcome do not go on by themselves.
+
+Three things keep the search narrow. A call that is right now and changes nothing is taken at once: whatever could come
+before it could come after it as well. Of calls of unknown outcome that ask for the same, the earliest is taken first,
+since it could stand wherever a later one stands. And once they are too late to take effect at all, it is forgotten
+which of them did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.torture.checkers.histories import Call
+from holdfast.torture.checkers.histories import Call, frozen
 
 State = TypeVar("State", bound=Hashable)
 Step = Callable[[State, Call], Iterable[State]]
 """Every state in which a call that is given this answer may leave a thing that is in this state; none if it may not."""
 
-Path: TypeAlias = "tuple[int, Path] | None"
+Late = Callable[[State, Call], bool]
+"""Whether a call can never take effect any more, once the thing is in this state."""
 
-MOST_STATES = 2_000_000
+Path: TypeAlias = "tuple[Call, Path] | None"
+
+MOST_STATES = 400_000
 """A search that needs more is given up: the history had too many calls at once."""
 
 
 class TooWide(Exception):
-    """The history has too many orders to look at all of them."""
+    """The history has too many orders to look at all of them: it is neither right nor wrong."""
 
 
 class Linear(msgspec.Struct, frozen=True):
@@ -47,60 +56,134 @@ class Linear(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def linearize(history: Sequence[Call], initial: State, step: Step[State]) -> Linear:
-    """Search an order of the calls that explains every answer."""
-    calls = sorted(history, key=lambda call: call.sent_ns)
-    known = sum(call.outcome != "unknown" for call in calls)
-    # What took effect is all calls below `low` and those of the bits of `more` above it: a few, however long the
-    # history is. `path` is the last of them and the path before it.
-    stack: list[tuple[int, int, int, State, Path]] = [(0, 0, known, initial, None)]
-    seen: set[tuple[int, int, State]] = set()
-    best: tuple[int, int, int, Path] = (known, 0, 0, None)
-    while stack:
-        low, more, left, state, path = stack.pop()
-        if not left:
-            return Linear(True, _order(calls, path))
-        if (low, more, state) in seen:
-            continue
-        seen.add((low, more, state))
-        if len(seen) > MOST_STATES:
-            raise TooWide(f"more than {MOST_STATES} states of {len(calls)} calls")
-        if left < best[0]:
-            best = (left, low, more, path)
-        for index in reversed(_next(calls, low, more)):
-            call = calls[index]
-            still = left - (call.outcome != "unknown")
-            stack.extend((*_with(low, more, index), still, after, (index, path)) for after in step(state, call))
-    _, low, more, path = best
-    return Linear(False, _order(calls, path), tuple(calls[index] for index in _next(calls, low, more)))
+class _Done(NamedTuple, Generic[State]):
+    """Which calls took effect, and what they led to.
+
+    Of the known calls these are all below `low` and those of the bits of `more` above it: a few, however long the
+    history is. Of each group of unknown calls these are the first so many.
+    """
+
+    low: int
+    more: int
+    used: tuple[int, ...]
+    state: State
 
 
-def _with(low: int, more: int, index: int) -> tuple[int, int]:
-    """The set with one call more."""
-    more |= 1 << (index - low)
-    # The lowest bits that are all set belong below.
-    whole = (~more & (more + 1)).bit_length() - 1
-    return low + whole, more >> whole
+class _At(NamedTuple, Generic[State]):
+    """Where the search stands: how many of the known calls took effect, and in which order."""
+
+    done: _Done[State]
+    known: int
+    path: Path
 
 
-def _order(calls: Sequence[Call], path: Path) -> tuple[Call, ...]:
+def never(_: object, _call: Call) -> bool:
+    """No call is ever too late."""
+    return False
+
+
+def linearize(history: Sequence[Call], initial: State, step: Step[State], late: Late[State] = never) -> Linear:
+    """Search an order of the calls that explains every answer; `TooWide` if there are too many to tell."""
+    return _Search(history, step, late).run(initial)
+
+
+class _Search(Generic[State]):
+    def __init__(self, history: Sequence[Call], step: Step[State], late: Late[State]) -> None:
+        calls = sorted(history, key=lambda call: call.sent_ns)
+        self._known = [call for call in calls if call.outcome != "unknown"]
+        self._step = step
+        self._late = late
+        groups: dict[Hashable, list[Call]] = {}
+        for call in calls:
+            if call.outcome == "unknown":
+                groups.setdefault(frozen((call.kind, call.given)), []).append(call)
+        self._unknown = list(groups.values())
+
+    def run(self, initial: State) -> Linear:
+        first = _At(_Done(0, 0, (0,) * len(self._unknown), initial), 0, None)
+        # Those that are looked at with calls of unknown outcome wait below those that go on without.
+        stack: list[tuple[_At[State], bool]] = [(first, False)]
+        seen: set[_Done[State]] = set()
+        best = first
+        while stack:
+            at, doubtful = stack.pop()
+            if doubtful:
+                stack += [(after, False) for after in self._after_unknown(at)]
+                continue
+            if at.done in seen:
+                continue
+            seen.add(at.done)
+            if len(seen) > MOST_STATES:
+                total = len(self._known) + sum(map(len, self._unknown))
+                raise TooWide(f"too wide to be judged: more than {MOST_STATES} states of {total} calls")
+            best = at if at.known > best.known else best
+            if at.known == len(self._known):
+                return Linear(True, _order(at.path))
+            after, certain = self._after_known(at)
+            if self._unknown and not certain:
+                stack.append((at, True))
+            stack += [(one, False) for one in after]
+        return Linear(False, _order(best.path), tuple(self._known[index] for index in self._next(best.done)[0]))
+
+    def _next(self, done: _Done[State]) -> tuple[list[int], int]:
+        """The known calls that may take effect next, those that began before any other ended; and the first end."""
+        found: list[int] = []
+        first_end_ns = -1
+        low, more = done.low, done.more
+        for index in range(low, len(self._known)):
+            call = self._known[index]
+            if found and call.sent_ns > first_end_ns:
+                break
+            if not more >> (index - low) & 1:
+                assert call.answered_ns is not None, f"it has an answer and no end: {call}"
+                first_end_ns = min(call.answered_ns, first_end_ns) if found else call.answered_ns
+                found.append(index)
+        return found, first_end_ns
+
+    def _after_known(self, at: _At[State]) -> tuple[list[_At[State]], bool]:
+        """Where it may go on with a known call, the first one last; and whether no other way need be tried."""
+        found: list[_At[State]] = []
+        for index in reversed(self._next(at.done)[0]):
+            call = self._known[index]
+            states = list(self._step(at.done.state, call))
+            after = [_At(self._with(at.done, index, state), at.known + 1, (call, at.path)) for state in states]
+            if states == [at.done.state]:
+                return after, True
+            found += after
+        return found, False
+
+    def _after_unknown(self, at: _At[State]) -> list[_At[State]]:
+        """Where it may go on with a call of unknown outcome that was sent before the first known one ended."""
+        _, first_end_ns = self._next(at.done)
+        found: list[_At[State]] = []
+        for number, group in enumerate(self._unknown):
+            used = at.done.used[number]
+            if used == len(group) or group[used].sent_ns > first_end_ns:
+                continue
+            for state in self._step(at.done.state, group[used]):
+                more_used = (*at.done.used[:number], used + 1, *at.done.used[number + 1 :])
+                done = at.done._replace(used=self._but_late(more_used, state), state=state)
+                found.append(_At(done, at.known, (group[used], at.path)))
+        return found
+
+    def _but_late(self, used: tuple[int, ...], state: State) -> tuple[int, ...]:
+        """The same with the groups that are too late used up."""
+        return tuple(
+            len(group) if count < len(group) and self._late(state, group[count]) else count
+            for count, group in zip(used, self._unknown, strict=True)
+        )
+
+    def _with(self, done: _Done[State], index: int, state: State) -> _Done[State]:
+        """The set with one known call more."""
+        more = done.more | 1 << (index - done.low)
+        # The lowest bits that are all set belong below.
+        whole = (~more & (more + 1)).bit_length() - 1
+        return _Done(done.low + whole, more >> whole, done.used, state)
+
+
+def _order(path: Path) -> tuple[Call, ...]:
     order: list[Call] = []
     while path is not None:
-        index, path = path
-        order.append(calls[index])
+        call, path = path
+        order.append(call)
     return tuple(reversed(order))
-
-
-def _next(calls: Sequence[Call], low: int, more: int) -> list[int]:
-    """The calls that may take effect next: those that began before any other that is left over ended."""
-    found: list[int] = []
-    first_end: int | None = None
-    for index in range(low, len(calls)):
-        call = calls[index]
-        if first_end is not None and call.sent_ns > first_end:
-            break
-        if not more >> (index - low) & 1:
-            found.append(index)
-            if call.answered_ns is not None and (first_end is None or call.answered_ns < first_end):
-                first_end = call.answered_ns
-    return found

@@ -1,37 +1,80 @@
 """Work is neither lost nor doubled: what was enqueued is completed, pending or cancelled, each batch once.
 
-One owner holds a batch at a time.
+One owner holds a batch at a time, and one that was completed or cancelled is never given out again.
 
-Calls of a history:
+Calls of a history, `LONG_MS` being longer than a history takes:
 
 - `enqueue`, given the source key: answered with the batch id, or unknown.
-- `claim`, given the owner: answered with `(claim_id, fence, claimed_at_ms, expires_at_ms, batch_ids)`, or unknown.
-  A claim that found nothing is no part of the history.
-- `complete`, given `(claim_id, fence, batch_ids)`: answered, refused, or unknown.
-- `forge`, given the same, a completion with a token that nobody was ever given: it must be refused.
+- `claim`, given `(owner, ttl_ms)`: answered with `(claim_id, fence, claimed_at_ms, expires_at_ms, batch_ids)`, or
+  unknown: then it may have taken any batch. A claim that found nothing is no part of the history.
+- `complete`, given `(claim_id, fence, batch_ids)`: answered with the revision that it made, refused, or unknown.
+- `forge`, given the same, a completion with a token that nobody was ever given, or of a part of the claim's batches: it
+  must be refused.
 - `abandon`, given the same: answered with the number of batches given back, or unknown.
 - `cancel`, given the batch id: answered with True if it was cancelled, False if not, or unknown.
 
-The end is what the store says afterwards: the state of every source key that was ever used.
+The end is what the store says afterwards: the state of every source key that was ever used, and of every batch that was
+ever claimed.
+
+Each batch has one life: an order of the calls that concern it, and of the end, that explains every answer. A claim of
+`LONG_MS` or more never lapses within a history, a shorter one at any moment, as in `leases`; where it is known when a
+revision was written, the claim that it settled must have been live then.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+import msgspec
 
 from holdfast.torture.checkers.histories import Call
+from holdfast.torture.checkers.leases import LONG_MS
+from holdfast.torture.checkers.linear import TooWide, linearize
 
 States = Mapping[str, tuple[str, str] | None]
 """For each source key the batch id and state that the store tells; None if it knows none."""
 
-OPEN = {"pending", "claimed"}
+Stage: TypeAlias = Literal["absent", "pending", "claimed", "completed", "cancelled"]
 
 
-def check_queue(history: Sequence[Call], end: States) -> list[str]:
-    """What is wrong with the accounts; empty if they balance."""
-    return [*_enqueued(history, end), *_settled(history, end), *_claims(history)]
+class Life(msgspec.Struct, frozen=True):
+    """What one batch stands at: its highest fence, and the claim on it, if there is one."""
+
+    stage: Stage = "absent"
+    fence: int = 0
+    claim_id: str | None = None
+    """None if nobody was told."""
+    expires_at_ms: int | None = None
+    """None if nobody was told."""
+    lapses: bool = False
+    """Whether the claim ends by itself within the history."""
+    lapsed: bool = False
+    """Whether somebody saw that it has."""
+
+
+def check_queue(
+    history: Sequence[Call], end: States, written_at_ms: Mapping[int, int] = MappingProxyType({})
+) -> list[str]:
+    """What is wrong with the accounts; empty if they balance; `TooWide` if that cannot be told.
+
+    `written_at_ms` says when each revision was written, by the store's clock, as far as that is known.
+    """
+    wrong = [*_enqueued(history, end), *_claims(history)]
+    untold: TooWide | None = None
+    for batch_id, calls in _lives(history, end):
+        try:
+            found = linearize(calls, Life(), partial(_step, written_at_ms))
+        except TooWide as error:
+            untold = error
+        else:
+            wrong += [] if found.ok else [f"the life of batch {batch_id} is {found}"]
+    if untold is not None and not wrong:
+        raise untold
+    return wrong
 
 
 def _enqueued(history: Sequence[Call], end: States) -> Iterator[str]:
@@ -55,67 +98,120 @@ def _enqueued(history: Sequence[Call], end: States) -> Iterator[str]:
         yield "two source keys share a batch"
 
 
-def _settled(history: Sequence[Call], end: States) -> Iterator[str]:
-    states = {found[0]: found[1] for found in end.values() if found is not None}
-    completed: dict[str, int] = defaultdict(int)
-    maybe: set[str] = set()
-    cancelled: set[str] = set()
-    for call in history:
-        if call.kind == "forge" and call.outcome == "ok":
-            yield f"claim {call.given[0]} was settled without its token"
-        elif call.kind == "complete":
-            for batch_id in call.given[2]:
-                completed[batch_id] += call.outcome == "ok"
-                if call.outcome == "unknown":
-                    maybe.add(batch_id)
-        elif call.kind == "cancel" and (call.outcome == "unknown" or call.answer):
-            (maybe if call.outcome == "unknown" else cancelled).add(call.given)
-    for batch_id, state in states.items():
-        times = completed[batch_id]
-        if times > 1:
-            yield f"batch {batch_id} was completed {times} times"
-        if times and state != "completed":
-            yield f"batch {batch_id} was completed and is {state}"
-        if batch_id in cancelled and state != "cancelled":
-            yield f"batch {batch_id} was cancelled and is {state}"
-        if state not in OPEN and not times and batch_id not in maybe | cancelled:
-            yield f"batch {batch_id} is {state}, and nobody did that"
-
-
 def _claims(history: Sequence[Call]) -> Iterator[str]:
-    """One live claim a batch, and nothing accepted under an earlier one."""
-    claims: dict[str, list[Call]] = defaultdict(list)
+    """A claim is given out once, ends when it was said to, and is settled by whoever has it, as a whole."""
+    given: dict[tuple[str, int], Counter[str]] = {}
     for call in history:
         if call.kind == "claim" and call.outcome == "ok":
-            for batch_id in call.answer[4]:
-                claims[batch_id].append(call)
-    given_back: dict[tuple[str, int], int] = {}
+            claim_id, fence, claimed_at_ms, expires_at_ms, batch_ids = call.answer
+            if (claim_id, fence) in given:
+                yield f"claim {claim_id} was given out twice with fence {fence}"
+            if expires_at_ms != claimed_at_ms + call.given[1]:
+                yield f"claim {claim_id} ends at {expires_at_ms}, not {call.given[1]} ms after {claimed_at_ms}"
+            given[claim_id, fence] = Counter(batch_ids)
     for call in history:
-        if call.kind in {"abandon", "complete"} and (
-            call.outcome == "unknown" or (call.outcome == "ok" and call.answer)
-        ):
-            place = (call.given[0], call.given[1])
-            given_back[place] = min(call.sent_ns, given_back.get(place, call.sent_ns))
-    for batch_id, taken in claims.items():
-        taken.sort(key=lambda call: call.answer[1])
-        for earlier, later in pairwise(taken):
-            fence, next_fence = earlier.answer[1], later.answer[1]
-            if fence == next_fence:
-                yield f"batch {batch_id} was claimed twice with fence {fence}"
-            free_ns = given_back.get((earlier.answer[0], fence))
-            lapsed = earlier.answer[3] <= later.answer[2]
-            assert later.answered_ns is not None
-            if not lapsed and (free_ns is None or free_ns > later.answered_ns):
-                yield f"batch {batch_id} was claimed with fence {next_fence} while fence {fence} was live"
-    for call in history:
-        if call.kind == "complete" and call.outcome == "ok":
-            yield from _stale(call, claims)
+        if call.kind == "forge" and call.outcome == "ok":
+            yield f"claim {call.given[0]} was settled without its token or in part"
+        elif call.kind == "complete" and call.outcome == "ok":
+            claim_id, fence, batch_ids = call.given
+            whole = given.get((claim_id, fence))
+            if whole is None:
+                yield f"claim {claim_id} with fence {fence} was completed and never given to anybody"
+            elif whole != Counter(batch_ids):
+                yield f"claim {claim_id} of {sorted(whole)} was completed as {sorted(batch_ids)}"
 
 
-def _stale(completion: Call, claims: Mapping[str, list[Call]]) -> Iterator[str]:
-    claim_id, fence, batch_ids = completion.given
-    for batch_id in batch_ids:
-        for claim in claims.get(batch_id, ()):
-            assert claim.answered_ns is not None
-            if claim.answer[1] > fence and claim.answered_ns < completion.sent_ns:
-                yield f"batch {batch_id} was completed under {claim_id}, after {claim.answer[0]} held it"
+def _lives(history: Sequence[Call], end: States) -> Iterator[tuple[str, list[Call]]]:
+    """Every batch, and everything that was seen of it."""
+    batches = {key: found[0] for key, found in end.items() if found is not None}
+    batches |= {call.given: call.answer for call in history if call.kind == "enqueue" and call.outcome == "ok"}
+    states = {found[0]: found[1] for found in end.values() if found is not None}
+    calls: dict[str, list[Call]] = defaultdict(list)
+    for call in history:
+        for batch_id in _concerned(call, batches):
+            calls[batch_id].append(call)
+    last_ns = max((call.answered_ns or call.sent_ns for call in history), default=0)
+    unknown_claims = [call for call in history if call.kind == "claim" and call.outcome == "unknown"]
+    for batch_id in sorted({*calls, *states}):
+        closing = Call(0, "end", batch_id, states.get(batch_id), "ok", last_ns + 1, last_ns + 2)
+        yield batch_id, [*calls[batch_id], *unknown_claims, closing]
+
+
+def _concerned(call: Call, batches: Mapping[str, str]) -> Iterator[str]:
+    if call.kind == "enqueue" and call.given in batches:
+        yield batches[call.given]
+    elif call.kind == "claim" and call.outcome == "ok":
+        yield from call.answer[4]
+    elif call.kind in {"complete", "abandon"}:
+        yield from call.given[2]
+    elif call.kind == "cancel":
+        yield call.given
+
+
+def _step(written_at_ms: Mapping[int, int], life: Life, call: Call) -> Iterator[Life]:
+    if call.kind == "enqueue":
+        yield Life("pending") if life.stage == "absent" else life
+    elif call.kind == "claim":
+        yield from _claim(life, call)
+    elif call.kind == "complete":
+        yield from _complete(life, call, written_at_ms.get(call.answer))
+    elif call.kind == "abandon":
+        yield from _abandon(life, call)
+    elif call.kind == "cancel":
+        yield from _cancel(life, call)
+    else:
+        yield from _end(life, call)
+
+
+def _claim(life: Life, call: Call) -> Iterator[Life]:
+    lapses = call.given[1] < LONG_MS
+    if call.outcome == "unknown":
+        if life.stage == "pending" or (life.stage == "claimed" and life.lapses):
+            yield Life("claimed", life.fence + 1, lapses=lapses)
+        return
+    claim_id, fence, claimed_at_ms, expires_at_ms, _ = call.answer
+    over = life.lapses and (life.expires_at_ms is None or life.expires_at_ms <= claimed_at_ms)
+    if fence > life.fence and (life.stage == "pending" or (life.stage == "claimed" and over)):
+        yield Life("claimed", fence, claim_id, expires_at_ms, lapses)
+
+
+def _borne(life: Life, call: Call) -> bool:
+    """Whether the batch bears the claim that is to be settled."""
+    return life.stage == "claimed" and (life.claim_id, life.fence) == (call.given[0], call.given[1])
+
+
+def _complete(life: Life, call: Call, at_ms: int | None) -> Iterator[Life]:
+    held = _borne(life, call) and not life.lapsed
+    if call.outcome == "refused":
+        if not held:
+            yield life
+        elif life.lapses:
+            yield msgspec.structs.replace(life, lapsed=True)
+    elif held and (at_ms is None or life.expires_at_ms is None or at_ms < life.expires_at_ms):
+        yield Life("completed", life.fence)
+
+
+def _abandon(life: Life, call: Call) -> Iterator[Life]:
+    borne = _borne(life, call)
+    most = len(call.given[2]) if call.outcome == "unknown" else call.answer
+    # A claim that has lapsed can still be given back, as long as nobody took what it held.
+    if borne and most:
+        yield Life("pending", life.fence)
+    elif not borne and most < len(call.given[2]):
+        yield life
+
+
+def _cancel(life: Life, call: Call) -> Iterator[Life]:
+    waits = life.stage == "pending" or (life.stage == "claimed" and life.lapses)
+    if call.outcome == "unknown" or call.answer:
+        if waits:
+            yield Life("cancelled", life.fence)
+    elif life.stage != "pending" and not life.lapsed:
+        yield life
+
+
+def _end(life: Life, call: Call) -> Iterator[Life]:
+    told = call.answer or "absent"
+    lapsed = told == "pending" and life.stage == "claimed" and life.lapses
+    if lapsed or (told == life.stage and not life.lapsed):
+        yield life

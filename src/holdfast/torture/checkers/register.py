@@ -6,29 +6,75 @@ Calls of a history:
 
 - `commit`, given `(expected, value)`: answered with the revision; refused with the actual revision; or unknown.
   `expected` is None for a commit on whatever is current.
-- `read`: answered with `(revision, value)`; the revision is 0 and the value None before the first commit.
+- `read`: answered with `(revision, value)`; the revision is 0 and the value None before the first commit. One of
+  unknown outcome says nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
-from holdfast.torture.checkers.histories import Call
+import msgspec
+
+from holdfast.torture.checkers.histories import Call, frozen
 from holdfast.torture.checkers.linear import Linear, linearize
 
 Head = tuple[int, Any]
 
+UNSEEN = ("unseen",)
+"""Stands for every value that no read saw: which of them is there makes no difference."""
+
 
 def check_register(history: Sequence[Call], initial: Head = (0, None)) -> Linear:
     """Search an order of commits and reads that one register explains."""
-    return linearize(history, initial, _step)
+    first = (initial[0], frozen(initial[1]))
+    return linearize(_at_their_places(as_seen(history, "commit"), first), first, _step, _late)
+
+
+def as_seen(history: Sequence[Call], write: str) -> list[Call]:
+    """The same history with values that can be compared, all that nobody saw being one, and with no unknown read.
+
+    What `write` is given ends in the value that it writes.
+    """
+    seen = {frozen(call.answer[1]) for call in history if call.kind == "read" and call.outcome == "ok"}
+    calls: list[Call] = []
+    for call in history:
+        if call.kind == "read" and call.outcome == "ok":
+            revision, value = call.answer
+            calls.append(msgspec.structs.replace(call, answer=(revision, frozen(value))))
+        elif call.kind == write:
+            value = frozen(call.given[1])
+            calls.append(msgspec.structs.replace(call, given=(call.given[0], value if value in seen else UNSEEN)))
+        elif call.kind != "read":
+            calls.append(call)
+    return calls
+
+
+def _at_their_places(calls: list[Call], initial: Head) -> list[Call]:
+    """Say of an unknown commit whose value was seen at which revision it must have happened, if it alone wrote that."""
+    places: dict[Hashable, int] = {call.answer[1]: call.answer[0] for call in calls if call.kind == "read"}
+    writers = Counter([initial[1], *(call.given[1] for call in calls if call.kind == "commit")])
+    placed: list[Call] = []
+    for call in calls:
+        if call.outcome == "unknown" and call.given[0] is None:
+            value = call.given[1]
+            if value != UNSEEN and writers[value] == 1:
+                placed.append(msgspec.structs.replace(call, given=(places[value] - 1, value)))
+                continue
+        placed.append(call)
+    return placed
+
+
+def _late(head: Head, call: Call) -> bool:
+    return call.given[0] is not None and call.given[0] < head[0]
 
 
 def _step(head: Head, call: Call) -> Iterator[Head]:
     revision, _ = head
     if call.kind == "read":
-        if tuple(call.answer) == head:
+        if call.answer == head:
             yield head
         return
     expected, value = call.given

@@ -359,7 +359,8 @@ RETURNING
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
 
 -- The next batches that go together (rules.work: may_claim, claim_prefix, new_claim). Whether another owner holds a claim
--- is read as of when the statement began: if anybody claimed in the session since then, the facts must be read anew.
+-- is read as of when the statement began: if anybody claimed in the session since then, nothing is judged, and the same
+-- statement has to be asked anew.
 -- name: claim_at_once
 WITH place AS (
     SELECT
@@ -515,6 +516,7 @@ claimed AS (
         batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive
 )
 SELECT
+    (SELECT count(*) FROM clock) AS judged,
     (SELECT count(*) FROM ready) AS ready,
     ARRAY(
         SELECT ROW(
@@ -525,7 +527,7 @@ SELECT
         FROM claimed
         ORDER BY enqueue_seq
     ) AS batches
-FROM clock
+FROM place
 
 -- The end of a claim moves, never back (rules.work: require_claim, renewed).
 -- name: extend_claim_at_once
@@ -872,6 +874,35 @@ WHERE session.session_id = $1::text
 ORDER BY session.incarnation DESC
 LIMIT 1
 
+-- A process and a page of its log.
+-- name: gather_events
+SELECT
+    ARRAY(
+        SELECT ROW(
+            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        )
+        FROM {schema}.processes
+        WHERE process_id = $1::text
+    ),
+    ARRAY(
+        SELECT ROW(
+            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        )
+        FROM {schema}.events
+        WHERE process_id = $1::text
+            AND sequence > $2::bigint
+            -- part: type
+            AND type = $4::text
+            -- end part
+            -- part: wakes
+            AND wake IS NOT NULL
+            AND acked = 0
+            -- end part
+        ORDER BY sequence
+        LIMIT $3::bigint
+    )
+
 -- Everything that the view of a session shows: the session, its head, the path to the leaf, contents and counters.
 -- name: gather_view
 WITH RECURSIVE session AS MATERIALIZED (
@@ -943,15 +974,19 @@ SELECT
         SELECT ROW(
             path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
             path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
-            (
-                SELECT parent.node_id
-                FROM {schema}.nodes AS parent
-                WHERE parent.family = path.family
-                    AND parent.node_key = path.parent_key
+            -- The next node of the path is the parent, but for the last one, whose parent may be hidden or not asked for.
+            coalesce(
+                lead(path.node_id) OVER (ORDER BY path.depth),
+                (
+                    SELECT parent.node_id
+                    FROM {schema}.nodes AS parent
+                    WHERE parent.family = path.family
+                        AND parent.node_key = path.parent_key
+                )
             )
         )
         FROM path
-        ORDER BY path.node_key DESC
+        ORDER BY path.depth
     ),
     ARRAY(
         SELECT ROW(

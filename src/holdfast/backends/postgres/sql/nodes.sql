@@ -57,12 +57,18 @@ WITH RECURSIVE path AS (
 SELECT
     path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
     path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
-    parent.node_id
+    -- The next node of the path is the parent, but for the last one, whose parent may be hidden or not asked for.
+    coalesce(
+        lead(path.node_id) OVER (ORDER BY path.depth),
+        (
+            SELECT parent.node_id
+            FROM {schema}.nodes AS parent
+            WHERE parent.family = $1::bigint
+                AND parent.node_key = path.parent_key
+        )
+    )
 FROM path
-LEFT JOIN {schema}.nodes AS parent
-    ON parent.family = $1::bigint
-        AND parent.node_key = path.parent_key
-ORDER BY path.node_key DESC
+ORDER BY path.depth
 
 -- name: read_nodes_up
 SELECT
@@ -106,6 +112,12 @@ WHERE family = $1::bigint
     AND node_key = ANY($2::bigint[])
 
 -- Differs: found by the index of tombstoned nodes and locked, so that two at work at once share them out.
+-- name: count_tombstoned
+SELECT count(*)
+FROM {schema}.nodes
+WHERE mark = 1
+    AND ($1::bigint IS NULL OR session_key = $1::bigint)
+
 -- name: vacuum_nodes
 WITH found AS (
     SELECT

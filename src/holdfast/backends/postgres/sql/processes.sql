@@ -97,6 +97,16 @@ WHERE process_id > $1::text
 ORDER BY process_id
 LIMIT $2::bigint
 
+-- name: list_ended_processes
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM {schema}.processes
+WHERE status <> 'running'
+    AND (updated_at_ms, process_id) > ($1::bigint, $2::text)
+ORDER BY updated_at_ms, process_id
+LIMIT $3::bigint
+
 -- name: clear_wake_targets
 UPDATE {schema}.processes
 SET

@@ -256,6 +256,7 @@ SELECT least(
         WHERE family = $1::bigint
             AND session_key = $2::bigint
             AND settled_state IS NULL
+            AND available_at_ms > 0
             AND available_at_ms > $3::bigint
     ),
     (

@@ -72,6 +72,9 @@ class Graph(Base):
     async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
         return await self._run("vacuum_nodes", limit, NO_PAYLOAD, session_key)
 
+    async def count_tombstoned(self, session_key: int | None) -> int:
+        return await self._number("count_tombstoned", session_key)
+
     async def node_epochs(self, session_key: int) -> list[int]:
         found = await self._values("node_epochs", await self._family(session_key), session_key)
         return [epoch for (epoch,) in found]

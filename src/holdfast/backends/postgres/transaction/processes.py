@@ -44,6 +44,9 @@ class Processes(Work):
             return await self._all(r.ProcessRow, "list_processes_of_status", *bindings[:4])
         return await self._all(r.ProcessRow, "list_processes", *bindings[:3])
 
+    async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
+        return await self._all(r.ProcessRow, "list_ended_processes", *after, limit)
+
     async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
         return await self._run("clear_wake_targets", session_id, now_ms)
 

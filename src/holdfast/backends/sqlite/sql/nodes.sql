@@ -92,6 +92,17 @@ SET mark = 1
 WHERE mark = 0
     AND node_key IN (SELECT value FROM json_each(?1))
 
+-- name: count_tombstoned
+SELECT count(*)
+FROM nodes
+WHERE mark = 1
+
+-- name: count_session_tombstoned
+SELECT count(*)
+FROM nodes
+WHERE mark = 1
+    AND session_key = ?1
+
 -- name: vacuum_nodes
 UPDATE nodes
 SET

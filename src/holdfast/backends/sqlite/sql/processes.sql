@@ -81,6 +81,16 @@ WHERE originator_session_id = :originator_session_id
 ORDER BY process_id
 LIMIT :limit
 
+-- name: list_ended_processes
+SELECT
+    process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+FROM processes
+WHERE status <> 'running'
+    AND (updated_at_ms, process_id) > (?1, ?2)
+ORDER BY updated_at_ms, process_id
+LIMIT ?3
+
 -- name: clear_wake_targets
 UPDATE processes
 SET

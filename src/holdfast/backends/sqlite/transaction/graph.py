@@ -102,6 +102,12 @@ class Graph(Base):
             return self._run("vacuum_nodes", (limit, NO_PAYLOAD))
         return self._run("vacuum_session_nodes", (limit, NO_PAYLOAD, session_key))
 
+    async def count_tombstoned(self, session_key: int | None) -> int:
+        """How many nodes, of one session or all, `vacuum_nodes` would take."""
+        if session_key is None:
+            return self._number("count_tombstoned", ())
+        return self._number("count_session_tombstoned", (session_key,))
+
     async def node_epochs(self, session_key: int) -> list[int]:
         """The distinct epochs that the session's stored nodes have."""
         return [epoch for (epoch,) in self._numbers("node_epochs", (session_key,))]

@@ -43,6 +43,10 @@ class Processes(Work):
             name = "list_processes"
         return self._all(r.ProcessRow, name, bindings)
 
+    async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
+        """Processes that do not run any longer, by (updated_at_ms, process_id) after that place."""
+        return self._all(r.ProcessRow, "list_ended_processes", (*after, limit))
+
     async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
         """Remove the wake target of every process that wakes this session, any frame; touch `updated_at_ms`."""
         return self._run("clear_wake_targets", (session_id, now_ms))

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import holdfast
-from holdfast.cli.running import Refused
+from holdfast.paging import every
 
-T = TypeVar("T")
-
-PAGE = 200
 READ_TRIES = 3
 MARKER = ("holdfast-copy", "marker")
 """The artifact by which a copy sees that two names mean one store; one that a killed copy left does not move."""
@@ -30,16 +27,6 @@ class Part(NamedTuple):
     name: str
     total: int
     items: Iterator[Item]
-
-
-def every(listing: Callable[..., holdfast.Page[T]]) -> Iterator[T]:
-    """All of a listing, page by page."""
-    after: str | None = None
-    while True:
-        page = listing(after=after, limit=PAGE)
-        yield from page
-        if (after := page.next) is None:
-            return
 
 
 def parts(source: holdfast.BlockingStore, target: holdfast.BlockingStore, stats: holdfast.Stats) -> tuple[Part, ...]:
@@ -86,7 +73,7 @@ def _move_process(source: holdfast.BlockingStore, target: holdfast.BlockingStore
         if source.processes.get(process_id) == process:
             break
     else:
-        raise Refused("it changes while it is read: stop its workers, then copy again")
+        raise holdfast.ImportRefused("it changes while it is read: stop its workers, then copy again")
     moved = not target.processes.restore(process, events).replayed
     for grant in every(partial(source.grants.of_process, process_id)):
         if not target.grants.has(grant.scope, process_id):
@@ -103,7 +90,7 @@ def _artifacts(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -
         if there is None:
             target.artifacts.put(one.kind, one.ref, here.data)
         elif there.data != here.data:
-            raise Refused("it is there already with other bytes: delete it there to copy it anew")
+            raise holdfast.ImportRefused("it is there already with other bytes: delete it there to copy it anew")
         return there is None
 
     for one in every(source.artifacts.list):

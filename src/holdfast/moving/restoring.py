@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 import msgspec
 
 import holdfast
-from holdfast.cli.bundle import (
+from holdfast.moving.bundle import (
     TOMBSTONE,
     AttachmentLine,
     Bundle,
@@ -20,8 +21,7 @@ from holdfast.cli.bundle import (
     NodeLine,
     WorkLine,
 )
-from holdfast.cli.queue import batches_of
-from holdfast.cli.running import Refused
+from holdfast.paging import every
 
 CHUNK_NODES = 500
 CHUNK_REFS = 1000
@@ -61,7 +61,9 @@ def restore(
     there = imported_as(store, session_id)
     again = there is not None and there == manifest.turn_id
     if there is not None and not again:
-        raise Refused(f"session {session_id!r} is there already and is not this one: import it under another id (--as)")
+        raise holdfast.ImportRefused(
+            f"session {session_id!r} is there already and is not this one: import it under another id"
+        )
     session = store.sessions.handle(session_id)
     if there is None:
         _refuse_another(session, bundle)
@@ -84,7 +86,7 @@ def imported_as(store: holdfast.BlockingStore, session_id: str) -> str | None:
     try:
         first = store.sessions.handle(session_id).history(limit=1).items
     except holdfast.SessionDeleted:
-        raise Refused(f"session {session_id!r} was deleted here: import it under another id (--as)") from None
+        raise holdfast.ImportRefused(f"session {session_id!r} was deleted here: import it under another id") from None
     return (first[0].turn_id or "") if first else None
 
 
@@ -121,7 +123,7 @@ def _take(
 
 def _enqueue(store: holdfast.BlockingStore, draft: holdfast.WorkDraft, parts: Parts) -> None:
     if parts.queued is None:
-        parts.queued = {batch.source_key for batch in batches_of(store, draft.session_id or "")}
+        parts.queued = {batch.source_key for batch in every(partial(store.queue.list, draft.session_id or ""))}
     if draft.source_key not in parts.queued:
         # What was settled here meanwhile is remembered by its key, and is not enqueued again.
         parts.changed |= store.queue.enqueue(draft).state == "pending"
@@ -129,8 +131,8 @@ def _enqueue(store: holdfast.BlockingStore, draft: holdfast.WorkDraft, parts: Pa
 
 def _refuse_another(session: holdfast.BlockingSession, bundle: Bundle) -> None:
     """A session that was begun here by somebody else, though never committed, is not overwritten or mixed with."""
-    refusal = Refused(
-        f"session {session.session_id!r} was begun here by somebody else: import it under another id (--as)"
+    refusal = holdfast.ImportRefused(
+        f"session {session.session_id!r} was begun here by somebody else: import it under another id"
     )
     meta, view = session.meta(), session.load(holdfast.FullGraph())
     if meta is None and view is None:
@@ -169,7 +171,9 @@ def _put(session: holdfast.BlockingSession, line: AttachmentLine, parts: Parts) 
             line.data, media_type=ref.media_type, width=ref.width, height=ref.height, label=ref.label
         )
         if put.id != ref.id:
-            raise Refused(f"attachment {ref.id!r} does not match its bytes: the file is damaged; export it again")
+            raise holdfast.ImportRefused(
+                f"attachment {ref.id!r} does not match its bytes: the file is damaged; export it again"
+            )
 
 
 def has_attachment(session: holdfast.BlockingSession, attachment_id: str) -> bool:
@@ -212,7 +216,9 @@ def _commit(session: holdfast.BlockingSession, head: HeadLine, parts: Parts, tur
         )
     )
     if receipt.manifest.refs != parts.refs:
-        raise Refused("the checkpoint's content does not match its refs: the file was changed; export it again")
+        raise holdfast.ImportRefused(
+            "the checkpoint's content does not match its refs: the file was changed; export it again"
+        )
 
 
 def _hide(session: holdfast.BlockingSession, ids: list[str]) -> None:
@@ -224,13 +230,3 @@ def _hide(session: holdfast.BlockingSession, ids: list[str]) -> None:
 
 def _stands_for_another(node: holdfast.Node | None) -> bool:
     return node is not None and node.kind == TOMBSTONE
-
-
-def pages_of(store: holdfast.BlockingStore, size: int) -> Iterator[holdfast.SessionSummary]:
-    """All sessions, page by page."""
-    after: str | None = None
-    while True:
-        page = store.sessions.list(after=after, limit=size)
-        yield from page
-        if (after := page.next) is None:
-            return

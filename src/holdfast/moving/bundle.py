@@ -12,15 +12,14 @@ import gzip
 import hashlib
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import IO, Any, TypeAlias
 
 import msgspec
 
 import holdfast
-from holdfast.cli import drawing
-from holdfast.cli.queue import batches_of
-from holdfast.cli.running import Refused
+from holdfast.paging import every
 
 FORMAT = "holdfast-session"
 VERSION = 1
@@ -187,17 +186,12 @@ def lines_of(
     if view is not None:
         yield from _graph(view)
         yield from _state(view)
-    for batch in batches_of(store, session.session_id or ""):
+    for batch in every(partial(store.queue.list, session.session_id or ""), size=PAGE):
         yield WorkLine(_draft(batch))
 
 
 def _references(session: holdfast.BlockingSession) -> Iterator[holdfast.AttachmentRef]:
-    after: str | None = None
-    while True:
-        page = session.attachments.list(after=after, limit=PAGE)
-        yield from page
-        if (after := page.next) is None:
-            return
+    return every(session.attachments.list, size=PAGE)
 
 
 def _attachments(session: holdfast.BlockingSession) -> Iterator[AttachmentLine]:
@@ -213,10 +207,19 @@ def _attachments(session: holdfast.BlockingSession) -> Iterator[AttachmentLine]:
 
 
 def _graph(view: holdfast.SessionView) -> Iterator[NodeLine]:
-    for hidden in drawing.tombstones_of(view.graph.nodes, view.graph.leaf):
+    for hidden in tombstones_of(view.graph.nodes, view.graph.leaf):
         yield NodeLine(placeholder(hidden), hidden=True)
     for node in view.graph.nodes:
         yield NodeLine(node)
+
+
+def tombstones_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> list[str]:
+    """The hidden nodes that something still points at."""
+    live = {node.id for node in nodes}
+    pointed_at = [node.parent for node in nodes if node.parent is not None]
+    if leaf is not None:
+        pointed_at.append(leaf)
+    return list(dict.fromkeys(one for one in pointed_at if one not in live))
 
 
 def placeholder(node_id: str) -> holdfast.Node:
@@ -270,13 +273,15 @@ class Bundle:
             tally.add(self._decode(data), data)
         said = (self.manifest.sha256, self.manifest.turn_sha256)
         if tally.hashes() != said or tally.counts != self.manifest.counts:
-            raise Refused("the file is damaged or cut short: its lines do not match its manifest; export it again")
+            raise holdfast.ImportRefused(
+                "the file is damaged or cut short: its lines do not match its manifest; export it again"
+            )
 
     def _decode(self, data: bytes) -> Line:
         try:
             line: Line = msgspec.json.decode(data, type=Line)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise Refused(f"the file is damaged: {error}; export it again") from None
+            raise holdfast.ImportRefused(f"the file is damaged: {error}; export it again") from None
         return line
 
     def lines(self) -> Iterator[Line]:
@@ -298,9 +303,9 @@ def _readline(file: IO[bytes]) -> bytes:
     try:
         data = file.readline(LINE_BYTES)
     except (EOFError, OSError, zlib.error) as error:
-        raise Refused(f"the file is damaged: {error}; export it again") from None
+        raise holdfast.ImportRefused(f"the file is damaged: {error}; export it again") from None
     if len(data) == LINE_BYTES:
-        raise Refused(f"the file has a line of more than {LINE_BYTES} bytes, which no export writes")
+        raise holdfast.ImportRefused(f"the file has a line of more than {LINE_BYTES} bytes, which no export writes")
     return data
 
 
@@ -309,12 +314,14 @@ def _manifest(data: bytes) -> Manifest:
         head: Any = msgspec.json.decode(data)
         name, version = head["format"], head["version"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise Refused("this is no exported session: its first line is no manifest") from None
+        raise holdfast.ImportRefused("this is no exported session: its first line is no manifest") from None
     if name != FORMAT or not isinstance(version, int):
-        raise Refused(f"this is no exported session: its format is {name!r}")
+        raise holdfast.ImportRefused(f"this is no exported session: its format is {name!r}")
     if version > VERSION:
-        raise Refused(f"the file has format version {version}, this program knows {VERSION}: upgrade holdfast")
+        raise holdfast.ImportRefused(
+            f"the file has format version {version}, this program knows {VERSION}: upgrade holdfast"
+        )
     try:
         return msgspec.convert(head, Manifest)
     except msgspec.ValidationError as error:
-        raise Refused(f"the manifest is damaged: {error}; export it again") from None
+        raise holdfast.ImportRefused(f"the manifest is damaged: {error}; export it again") from None

@@ -1,0 +1,23 @@
+"""Sessions move between any two stores through the public store alone: out as a bundle, in as one turn.
+
+>>> import io
+>>> from holdfast import moving
+>>> file = io.BytesIO()
+>>> with holdfast.open_blocking("memory:") as source:
+...     _ = source.sessions.handle("chat-42").commit(holdfast.Commit(turn_id="turn-1"))
+...     manifest = moving.export(source, "chat-42", file)
+>>> _ = file.seek(0)
+>>> moving.restore(store, moving.Bundle(file)).outcome
+'imported'
+>>> _ = file.seek(0)
+>>> moving.restore(store, moving.Bundle(file)).outcome
+'already_there'
+"""
+
+from __future__ import annotations
+
+from holdfast.moving.bundle import Bundle, Manifest, export
+from holdfast.moving.copying import copy_session
+from holdfast.moving.restoring import Restored, restore
+
+__all__ = ["Bundle", "Manifest", "Restored", "copy_session", "export", "restore"]

@@ -1,0 +1,90 @@
+"""An id that is nowhere is said to be unknown: silence would look like a session that is idle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast
+
+OF_A_SESSION = [
+    "queue list --session {}",
+    "queue show {} work:1",
+    "queue cancel {} work:1 --yes",
+    "tail --session {} --for 1ms",
+    "vacuum --session {} --yes",
+    "sessions list --parent {}",
+    "sessions show {}",
+    "sessions history {}",
+    "sessions graph {}",
+    "sessions export {}",
+    "sessions fork {} other",
+    "attachments list {}",
+    "attachments list {} --uncommitted",
+    "attachments get {} ba7816bf",
+    "triggers list --session {}",
+    "processes list --started-by {}",
+]
+OF_A_PROCESS = [
+    "tail --process {}",
+    "processes show {}",
+    "processes events {}",
+    "processes signal {} go",
+    "processes cancel {} --yes",
+]
+
+
+@pytest.mark.parametrize("command", OF_A_SESSION)
+def test_there_is_no_such_session(on: Any, command: str) -> None:
+    said = on(*command.format("nope").split())
+    assert (said.code, said.out) == (1, "")
+    assert "unknown session 'nope'" in said.err
+
+
+@pytest.mark.parametrize("command", OF_A_PROCESS)
+def test_there_is_no_such_process(on: Any, command: str) -> None:
+    said = on(*command.format("nope").split())
+    assert (said.code, said.out) == (1, "")
+    assert "unknown process 'nope'" in said.err
+
+
+@pytest.mark.parametrize("command", OF_A_SESSION)
+def test_a_deleted_session_is_said_to_be_deleted(on: Any, url: str, command: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("gone")
+        store.sessions.delete("gone")
+    said = on(*command.format("gone").split())
+    assert (said.code, said.out) == (1, "")
+    assert "session 'gone' was deleted" in said.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "queue list --session {}",
+        "tail --session {} --for 1ms",
+        "vacuum --session {} --yes",
+        "sessions list --parent {}",
+        "sessions history {}",
+        "attachments list {}",
+        "triggers list --session {}",
+        "processes list --started-by {}",
+    ],
+)
+@pytest.mark.parametrize("with_work", [False, True], ids=["made", "only work"])
+def test_a_session_that_has_nothing_to_show_is_known(on: Any, url: str, command: str, *, with_work: bool) -> None:
+    with holdfast.open_blocking(url) as store:
+        if with_work:
+            store.queue.enqueue(holdfast.WorkDraft(session_id="idle", payloads=["x"]))
+        else:
+            store.sessions.create("idle")
+    assert on(*command.format("idle").split()).code == 0
+
+
+def test_one_that_started_processes_and_did_nothing_else_is_known(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        scope = holdfast.Provenance(holdfast.BySession(holdfast.Scope("starter")))
+        store.processes.register(holdfast.ProcessRegistration("p", holdfast.External(), provenance=scope))
+        store.processes.complete("p", holdfast.Completed())
+    assert on("processes", "list", "--started-by", "starter").code == 0
