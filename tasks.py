@@ -29,7 +29,8 @@ PYTHON = SCRIPTS / ("python.exe" if os.name == "nt" else "python")
 STAMP = VENV / ".holdfast-synced"
 SYNC_INPUTS = ("uv.lock", "pyproject.toml", "tasks.py")
 TYPED_PATHS = ("src", "tests/typing", "tools", "tasks.py")
-PYTEST_WORKERS = 2
+PYTEST_WORKERS = 3
+"""One more than a small machine has cores: a test often waits for a server or another process."""
 SCRATCH_BYTES = 4 * 1024**3
 
 Command = Sequence[str | Path]

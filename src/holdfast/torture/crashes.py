@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.torture.faults import Fault, Numbers, Ran
@@ -41,8 +42,12 @@ def _immediately(server: Server) -> None:
 
 def _by_a_worker(server: Server) -> None:
     """One of its processes dies, and the server starts over by itself."""
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="utf-8").split()
-    os.kill(int(children[-1]), signal.SIGKILL)
+    while True:
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="utf-8").split()
+        if children:  # it may be starting over from the crash before
+            with suppress(ProcessLookupError):  # gone by itself meanwhile: another one
+                os.kill(int(children[-1]), signal.SIGKILL)
+                return
 
 
 def _at_once(server: Server) -> None:
