@@ -32,6 +32,12 @@ ON_SECOND = {
     "TestRaces",
     "TestTriggers",
 }
+ONLY_ON = {
+    # Those who act on second processes are processes of their own, and always blocking.
+    "TestSecondProcess": ["sqlite-blocking", "postgres-blocking"],
+    # Junk is refused before anybody waits, so that one async way is enough.
+    "TestHostileInput": [kind for kind in KINDS if kind not in {"sqlite-async", "postgres-async"}],
+}
 THROUGH_POOLER = {"TestClaims", "TestCommits", "TestEvents", "TestRaces", "TestTriggers"}
 THROUGH_POOLER_LISTENING = {"TestWaits", "TestWakes"}
 
@@ -46,9 +52,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         (POOLED, every_pooled or name in THROUGH_POOLER),
         (LISTENING, every_pooled or name in THROUGH_POOLER_LISTENING),
     ]
-    # Those who act on second processes are processes of their own, and always blocking.
-    kinds = ["sqlite-blocking", "postgres-blocking"] if name == "TestSecondProcess" else KINDS
-    metafunc.parametrize("bench", kinds + [kind for kind, wanted in more if wanted], indirect=True)
+    kinds = ONLY_ON.get(name, KINDS) + [kind for kind, wanted in more if wanted]
+    metafunc.parametrize("bench", kinds, indirect=True)
 
 
 class PooledBench(LocalBench):
