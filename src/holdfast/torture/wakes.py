@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import holdfast
 from holdfast.torture import workers
@@ -11,6 +12,14 @@ from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Scratch
 
 WAITS_A_RUN = 50
+STOPPED = 0.8
+"""How many of the waits are stopped in the middle."""
+
+ASKING_S = (0.0002, 0.0016)
+"""How long after its task it looks whether the event is there."""
+
+NEWS_S = 0.006
+"""In which the news of an event gets to the waiter's process."""
 
 
 def wait_for_events(scratch: Scratch, seed: int) -> Ran:
@@ -27,8 +36,18 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
     number = 0
     for number in range(WAITS_A_RUN):
         waiter.say(number)
-        appender.say(dice.uniform(0, 0.003))
-        stored_ns, heard_ns = appender.hear(), waiter.hear()
+        if dice.random() < STOPPED:
+            # What it asked and what it is told of arrive together, in any order, however quick each of them is alone.
+            time.sleep(dice.uniform(*ASKING_S))  # chance decides whether it has asked already
+            waiter.stop()
+            appender.say(0.0)
+            stored_ns = appender.hear()
+            time.sleep(NEWS_S)
+            waiter.resume()
+        else:
+            appender.say(dice.uniform(0, 0.003))
+            stored_ns = appender.hear()
+        heard_ns = waiter.hear()
         if heard_ns is None:
             wrong.append(f"I8: event {number + 1} was stored, and who waited for it slept through it")
             break
@@ -42,7 +61,7 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
 
 WAKES = Fault(
     "wakes",
-    "an event is appended at any moment of somebody's wait for it",
+    "an event is appended at any moment of somebody's wait for it, mostly while he is stopped (SIGSTOP)",
     ("I8",),
     {"sqlite": Numbers(500, 10_000), "postgres": Numbers(250, 5_000)},
     wait_for_events,
