@@ -193,7 +193,9 @@ def test_verification_names_the_table_of_every_damage_and_only_our_errors_come(g
 def test_a_column_of_another_type_is_damage_and_nothing_but_our_errors_come(ground: Ground, table: str) -> None:
     tried: set[str] = set()
     for column, kind in columns(ground.administrator, table):
-        if (kind in tried and not WHOLE) or not retype(ground, table, column, TYPES[kind].format(c=column)):
+        if (kind in tried and not WHOLE) or not holds_values(ground, table, column):
+            continue
+        if not retype(ground, table, column, TYPES[kind].format(c=column)):
             continue
         tried.add(kind)
         ground.backend._runs.forget()
@@ -202,11 +204,21 @@ def test_a_column_of_another_type_is_damage_and_nothing_but_our_errors_come(grou
             after = answers(ground.store)
         finally:
             remake(ground, table, column, kind)
-        assert table in named, f"{table}.{column}: {named}"
+        where = "database" if f"{table}.{column}" in OUTSIDE_ROWS else table
+        assert where in named, f"{table}.{column}: {named}"
         assert not {answer for answer in after.values() if answer == "HoldfastError"}, f"{table}.{column}: {after}"
     assert tried
     ground.backend._runs.forget()
     assert ground.store.maintenance.verify().findings == ()
+
+
+OUTSIDE_ROWS = {"sessions.claims"}
+"""Columns that no row brings: only the look at the structures as a whole asks for them."""
+
+
+def holds_values(ground: Ground, table: str, column: str) -> bool:
+    """Whether any row has a value there: NULL is the same in every type."""
+    return bool(ground.administrator.rows(f"SELECT 1 FROM holdfast.{table} WHERE {column} IS NOT NULL LIMIT 1"))
 
 
 def retype(ground: Ground, table: str, column: str, kind: str) -> bool:

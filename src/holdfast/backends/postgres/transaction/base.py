@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.postgres.link import Link, Values
+from holdfast.errors import Corrupt
 from holdfast.ports import Clock
 
 R = TypeVar("R", bound=r.Row)
@@ -160,6 +161,13 @@ class Base:
 
     async def _values(self, name: str, *bindings: Any) -> list[Values]:
         return await self._link.all(name, *bindings)
+
+    async def _numbers(self, name: str, *bindings: Any) -> list[Values]:
+        """Rows of nothing but whole numbers: a column whose type was changed may hold anything."""
+        found = await self._link.all(name, *bindings)
+        if any(type(number) is not int for values in found for number in values):
+            raise Corrupt("database", self._schema, "a column of numbers holds something else")
+        return found
 
     async def _number(self, name: str, *bindings: Any) -> int:
         [(number,)] = await self._link.all(name, *bindings)

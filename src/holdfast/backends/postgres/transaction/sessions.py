@@ -80,7 +80,7 @@ class Sessions(Base):
         return await self._all(r.RevisionRow, "list_revisions_down", family, session_key, before, limit)
 
     async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
-        found = await self._values("revision_epochs", await self._family(session_key), session_key)
+        found = await self._numbers("revision_epochs", await self._family(session_key), session_key)
         return [(epoch, node_count) for epoch, node_count in found]
 
     async def count_revisions(self, session_key: int, *, below: int) -> int:
