@@ -202,7 +202,8 @@ def test_time_is_shared_by_what_each_row_still_needs() -> None:
 
 
 def test_every_command_of_the_track_record_names_a_test_that_there_is() -> None:
-    shown = re.findall(r"`(?:HOLDFAST_\w+=\S+ )?pytest (tests/\S+\.py)(?:::(\w+))?`", "\n".join(reliability().track_record()))
+    command = r"`(?:HOLDFAST_\w+=\S+ )?pytest (tests/\S+\.py)(?:::(\w+))?`"
+    shown = re.findall(command, "\n".join(reliability().track_record()))
     assert len(shown) > 5
     for path, name in shown:
         assert f"def {name}" in (TOOLS.parent / path).read_text(encoding="utf-8")
