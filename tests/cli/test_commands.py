@@ -460,6 +460,11 @@ def test_attachments_are_listed_and_read(on: Any, filled: Any, tmp_path: Path) -
     said = on("attachments", "get", "chat", ABC, "--output", file, "--json")
     assert said.json == {"ref": listed["items"][1], "output": str(file)}
     assert file.read_bytes() == b"abc"
+    file.write_bytes(b"mine")
+    assert on("attachments", "get", "chat", ABC, "--output", file).code == 2
+    assert file.read_bytes() == b"mine"
+    assert on("attachments", "get", "chat", ABC, "--output", file, "--yes").code == 0
+    assert file.read_bytes() == b"abc"
     assert on("attachments", "get", "chat", ABC, "--json").code == 2
     assert on("attachments", "get", "fork", "far").code == 1
     assert on("attachments", "list").code == 2

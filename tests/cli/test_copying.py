@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,25 @@ def test_a_target_that_is_not_there_is_named(run: Any, tmp_path: Path) -> None:
     assert said.code == 4
     assert f"there is no store yet ({target})" in said.err
     assert not target.exists()
+
+
+def test_bytes_that_an_interrupted_copy_or_import_did_not_put_are_put_by_the_next(run: Any, tmp_path: Path) -> None:
+    source, target, folder = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "bytes"
+    with holdfast.open_blocking(source) as store:
+        session = store.sessions.create("chat")
+        ref = session.attachments.put(b"abc")
+        session.commit(holdfast.Commit(attachments=[ref.id]))
+    bundle = tmp_path / "chat.jsonl"
+    run("sessions", "export", "chat", "-o", bundle, "--url", source)
+    run("init", "--url", target)
+    where = ("--url", target, "--attachments", folder)
+    ways = [
+        ("copy", "--from", source, "--to", target, "--to-attachments", folder),
+        ("sessions", "import", bundle, *where),
+    ]
+    for again in (ways[0], *ways):
+        assert run(*again).code == 0
+        assert run("attachments", "get", "chat", ref.id, *where).out == "abc"
+        assert run("verify", *where).code == 0
+        # What is left when the row is stored and the process dies before the bytes are.
+        shutil.rmtree(folder)

@@ -89,3 +89,13 @@ def test_ages_are_those_of_the_stores_clock(run: Any, tmp_path: Any, monkeypatch
     assert told(run("tail", "--since", "1m", "--for", "1ms", "--json", "--url", file)) == []
     assert len(told(run("tail", "--since", "6m", "--for", "1ms", "--json", "--url", file))) == 1
     assert "time" not in vars(stores)
+
+
+def test_work_of_a_session_that_is_deleted_meanwhile_is_no_more(url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        work = tail.Work(store, None)
+        assert list(work.news()) == []
+        store.queue.enqueue(holdfast.WorkDraft(session_id="gone", payloads=[1]))
+        assert [one["state"] for one in work.news()] == ["pending"]
+        store.sessions.delete("gone")
+        assert list(work.news()) == []

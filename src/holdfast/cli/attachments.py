@@ -41,6 +41,8 @@ def list_attachments(call: Call) -> int:
 
 def get(call: Call) -> int:
     """One attachment's bytes, in a file or on standard output."""
+    from pathlib import Path
+
     given = call.options
     if given.json and given.output is None:
         raise Misused("bytes and JSON do not go into one stream: add --output FILE")
@@ -53,8 +55,8 @@ def get(call: Call) -> int:
     if given.output is None:
         sys.stdout.buffer.write(found.data)
         return 0
-    from pathlib import Path
-
+    if Path(given.output).exists():
+        call.confirm(f"Overwrite {given.output!r}?")
     Path(given.output).write_bytes(found.data)
     if given.json:
         call.terminal.json({"ref": found.ref, "output": given.output})
@@ -94,9 +96,11 @@ COMMANDS = (
             SESSION,
             argument("attachment", metavar="ATTACHMENT", help="the attachment's id"),
             argument("--output", "-o", metavar="FILE", help="write to this file (default: standard output)"),
+            YES,
         ),
         ("holdfast attachments get chat-42 ba7816bf… -o photo.png",),
         "With `--output`, an object: `ref` (an `AttachmentRef`), `output`.",
+        "Asks before it overwrites a file.",
     ),
     Command(
         "attachments sweep",

@@ -210,11 +210,15 @@ class Work:
         for name in self._sessions():
             if len(now) >= MOST:
                 break
-            for batch in self._store.queue.list(name, limit=200):
-                now[name, batch.batch_id] = batch
+            # A session that is deleted meanwhile takes its work with it.
+            with contextlib.suppress(holdfast.SessionDeleted):
+                now |= {(name, batch.batch_id): batch for batch in self._store.queue.list(name, limit=200)}
         for key, gone in self._known.items():
             if key not in now:
-                remembered = self._store.queue.get(*key)
+                try:
+                    remembered = self._store.queue.get(*key)
+                except holdfast.SessionDeleted:
+                    continue
                 if remembered is None:
                     yield _change(gone, "settled", self._store.now_ms())
                 else:

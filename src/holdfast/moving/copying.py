@@ -48,4 +48,8 @@ def _has_more(source: holdfast.BlockingStore, target: holdfast.BlockingStore, se
     here, there = source.sessions.handle(session_id), target.sessions.handle(session_id)
     if here.meta() != there.meta() or source.queue.list(session_id, limit=1).items:
         return True
-    return not all(restoring.has_attachment(there, ref.id) for ref in every(here.attachments.list))
+    return not all(
+        restoring.has_bytes(there, ref.id)
+        or (restoring.has_attachment(there, ref.id) and not restoring.has_bytes(here, ref.id))
+        for ref in every(here.attachments.list)
+    )

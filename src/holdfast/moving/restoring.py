@@ -153,7 +153,7 @@ def _put(session: holdfast.BlockingSession, line: AttachmentLine, parts: Parts) 
     ref = line.ref
     if line.committed:
         parts.committed.append(ref.id)
-    if has_attachment(session, ref.id):
+    if has_attachment(session, ref.id) if line.data is None else has_bytes(session, ref.id):
         return
     parts.changed = True
     if line.data is None:
@@ -181,6 +181,15 @@ def has_attachment(session: holdfast.BlockingSession, attachment_id: str) -> boo
     try:
         session.attachments.entry(attachment_id)
     except holdfast.UnknownRef:
+        return False
+    return True
+
+
+def has_bytes(session: holdfast.BlockingSession, attachment_id: str) -> bool:
+    """Whether it can be read: its reference comes first, and an import that ends there leaves that alone."""
+    try:
+        session.attachments.get(attachment_id)
+    except (holdfast.UnknownRef, holdfast.Corrupt):
         return False
     return True
 
