@@ -143,7 +143,7 @@ def test_the_commands_that_ask_are_those_that_destroy() -> None:
     asking = {command.name for command in COMMANDS if any("--yes" in one.names for one in command.arguments)}
     assert asking == {
         " ".join(one for one in words if one in " ".join(c.name for c in COMMANDS).split()) for words in DESTRUCTIVE
-    } | {"sessions export"}
+    } | {"sessions export", "attachments get"}
 
 
 # Help.
