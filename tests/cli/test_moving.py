@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import io
@@ -204,6 +205,43 @@ def test_a_file_that_is_not_what_its_manifest_says_is_refused_before_anything_is
     assert refused.code == 1
     assert says in refused.err
     assert run("sessions", "list", "--url", other, "--json").json["items"] == []
+
+
+def other_state(lines: list[Any]) -> None:
+    next(line for line in lines if line.get("name") == "turn_state")["document"] = {"turn": 2}
+
+
+def other_bytes(lines: list[Any]) -> None:
+    next(line for line in lines if line.get("line") == "attachment")["data"] = base64.b64encode(b"xyz").decode()
+
+
+def no_state(lines: list[Any]) -> None:
+    next(line for line in lines if line.get("name") == "turn_state")["name"] = ""
+
+
+@pytest.mark.parametrize("change", [other_state, other_bytes, no_state], ids=lambda value: value.__name__)
+def test_content_under_the_name_of_another_is_refused_before_anything_is_written(
+    run: Any, tmp_path: Path, other: str, change: Any
+) -> None:
+    with holdfast.open_blocking(tmp_path / "source.db") as store:
+        session = store.sessions.create("chat")
+        session.attachments.put(b"abc")
+        session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"turn": 1})))
+    genuine, changed = tmp_path / "chat.jsonl", tmp_path / "changed.jsonl"
+    run("sessions", "export", "chat", "-o", genuine, "--url", tmp_path / "source.db")
+    manifest, *lines = [json.loads(line) for line in genuine.read_bytes().splitlines()]
+    change(lines)
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    turn = [json.dumps(line).encode() + b"\n" for line in lines if line["line"] not in {"attachment", "work"}]
+    # Whoever changes a file on purpose can make its hashes fit.
+    manifest |= {
+        "sha256": hashlib.sha256(body).hexdigest(),
+        "turn_sha256": hashlib.sha256(b"".join(turn)).hexdigest(),
+    }
+    changed.write_bytes(json.dumps(manifest).encode() + b"\n" + body)
+    assert run("sessions", "import", changed, "--url", other).code == 1
+    assert run("sessions", "list", "--url", other, "--json").json["items"] == []
+    assert run("sessions", "import", genuine, "--url", other).code == 0
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import paging
 from holdfast.cli import stores, tail
 from holdfast.testing.clock import ManualClock
 
@@ -99,3 +100,12 @@ def test_work_of_a_session_that_is_deleted_meanwhile_is_no_more(url: str) -> Non
         assert [one["state"] for one in work.news()] == ["pending"]
         store.sessions.delete("gone")
         assert list(work.news()) == []
+
+
+def test_all_turns_of_one_session_are_shown_however_many(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        session = store.sessions.create("chat")
+        for _ in range(paging.PAGE + 1):
+            session.commit(holdfast.Commit())
+    shown = told(on("tail", "--since", "1h", "--for", "1ms", "--json"))
+    assert [one["revision"]["revision"] for one in shown] == list(range(1, paging.PAGE + 2))

@@ -69,20 +69,10 @@ class Call:
 
     def open(self, url: str, settings: Any, attachments: str | None) -> holdfast.BlockingStore:
         """Any store, open. What another store accepted under wider limits can be read and moved all the same."""
-        gib = 1024**3
-        wide = holdfast.Limits(
-            document_bytes=gib,
-            document_depth=256,
-            component_bytes=gib,
-            commit_bytes=2 * gib,
-            attachment_bytes=gib,
-            text_bytes=gib,
-            id_bytes=2_048,
-            batch_items=100_000,
-            commit_items=100_000,
-        )
+        from holdfast.wide import WIDE
+
         try:
-            return holdfast.open_blocking(url, options=settings, limits=wide, attachments=attachments)
+            return holdfast.open_blocking(url, options=settings, limits=WIDE, attachments=attachments)
         except holdfast.SchemaMissing as missing:
             # A command may open two stores. A URL of a server may hold a password, which does not belong on a screen.
             missing.add_note(f"schema {settings.schema}" if url.startswith(POSTGRES) else url)

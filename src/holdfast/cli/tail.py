@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import holdfast
@@ -19,6 +20,7 @@ from holdfast.cli.processes import require
 from holdfast.cli.running import Call
 from holdfast.cli.sessions import require_session
 from holdfast.cli.terminal import gist
+from holdfast.paging import every
 
 T = TypeVar("T")
 
@@ -186,7 +188,7 @@ class Turns:
         new: list[holdfast.Revision] = []
         # Deleted since it was listed, it has none.
         with contextlib.suppress(holdfast.SessionDeleted):
-            for entry in self._store.sessions.handle(session_id).history(newest_first=True, limit=MOST):
+            for entry in every(partial(self._store.sessions.handle(session_id).history, newest_first=True)):
                 if entry.revision <= known or entry.committed_at_ms < oldest_ms:
                     break
                 new.append(entry)
@@ -317,7 +319,7 @@ COMMANDS = (
             argument("--session", metavar="SESSION", help="only this session's turns and work"),
             argument("--process", metavar="PROCESS", help="only this process's events; ends when the process does"),
             argument("--from-start", action="store_true", help="with --process: the whole log first"),
-            argument("--since", metavar="TIME", type=duration_ms, default=0, help="also what happened that long ago"),
+            argument("--since", metavar="TIME", type=duration_ms, default=0, help="also turns and events since then"),
             argument(
                 "--interval", metavar="TIME", type=duration_ms, default=1000, help="between two looks (default 1s)"
             ),
@@ -328,7 +330,8 @@ COMMANDS = (
         "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
         "A single process is waited for, and the first work of a single session. Everything else is looked at every\n"
         "--interval (10ms to 1h): the store wakes nobody who waits for anything at all. A look reads at most 1000 of\n"
-        "each kind, of turns and ended processes the next one reads the rest. Work that comes and goes between two\n"
-        "looks is not shown; its turn is. Times are those of the store's clock.",
+        "each kind, of turns and ended processes the next one reads the rest. Of a log that it has not seen before it\n"
+        "shows the newest 1000 events. Work that comes and goes between two looks is not shown; its turn is. Times\n"
+        "are those of the store's clock.",
     ),
 )

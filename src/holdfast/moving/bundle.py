@@ -20,6 +20,7 @@ import msgspec
 
 import holdfast
 from holdfast.paging import every
+from holdfast.wide import WIDE
 
 FORMAT = "holdfast-session"
 VERSION = 1
@@ -85,7 +86,7 @@ class NodeLine(msgspec.Struct, frozen=True, tag="node", tag_field="line"):
 
 
 class ComponentLine(msgspec.Struct, frozen=True, tag="component", tag_field="line"):
-    """A part of the checkpoint: a document, or bytes. An import compares the ref that it gets with this one."""
+    """A part of the checkpoint: a document, or bytes. A reader checks that its content has this ref."""
 
     name: str
     ref: str
@@ -270,7 +271,9 @@ class Bundle:
     def _check(self) -> None:
         tally = Tally()
         for data in iter(lambda: _readline(self._file), b""):
-            tally.add(self._decode(data), data)
+            line = self._decode(data)
+            _check_name(line)
+            tally.add(line, data)
         said = (self.manifest.sha256, self.manifest.turn_sha256)
         if tally.hashes() != said or tally.counts != self.manifest.counts:
             raise holdfast.ImportRefused(
@@ -290,6 +293,27 @@ class Bundle:
         _readline(self._file)
         for data in iter(lambda: _readline(self._file), b""):
             yield self._decode(data)
+
+
+def _check_name(line: Line) -> None:
+    """Refuse content under the name of another: a store in memory says which name it would give."""
+    if not isinstance(line, ComponentLine) and (not isinstance(line, AttachmentLine) or line.data is None):
+        return
+    said = line.ref if isinstance(line, ComponentLine) else line.ref.id
+    with holdfast.open_blocking("memory:", limits=WIDE) as scratch:
+        try:
+            given = _name_given(scratch.sessions.handle("scratch"), line)
+        except holdfast.InvalidRequest as error:
+            raise holdfast.ImportRefused(f"the file is damaged: {error}; export it again") from None
+    if given != said:
+        raise holdfast.ImportRefused(f"{said!r} is not the name of its content: the file was changed; export it again")
+
+
+def _name_given(session: holdfast.BlockingSession, line: ComponentLine | AttachmentLine) -> str:
+    if isinstance(line, AttachmentLine):
+        return session.attachments.put(line.data or b"").id
+    checkpoint = holdfast.Checkpoint.of({line.name: line.document if line.data is None else line.data})
+    return session.commit(holdfast.Commit(checkpoint=checkpoint)).manifest.refs[line.name]
 
 
 def _unpacked(file: IO[bytes]) -> IO[bytes]:

@@ -38,7 +38,7 @@ class OwnConnection(asyncpg.Connection):
         # The driver has no types, and its stubs leave out what is private.
         ask = cast("Callable[..., Awaitable[Any]]", super()._introspect_types)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
         described = await ask(typeoids, *rest, **named)
-        if max(wanted) < FIRST_MADE_OID:
+        if all(oid < FIRST_MADE_OID for oid in wanted):
             _described[wanted] = described
         return described
 

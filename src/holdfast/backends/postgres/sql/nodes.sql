@@ -111,13 +111,13 @@ WHERE family = $1::bigint
     AND mark = 0
     AND node_key = ANY($2::bigint[])
 
--- Differs: found by the index of tombstoned nodes and locked, so that two at work at once share them out.
 -- name: count_tombstoned
 SELECT count(*)
 FROM {schema}.nodes
 WHERE mark = 1
     AND ($1::bigint IS NULL OR session_key = $1::bigint)
 
+-- Differs: found by the index of tombstoned nodes and locked, so that two at work at once share them out.
 -- name: vacuum_nodes
 WITH found AS (
     SELECT
