@@ -110,7 +110,7 @@ def test_every_exit_code_that_is_documented_is_used() -> None:
 
 DESTRUCTIVE = [
     ["sessions", "delete", "chat"],
-    ["queue", "cancel", "chat", "b"],
+    ["queue", "cancel", "chat", "BATCH"],
     ["triggers", "cancel", "trigger:1"],
     ["processes", "cancel", "build"],
     ["attachments", "sweep"],
@@ -129,8 +129,9 @@ def test_what_destroys_is_refused_without_a_terminal_and_without_yes(
         store.sessions.create("chat")
         store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
         store.triggers.subscribe(holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External()))
+        batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
         before = store.maintenance.stats()
-    said = run(*arguments, "--url", file)
+    said = run(*(batch.batch_id if one == "BATCH" else one for one in arguments), "--url", file)
     assert (said.code, said.err) == (
         2,
         "holdfast: error: this removes something and there is no terminal to ask on: add --yes\n",

@@ -308,7 +308,7 @@ def test_a_deleted_session_is_reported_and_gone(on: Any, filled: Any) -> None:
         "preserved_process_ids": [],
     }
     again = on("sessions", "delete", "fork", "--yes", "--json")
-    assert (again.code, again.json["deleted"]) == (1, False)
+    assert (again.code, "session 'fork' was deleted" in again.err) == (1, True)
     assert on("sessions", "show", "fork").code == 1
 
 
@@ -339,6 +339,29 @@ def test_work_is_listed_shown_and_cancelled(on: Any, filled: Any) -> None:
 
 
 # Processes.
+
+
+def test_a_batch_that_is_not_there_is_named_before_anybody_is_asked(on: Any, filled: Any) -> None:
+    said = on("queue", "cancel", "chat", "work:nope")
+    assert (said.code, "session 'chat' has no batch 'work:nope'" in said.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("sessions fork chat other --at n1 --at-revision 1", "--at and --at-revision"),
+        ("tail --session chat --process build --for 1ms", "--process and --session"),
+        ("tail --from-start --for 1ms", "--from-start"),
+        ("queue list --limit 0", "--limit"),
+        ("queue list --limit 1001", "--limit"),
+        ("processes list --limit 1001", "--limit"),
+    ],
+)
+def test_options_that_mean_nothing_together_or_at_all_are_refused(
+    on: Any, filled: Any, arguments: str, says: str
+) -> None:
+    said = on(*arguments.split())
+    assert (said.code, said.out, says in said.err) == (2, "", True)
 
 
 def test_processes_are_listed_and_shown(on: Any, filled: Any) -> None:

@@ -109,7 +109,7 @@ def test_everything_moves_to_postgresql_and_back_equal(
         "already_there": 0,
         "others": counts,
         "refused": [],
-        "left_behind": {"live_leases": 1},
+        "left_behind": {"live_leases": 1, "deleted_sessions": 0},
         "forgotten": ["turn_ids", "settled_source_keys"],
     }
     assert there.code == 0
@@ -138,7 +138,7 @@ def test_a_second_run_copies_nothing(run: Any, source: str, tmp_path: Path) -> N
         "copied 0 occurrences, 2 were there already, 0 refused\n"
         "copied 0 processes, 4 were there already, 0 refused\n"
         "copied 0 artifacts, 2 were there already, 0 refused\n"
-        "not copied: 1 live leases\n",
+        "not copied: 1 live lease\n",
     )
     assert facts(target) == before
 
@@ -197,6 +197,7 @@ def test_whoever_wants_only_sessions_says_so_and_is_told_what_stays(run: Any, so
         "occurrences": 2,
         "artifacts": 2,
         "live_leases": 1,
+        "deleted_sessions": 0,
     }
     assert (said.code, said.json["others"], said.json["left_behind"]) == (0, {}, left)
     counted = run("status", "--url", target, "--json").json
@@ -290,3 +291,24 @@ def test_bytes_that_an_interrupted_copy_or_import_did_not_put_are_put_by_the_nex
     [kept] = [path for path in folder.rglob("*") if path.is_file()]
     kept.write_bytes(b"xyz")
     assert [run(*way).code for way in ways] == [1, 5]  # a copy refuses the session and goes on
+
+
+def test_what_is_refused_is_said_in_words_of_this_command(run: Any, tmp_path: Path) -> None:
+    source, target, folder = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "bytes"
+    with holdfast.open_blocking(source, attachments=folder) as store:
+        session = store.sessions.create("pictures")
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
+        store.sessions.create("gone there")
+        store.sessions.create("gone here")
+        store.sessions.delete("gone here")
+    with holdfast.open_blocking(target) as store:
+        store.sessions.create("gone there")
+        store.sessions.delete("gone there")
+    said = run("copy", "--from", source, "--to", target)
+    assert said.code == 1
+    lines = said.out.splitlines()
+    assert "do --from-attachments and --to-attachments name the folders that they were written to?" in lines[1]
+    assert lines[2].endswith("was deleted here: export it, and import it under another id (--as)")
+    assert lines[3] == "not copied: 1 deleted session"
+    again = run("copy", "--from", source, "--to", target, "--from-attachments", folder, "--json").json
+    assert (again["copied"], len(again["refused"])) == (["pictures"], 1)

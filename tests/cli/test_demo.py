@@ -200,8 +200,10 @@ def test_it_takes_a_few_seconds(tmp_path: Path) -> None:
 
 def test_a_count_that_is_wrong_is_code_1(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "ONCE", {**script.ONCE, "nodes": 19})
-    said = run("demo", "--url", tmp_path / "agent.db")
+    file = tmp_path / "an agent.db"
+    said = run("demo", "--url", file)
     assert said.code == 1
+    assert f"status --url '{file}'\n" in said.out
     assert "nodes                                  18  WRONG, 19 expected\n" in said.out
     assert "the count is wrong\n" in said.out
     assert "nothing was lost" not in said.out

@@ -7,6 +7,8 @@ import gzip
 import hashlib
 import io
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +295,40 @@ def test_an_export_to_standard_output_is_the_file(on: Any, filled: Any, tmp_path
     assert on("sessions", "export", "chat", "-o", file, "--yes").code == 0
     assert on("sessions", "export", "chat", "--json").code == 2
     assert on("sessions", "export", "nobody").code == 1
-    assert [one.name for one in tmp_path.glob("*.unfinished")] == []
+    assert [one.name for one in tmp_path.glob("*unfinished*")] == []
+
+
+def test_a_file_is_replaced_where_it_lies_and_nothing_else_is(on: Any, filled: Any, tmp_path: Path) -> None:
+    file, link, pipe = tmp_path / "private.jsonl", tmp_path / "link.jsonl", tmp_path / "pipe"
+    file.write_text("old")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    assert on("sessions", "export", "chat", "-o", link, "--yes").code == 0
+    assert (link.is_symlink(), file.stat().st_mode & 0o777) == (True, 0o600)
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(pipe.read_bytes)
+        assert on("sessions", "export", "chat", "-o", pipe).code == 0
+    assert read.result() == file.read_bytes()
+    assert pipe.is_fifo()
+    assert on("sessions", "export", "chat", "-o", "/dev/null").code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("name", ["there", "nowhere/chat.jsonl"])
+def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
+    on: Any, filled: Any, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "there").mkdir()
+    said = on("sessions", "export", "chat", "-o", tmp_path / name, "--yes")
+    assert (said.code, f"{tmp_path / name}: " in said.err) == (2, True)
+    assert [one.name for one in tmp_path.rglob("*unfinished*")] == []
+
+
+def test_an_empty_id_is_none_to_import_under(on: Any, filled: Any, tmp_path: Path) -> None:
+    on("sessions", "export", "chat", "-o", tmp_path / "chat.jsonl")
+    said = on("sessions", "import", tmp_path / "chat.jsonl", "--as", "")
+    assert (said.code, "SESSION: " in said.err) == (2, True)
 
 
 def test_a_session_is_imported_from_standard_input(
@@ -315,7 +350,7 @@ def test_a_store_is_copied_once_and_a_second_run_goes_on(run: Any, filled: Any, 
     first = run("copy", "--from", url, "--to", other, "--json")
     others = {name: {"copied": 1, "already_there": 0} for name in ("subscriptions", "processes", "artifacts")}
     others["occurrences"] = {"copied": 0, "already_there": 0}
-    left = {"live_leases": 0}
+    left = {"live_leases": 0, "deleted_sessions": 0}
     said = {"copied": ["chat", "fork"], "already_there": 0, "refused": [], "left_behind": left, "others": others}
     assert first.code == 0
     assert first.json == {**said, "forgotten": ["turn_ids", "settled_source_keys"]}

@@ -109,3 +109,19 @@ def test_all_turns_of_one_session_are_shown_however_many(on: Any, url: str) -> N
             session.commit(holdfast.Commit())
     shown = told(on("tail", "--since", "1h", "--for", "1ms", "--json"))
     assert [one["revision"]["revision"] for one in shown] == list(range(1, paging.PAGE + 2))
+
+
+def test_all_events_of_one_log_since_a_time_are_shown_however_many(
+    on: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "MOST", 4)
+    monkeypatch.setattr(tail, "PAGE", 2)
+    with holdfast.open_blocking(url) as store:
+        kinds = [holdfast.EventType("progress")]
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds))
+        for number in range(10):
+            store.events.append("build", "progress", number)
+        store.processes.complete("build", holdfast.Completed())
+    for which in (["--for", "1ms"], ["--process", "build"]):
+        shown = told(on("tail", *which, "--since", "1h", "--json"))
+        assert [one["event"]["sequence"] for one in shown] == list(range(1, 12))

@@ -11,7 +11,7 @@ import holdfast
 OF_A_SESSION = [
     "queue list --session {}",
     "queue show {} work:1",
-    "queue cancel {} work:1 --yes",
+    "queue cancel {} work:1",
     "tail --session {} --for 1ms",
     "vacuum --session {} --yes",
     "sessions list --parent {}",
@@ -20,6 +20,7 @@ OF_A_SESSION = [
     "sessions graph {}",
     "sessions export {}",
     "sessions fork {} other",
+    "sessions delete {}",
     "attachments list {}",
     "attachments list {} --uncommitted",
     "attachments get {} ba7816bf",

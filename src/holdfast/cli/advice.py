@@ -43,12 +43,33 @@ PHRASES = (
     ("lower max_connections, or raise the server's limit", "retry, or raise the server's limit"),
     (", or raise max_connections or acquire_timeout_ms", ""),
     (
-        "was the store opened with the attachments= that it was written with?",
-        "does --attachments name the folder that it was written to?",
+        "was the store opened with the attachments= that it was written with?: stored data is damaged",
+        "does --attachments name the folder that they were written to? If it does, they are lost",
     ),
+    ("this session has no such attachment: put it first", "this session has no such attachment: see attachments list"),
+    ("see session.history()", "see holdfast sessions history"),
+    ("declare it in event_types", "see holdfast processes show for those that it declares"),
     ("open it with migrate=True", "run holdfast migrate"),
 )
 """What a backend advises those who open it in a program, and what it means here."""
+
+
+OF_A_COPY = (
+    ("import it under another id (--as)", "export it, and import it under another id (--as)"),
+    (
+        "does --attachments name the folder that they were written to? If it does",
+        "do --from-attachments and --to-attachments name the folders that they were written to? If they do",
+    ),
+)
+"""What that means to a command that has two stores."""
+
+
+def said_of_a_copy(error: holdfast.HoldfastError) -> str:
+    """The error as one who copies can act on it."""
+    text = said(error)
+    for phrase, here in OF_A_COPY:
+        text = text.replace(phrase, here)
+    return text
 
 
 def said(error: holdfast.HoldfastError) -> str:

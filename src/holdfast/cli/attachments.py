@@ -6,6 +6,7 @@ import sys
 
 import holdfast
 from holdfast.cli.commands import PAGE, PAGE_JSON, SESSION, YES, Command, argument, duration_ms
+from holdfast.cli.outputs import ask_to_overwrite, whole_file
 from holdfast.cli.running import Call, Misused
 from holdfast.cli.sessions import require_session, show_page, show_report
 from holdfast.cli.terminal import moment, size
@@ -41,8 +42,6 @@ def list_attachments(call: Call) -> int:
 
 def get(call: Call) -> int:
     """One attachment's bytes, in a file or on standard output."""
-    from pathlib import Path
-
     given = call.options
     if given.json and given.output is None:
         raise Misused("bytes and JSON do not go into one stream: add --output FILE")
@@ -55,9 +54,9 @@ def get(call: Call) -> int:
     if given.output is None:
         sys.stdout.buffer.write(found.data)
         return 0
-    if Path(given.output).exists():
-        call.confirm(f"Overwrite {given.output!r}?")
-    Path(given.output).write_bytes(found.data)
+    ask_to_overwrite(call, given.output)
+    with whole_file(given.output) as file:
+        file.write(found.data)
     if given.json:
         call.terminal.json({"ref": found.ref, "output": given.output})
     else:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 DURATIONS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LARGEST = 2**63 - 1
+MOST_OF_A_PAGE = 1000
 
 
 class Argument(NamedTuple):
@@ -59,6 +60,14 @@ def whole(text: str) -> int:
     return _bounded(text, int(text))
 
 
+def page_size(text: str) -> int:
+    """As many as one page may have."""
+    number = whole(text)
+    if not 1 <= number <= MOST_OF_A_PAGE:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {MOST_OF_A_PAGE}")
+    return number
+
+
 def _bounded(text: str, value: int) -> int:
     if value > LARGEST:
         raise argparse.ArgumentTypeError(f"{text} is too large")
@@ -86,7 +95,7 @@ def document(text: str) -> object:
 SESSION = argument("session", metavar="SESSION", help="the session's id")
 PROCESS = argument("process", metavar="PROCESS", help="the process's id")
 YES = argument("--yes", "-y", action="store_true", help="do it without asking")
-LIMIT = argument("--limit", metavar="N", type=whole, default=50, help="how many to show (default 50, at most 1000)")
+LIMIT = argument("--limit", metavar="N", type=page_size, default=50, help="how many to show (default 50, at most 1000)")
 AFTER = argument("--after", metavar="CURSOR", help="go on after this cursor, the `next` of an earlier page")
 PAGE = (LIMIT, AFTER)
 PAGE_JSON = "An object with `items` and `next` (the cursor for `--after`, or null at the end)."

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import holdfast
+from holdfast.cli.advice import said_of_a_copy
 from holdfast.cli.commands import Command, argument
 from holdfast.cli.running import Call, Misused
 from holdfast.cli.terminal import counted
@@ -15,9 +16,19 @@ from holdfast.paging import every
 SAME = "source and target are the same store: nothing was copied"
 FORGOTTEN = ("turn_ids", "settled_source_keys")
 NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
+ONE_OF = {
+    "processes": "process",
+    "events": "event",
+    "grants": "grant",
+    "subscriptions": "subscription",
+    "occurrences": "occurrence",
+    "artifacts": "artifact",
+    "live_leases": "live lease",
+    "deleted_sessions": "deleted session",
+}
 
 
-def one_thing() -> tuple[type[Exception], ...]:
+def one_thing() -> tuple[type[holdfast.HoldfastError], ...]:
     """What concerns one thing leaves the others to be copied; a database that is away ends the run."""
     # Asked for when it is needed: the names of errors load the store, and help does not wait for that.
     return (holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
@@ -40,7 +51,7 @@ class Tally:
             else:
                 self.already += 1
         except one_thing() as problem:
-            self.refused.append({"part": "sessions", "session_id": session_id, "problem": str(problem)})
+            self.refused.append({"part": "sessions", "session_id": session_id, "problem": said_of_a_copy(problem)})
 
     def take(self, part: str, id: str, copy: Callable[[], bool]) -> None:
         """Copy anything else."""
@@ -48,7 +59,7 @@ class Tally:
         try:
             counts["copied" if copy() else "already_there"] += 1
         except one_thing() as problem:
-            self.refused.append({"part": part, "id": id, "problem": str(problem)})
+            self.refused.append({"part": part, "id": id, "problem": said_of_a_copy(problem)})
 
 
 def copy(call: Call) -> int:
@@ -81,7 +92,7 @@ def copy(call: Call) -> int:
                     tally.take(part.name, item.id, item.move)
                     progress.step()
     left = {name: getattr(stats, name) for name in NO_SESSIONS} if given.sessions_only else {}
-    _report(call, tally, {**left, "live_leases": stats.live_leases})
+    _report(call, tally, {**left, "live_leases": stats.live_leases, "deleted_sessions": stats.deleted_sessions})
     return 1 if tally.refused else 0
 
 
@@ -102,10 +113,10 @@ def _report(call: Call, tally: Tally, left: dict[str, int]) -> None:
         refused = sum(one["part"] == part for one in tally.refused)
         copied, already = counts["copied"], counts["already_there"]
         if copied or already or refused:
-            terminal.line(f"copied {copied} {part}, {already} were there already, {refused} refused")
+            terminal.line(f"copied {counted(copied, ONE_OF[part])}, {already} were there already, {refused} refused")
     for one in tally.refused:
         terminal.line((f"{one.get('session_id', one.get('id'))}: {one['problem']}", "red"))
-    behind = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in left.items() if count)
+    behind = ", ".join(counted(count, ONE_OF[name]) for name, count in left.items() if count)
     if behind:
         terminal.line(f"not copied: {behind}")
 
@@ -133,6 +144,7 @@ COMMANDS = (
         "Leases are never copied: a running process arrives owned by nobody.\n"
         "Ids of earlier turns and source keys of settled work do not move: a turn or work from before the move that\n"
         "is sent again to the target runs again. Let retries end before you copy.\n"
+        "Of deleted sessions nothing moves, so the target accepts their ids for new ones.\n"
         "The exit code is 1 if anything was refused.",
         without=("--url", "--attachments"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import holdfast
@@ -91,7 +92,9 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
     else:
         line(("the count is wrong", "red"))
     # A URL may hold a password, which does not belong on a screen.
-    where = f"--url {url}" if not url.startswith(POSTGRES) else f"--url … --schema {call.options.schema or SCHEMA}"
+    where = f"--url {shlex.quote(url)}"
+    if url.startswith(POSTGRES):
+        where = f"--url … --schema {shlex.quote(call.options.schema or SCHEMA)}"
     line("")
     line(("look into it:", "dim"))
     for command in (f"sessions graph {report.session_id}", "processes list --status any", "status"):
@@ -99,8 +102,10 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
 
 
 def _leases(report: Report) -> str:
-    refused = sum(one.refused for one in report.leases)
-    return f"LeaseHeld {counted(refused, 'time')}, LeaseLost {counted(len(report.leases), 'time')}"
+    if not report.leases:
+        return "no lease of theirs was alive"
+    held, lost = (sum(one.refused for one in report.leases), sum(one.late_write_refused for one in report.leases))
+    return f"LeaseHeld {counted(held, 'time')}, LeaseLost {counted(lost, 'time')}"
 
 
 def _program() -> str:

@@ -6,8 +6,9 @@ import sys
 from typing import IO, Any
 
 from holdfast.cli.commands import SESSION, YES, Command, argument
+from holdfast.cli.outputs import ask_to_overwrite, whole_file
 from holdfast.cli.running import Call, Misused
-from holdfast.cli.terminal import size
+from holdfast.cli.terminal import counted
 
 CHUNK_BYTES = 1 << 20
 
@@ -15,7 +16,6 @@ CHUNK_BYTES = 1 << 20
 def export(call: Call) -> int:
     """A session, written to a file or to standard output."""
     import gzip
-    from pathlib import Path
 
     from holdfast.moving import bundle
 
@@ -26,27 +26,19 @@ def export(call: Call) -> int:
         if given.output == "-":
             bundle.export(store, given.session, sys.stdout.buffer)
             return 0
-        target = Path(given.output)
-        if target.exists():
-            call.confirm(f"Overwrite {given.output!r}?")
-        # Beside the target and renamed at the end: a file of that name is always a whole one.
-        unfinished = target.with_name(f"{target.name}.unfinished")
-        try:
-            total = bundle.about(store, given.session)
-            with unfinished.open("wb") as file, call.terminal.progress("exporting", total) as progress:
-                packed: Any = file
-                if target.suffix == ".gz":
-                    packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
-                manifest = bundle.export(store, given.session, packed, progress.step)
-                if packed is not file:
-                    packed.close()
-            unfinished.replace(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        total = bundle.about(store, given.session)
+        ask_to_overwrite(call, given.output)
+        with whole_file(given.output) as file, call.terminal.progress("exporting", total) as progress:
+            packed: Any = file
+            if given.output.endswith(".gz"):
+                packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
+            manifest = bundle.export(store, given.session, packed, progress.step)
+            if packed is not file:
+                packed.close()
     if given.json:
         call.terminal.json({"output": given.output, "manifest": manifest})
     else:
-        call.terminal.line(f"wrote {given.output}: {manifest.counts['node']} nodes, {size(target.stat().st_size)}")
+        call.terminal.line(f"wrote {given.output}: {counted(manifest.counts['node'], 'node')}")
     return 0
 
 
@@ -77,7 +69,7 @@ def import_(call: Call) -> int:
         call.terminal.json({"session_id": restored.session_id, "outcome": restored.outcome, "manifest": read.manifest})
     else:
         word = "imported" if restored.outcome == "imported" else "already there"
-        call.terminal.line(f"{word}: {restored.session_id}, {read.manifest.counts['node']} nodes")
+        call.terminal.line(f"{word}: {restored.session_id}, {counted(read.manifest.counts['node'], 'node')}")
     return 0
 
 

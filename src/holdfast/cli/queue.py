@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import holdfast
@@ -22,14 +24,14 @@ def list_work(call: Call) -> int:
     complete = True
     with call.store() as store:
         listing = store.queue.list_pending if given.pending else store.queue.list
-        sessions = (one.session_id for one in every(store.sessions.list, size=STRETCH))
-        names = sessions if given.session is None else [given.session]
-        for batch in (one for name in names for one in every(partial(listing, name), size=STRETCH)):
+        every_session = given.session is None
+        work = _everywhere(store, listing) if every_session else every(partial(listing, given.session), size=STRETCH)
+        for batch in work:
             if len(found) == given.limit:
                 complete = False
                 break
             found.append(batch)
-        if not found and given.session is not None:
+        if not found and not every_session:
             require_session(store, given.session)
     if given.json:
         call.terminal.json({"items": found, "complete": complete})
@@ -52,6 +54,15 @@ def list_work(call: Call) -> int:
     if not complete:
         call.terminal.note("there is more: raise --limit, or name a --session")
     return 0
+
+
+def _everywhere(
+    store: holdfast.BlockingStore, listing: Callable[..., holdfast.Page[holdfast.WorkBatch]]
+) -> Iterator[holdfast.WorkBatch]:
+    for one in every(store.sessions.list, size=STRETCH):
+        # A session that is deleted meanwhile takes its work with it.
+        with contextlib.suppress(holdfast.SessionDeleted):
+            yield from every(partial(listing, one.session_id), size=STRETCH)
 
 
 def _unknown(session_id: str, batch_id: str) -> Refused:
@@ -79,6 +90,7 @@ def show(call: Call) -> int:
             ("slot", batch.slot),
             ("merge key", batch.merge_key if isinstance(batch.merge_key, str) else f"group {batch.merge_key.name}"),
             ("enqueued", moment(batch.enqueued_at_ms)),
+            ("available", moment(batch.available_at_ms) if batch.available_at_ms else "at once"),
             ("settled", moment(batch.settled_at_ms)),
         ]
     )
@@ -91,11 +103,11 @@ def cancel(call: Call) -> int:
     """One batch out of the queue."""
     session_id, batch_id = call.options.session, call.options.batch
     with call.store() as store:
-        call.confirm(f"Cancel batch {batch_id!r} of session {session_id!r}?")
-        batch = store.queue.cancel(session_id, batch_id)
-        if batch is None and store.queue.get(session_id, batch_id) is None:
+        if store.queue.get(session_id, batch_id) is None:
             require_session(store, session_id)
             raise _unknown(session_id, batch_id)
+        call.confirm(f"Cancel batch {batch_id!r} of session {session_id!r}?")
+        batch = store.queue.cancel(session_id, batch_id)
     if batch is None:
         raise Refused(f"batch {batch_id!r} was not cancelled: it is settled or in somebody's hands")
     if call.options.json:

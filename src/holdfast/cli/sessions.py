@@ -7,7 +7,7 @@ from typing import Any
 import holdfast
 from holdfast.cli import files
 from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, SESSION, YES, Command, argument, whole
-from holdfast.cli.running import Call
+from holdfast.cli.running import Call, Misused
 from holdfast.cli.terminal import Part, gist, moment
 
 MARKS = {"head": ("◆", "@"), "path": ("●", "*"), "side": ("○", "o"), "tombstone": ("✗", "x")}
@@ -186,6 +186,8 @@ def graph(call: Call) -> int:
 def fork(call: Call) -> int:
     """A new session from a point of another."""
     given = call.options
+    if given.at is not None and given.at_revision is not None:
+        raise Misused("--at and --at-revision name two points to fork from: give one")
     at: str | int | None = given.at if given.at is not None else given.at_revision
     with call.store() as store:
         session = store.sessions.fork(given.session, into=given.into, at=at, name=given.name, owner=given.owner)
@@ -202,6 +204,7 @@ def delete(call: Call) -> int:
     """A session, erased."""
     session_id: str = call.options.session
     with call.store() as store:
+        require_session(store, session_id)
         call.confirm(f"Erase session {session_id!r} with its history, queue, grants and subscriptions?")
         report = store.sessions.delete(session_id)
     show_report(call, report)

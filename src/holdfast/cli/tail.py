@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import holdfast
 from holdfast.cli.commands import Command, argument, duration_ms
 from holdfast.cli.processes import require
-from holdfast.cli.running import Call
+from holdfast.cli.running import Call, Misused
 from holdfast.cli.sessions import require_session
 from holdfast.cli.terminal import gist
 from holdfast.paging import every
@@ -35,6 +35,10 @@ OVERLAP_MS = 10_000
 def tail(call: Call) -> int:
     """Happenings, until the time is over or somebody interrupts."""
     given = call.options
+    if given.process is not None and given.session is not None:
+        raise Misused("--process and --session are two things to follow: give one")
+    if given.from_start and given.process is None:
+        raise Misused("--from-start is for the log of one process: add --process, or take --since")
     ends_s = None if given.for_ms is None else time.monotonic() + given.for_ms / 1000
     with call.store() as store:
         try:
@@ -54,7 +58,7 @@ def _follow(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> 
     place = 0 if call.options.from_start else process.event_count
     since_ms = store.now_ms() - call.options.since if call.options.since else None
     if since_ms is not None and not call.options.from_start:
-        recent = store.events.recent(process_id, limit=MOST)
+        recent = _since(store, process_id, since_ms)
         place = next((one.sequence - 1 for one in recent if one.occurred_at_ms >= since_ms), place)
     while True:
         left_ms = None if ends_s is None else max(1, int((ends_s - time.monotonic()) * 1000))
@@ -301,13 +305,24 @@ class Logs:
         # Pruned since it was listed, it has none.
         with contextlib.suppress(holdfast.UnknownProcess):
             if not after:
-                yield from self._store.events.recent(process_id, limit=MOST)
+                yield from _since(self._store, process_id, self._since_ms)
                 return
-            place: int | str | None = after
-            while place is not None:
-                page = self._store.events.after(process_id, place, limit=MOST)
-                yield from page
-                place = page.next
+            yield from _log(self._store, process_id, after)
+
+
+def _since(store: holdfast.BlockingStore, process_id: str, since_ms: int) -> Iterator[holdfast.ProcessEvent]:
+    """The end of a log, with everything since then in it: mostly a page, and the whole log if that does not do."""
+    newest = store.events.recent(process_id, limit=MOST)
+    reaches_back = not newest or newest[0].sequence == 1 or newest[0].occurred_at_ms < since_ms
+    yield from newest if reaches_back else _log(store, process_id, 0)
+
+
+def _log(store: holdfast.BlockingStore, process_id: str, after: int) -> Iterator[holdfast.ProcessEvent]:
+    place: int | str | None = after
+    while place is not None:
+        page = store.events.after(process_id, place, limit=MOST)
+        yield from page
+        place = page.next
 
 
 COMMANDS = (
@@ -330,8 +345,7 @@ COMMANDS = (
         "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
         "A single process is waited for, and the first work of a single session. Everything else is looked at every\n"
         "--interval (10ms to 1h): the store wakes nobody who waits for anything at all. A look reads at most 1000 of\n"
-        "each kind, of turns and ended processes the next one reads the rest. Of a log that it has not seen before it\n"
-        "shows the newest 1000 events. Work that comes and goes between two looks is not shown; its turn is. Times\n"
-        "are those of the store's clock.",
+        "each kind, of turns and ended processes the next one reads the rest. Work that comes and goes between two\n"
+        "looks is not shown; its turn is. Times are those of the store's clock.",
     ),
 )

@@ -290,7 +290,7 @@ def size(of_bytes: int | None) -> str:
 
 def counted(count: int, one: str) -> str:
     """A number of things, in singular or plural."""
-    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+    return f"{count} {one}" if count == 1 else f"{count} {one}{'es' if one.endswith('s') else 's'}"
 
 
 def gist(document: object, most: int = CELL_CHARACTERS) -> str:

@@ -56,7 +56,7 @@ def restore(
 ) -> Restored:
     """Put a session from a bundle into a store, or find it there."""
     manifest = bundle.manifest
-    session_id = into or manifest.session_id
+    session_id = manifest.session_id if into is None else into
     there = imported_as(store, session_id)
     again = there is not None and there == manifest.turn_id
     if there is not None and not again:
