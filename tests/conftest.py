@@ -84,7 +84,7 @@ UNMEASURED_BENCHES = (
 )
 UNMEASURED_FOLDERS = frozenset({"faults", "planted", "docs"})
 UNMEASURED_FILES = (
-    *("test_house.py", "test_state_machine.py"),
+    *("test_house.py", "test_state_machine.py", "test_cold_start.py", "contract/test_second_process.py"),
     *("backends/test_damaged_files.py", "backends/sqlite/test_byte_flips.py", "backends/sqlite/test_loose_damage.py"),
     *("backends/postgres/test_statement", "backends/postgres/test_process_races.py"),
     *("backends/postgres/test_stale_hints.py", "backends/postgres/test_verify_damage.py"),

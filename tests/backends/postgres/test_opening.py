@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,15 +14,6 @@ from holdfast.backends.postgres import PostgresBackend, PostgresOptions, opening
 from holdfast.backends.postgres.link import statements_of
 from holdfast.errors import Incompatible, InvalidRequest, SchemaMissing, SchemaTooNew, Unavailable
 
-PROCESSES = 16
-OPEN = """
-import sys, holdfast
-sys.stdin.readline()
-store = holdfast.open_blocking(sys.argv[1])
-store.processes.register(holdfast.ProcessRegistration("job", holdfast.External()))
-store.close()
-print("done")
-"""
 SHAPE = """
 SELECT 'column', table_name, column_name, data_type, is_nullable, collation_name, ordinal_position::text
 FROM information_schema.columns WHERE table_schema = $1
@@ -161,19 +150,6 @@ def test_a_migration_that_fails_leaves_nothing(
     with pytest.raises(holdfast.HoldfastError):
         open_store(postgres_url)
     assert administrator.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'holdfast'") == []
-
-
-def test_sixteen_processes_open_an_empty_database_at_once(postgres_url: str) -> None:
-    with ExitStack() as ends:
-        children = [
-            ends.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", OPEN, postgres_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-                )
-            )
-            for _ in range(PROCESSES)
-        ]
-        assert [child.communicate("go\n", timeout=100)[0] for child in children] == ["done\n"] * PROCESSES
 
 
 @pytest.mark.parametrize("schema", ["", "Holdfast", "a b", "a;b", "1a", "a" * 64, "pg_mine", 'a"b', 7, None])

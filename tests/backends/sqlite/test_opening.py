@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from holdfast.errors import (
 )
 
 WAIT_S = 100
-PROCESSES = 16
 
 
 def content_of(path: Path) -> list[Any]:
@@ -210,55 +208,10 @@ def test_a_folder_without_permission_is_unavailable() -> None:
         Path(folder).chmod(0o755)
 
 
-OPEN_AT_ONCE = """
-import sys
-from holdfast import rows as r
-from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
-from holdfast.waiting import BlockingWaiting
-
-class Clock:
-    def now_ms(self):
-        return 1
-
-async def put(transaction):
-    await transaction.save_artifact(r.ArtifactRow("k", sys.argv[2], "h", "raw", 1, 1, b"x"))
-
-print("ready", flush=True)
-sys.stdin.readline()
-store = SqliteBackend.open(sys.argv[1], SqliteOptions(busy_timeout_ms=60_000), Clock(), BlockingWaiting())
-store.drive(store.write(put))
-store.drive(store.close())
-"""
-
-
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=WAIT_S
     )
-
-
-def test_sixteen_processes_open_one_new_file_at_once(open_store: Any, path: Path) -> None:
-    pipe = subprocess.PIPE
-    with ExitStack() as running:
-        processes = [
-            running.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", OPEN_AT_ONCE, str(path), f"{i:02}"],
-                    stdin=pipe, stdout=pipe, stderr=pipe, text=True,
-                )
-            )
-            for i in range(PROCESSES)
-        ]  # fmt: skip
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        outcomes = [(process.communicate(timeout=WAIT_S)[1], process.returncode) for process in processes]
-    assert outcomes == [("", 0)] * PROCESSES
-    assert [row[1] for row in open_store().backend.dump()["artifacts"]] == [f"{i:02}" for i in range(PROCESSES)]
 
 
 def test_a_file_that_stays_locked_is_unavailable(open_store: Any, path: Path) -> None:
