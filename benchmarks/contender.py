@@ -67,6 +67,11 @@ class Running:
         self._listening = threading.Thread(target=self._listen, daemon=True)
         self._listening.start()
 
+    @property
+    def pid(self) -> int:
+        """Which process it is."""
+        return self._process.pid
+
     def _listen(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:

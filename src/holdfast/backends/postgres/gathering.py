@@ -9,7 +9,7 @@ from holdfast import rows as r
 from holdfast.backends.postgres.foresight import Unforeseen, missing
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Remembered
-from holdfast.backends.postgres.transaction.base import fetched
+from holdfast.backends.postgres.transaction.base import all_fetched, fetched
 from holdfast.backends.postgres.transaction.graph import proven_path
 from holdfast.backends.postgres.translation import DAMAGED_TEXT, DriverFailure, state_of
 from holdfast.records.limits import LARGEST_INTEGER
@@ -22,9 +22,9 @@ class Gathered:
         sessions, heads, path, blobs, ledger = found
         self.session = fetched(r.SessionRow, sessions[0]) if sessions else None
         self.head = fetched(r.RevisionRow, heads[0]) if heads else None
-        self._path = proven_path([fetched(r.NodeRow, values) for values in path])
-        self._blobs = [fetched(r.BlobRow, values) for values in blobs]
-        self._ledger = [fetched(r.UsageRow, values) for values in ledger]
+        self._path = proven_path(all_fetched(r.NodeRow, path))
+        self._blobs = all_fetched(r.BlobRow, blobs)
+        self._ledger = all_fetched(r.UsageRow, ledger)
         self._last = last
         self.now_ms = now_ms
 
@@ -60,7 +60,7 @@ class GatheredLog:
         processes, events = found
         self._filter = filter
         self.process = fetched(r.ProcessRow, processes[0]) if processes else None
-        self._events = [fetched(r.EventRow, values) for values in events]
+        self._events = all_fetched(r.EventRow, events)
         self.now_ms = now_ms
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -80,6 +80,12 @@ def fetched(kind: type[R], record: Sequence[Any]) -> R:
     return r.row_of(kind, values, table=table, key=values[:key_columns])
 
 
+def all_fetched(kind: type[R], records: Sequence[Sequence[Any]]) -> list[R]:
+    """The rows that these columns are, checked."""
+    table, key_columns = TABLES[kind]
+    return r.rows_of(kind, list(map(tuple, records)), table=table, key_columns=key_columns)
+
+
 def columns_of(rows: Sequence[r.Row], count: int, *, first: int = 0) -> list[list[Any]]:
     """`count` columns of the rows as arrays, from the field `first` on."""
     if not rows:
@@ -154,7 +160,7 @@ class Base:
         return fetched(kind, values)
 
     async def _all(self, kind: type[R], name: str, *bindings: Any) -> list[R]:
-        return [fetched(kind, values) for values in await self._link.all(name, *bindings)]
+        return all_fetched(kind, await self._link.all(name, *bindings))
 
     async def _run(self, name: str, *bindings: Any) -> int:
         return await self._link.run(name, *bindings)

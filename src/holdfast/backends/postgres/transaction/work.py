@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import Base, columns_of, fetched
+from holdfast.backends.postgres.transaction.base import Base, all_fetched, columns_of
 
 DRAFT_COLUMNS = 11
 """What a batch is born with, from its id to its payloads; the sequence number before is given, the rest is empty."""
@@ -29,7 +29,7 @@ class Work(Base):
         return [families[key] for key, _ in unique], [key for key, _ in unique], [source for _, source in unique]
 
     async def _batches(self, name: str, *bindings: Any) -> list[r.BatchRow]:
-        return self._noted([fetched(r.BatchRow, values) for values in await self._link.all(name, *bindings)])
+        return self._noted(all_fetched(r.BatchRow, await self._link.all(name, *bindings)))
 
     def _noted(self, rows: list[r.BatchRow]) -> list[r.BatchRow]:
         """Remember where the batches are, for whoever names them by their sequence numbers alone."""

@@ -48,6 +48,12 @@ def fetched(kind: type[R], values: Values) -> R:
     return r.row_of(kind, values, table=table, key=values[:key_columns])
 
 
+def all_fetched(kind: type[R], found: Sequence[Values]) -> list[R]:
+    """The rows that these columns are, checked."""
+    table, key_columns = TABLES[kind]
+    return r.rows_of(kind, found, table=table, key_columns=key_columns)
+
+
 class Base:
     """What every family of tables builds on."""
 
@@ -72,7 +78,7 @@ class Base:
         return fetched(kind, found[0]) if found else None
 
     def _all(self, kind: type[R], name: str, bindings: Bindings) -> list[R]:
-        return [fetched(kind, values) for values in self._link.all(name, bindings)]
+        return all_fetched(kind, self._link.all(name, bindings))
 
     def _run(self, name: str, bindings: Bindings) -> int:
         return self._link.run(name, bindings)
