@@ -13,6 +13,7 @@ import select
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
@@ -24,6 +25,9 @@ FIRST_LOOK_S: Final = 0.0005
 
 SLOWER_BY: Final = 1.5
 """Each look without news waits so much longer: whatever a commit takes, it is seen within half as long again."""
+
+COARSE_S: Final = 0.004
+"""A pause that is shorter than this is slept to its end, news or not."""
 
 SAFETY_LOOK_S: Final = 0.1
 """How often to look without any news, should the file system tell nothing."""
@@ -104,6 +108,10 @@ class LogWritten:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Sleep until the file is written or a nudge comes, or until the time is up."""
+        if timeout_s is not None and timeout_s < COARSE_S:
+            # A poll rounds up to whole milliseconds, which would double the first pauses after news.
+            time.sleep(timeout_s)
+            timeout_s = 0.0
         ready = self._nudges_only.poll() if timeout_s is None else self._either.poll(timeout_s * 1000)
         for descriptor, _ in ready:
             with suppress(BlockingIOError):
