@@ -1,8 +1,8 @@
 """`python -m benchmarks.profiles` says where the time goes of what a target speaks of, and writes PROFILES.md.
 
-py-spy looks from outside, many times a second, where each thread is, and does not stop it. The time is that on the clock,
-waiting included: for the disk in a COMMIT, for the server in the event loop. Threads that nobody waits for are left out.
-Where a thread of its own writes, it and the event loop work at the same time, and the parts may add up to more than the
+py-spy looks from outside, many times a second, where each thread is, and does not stop it. The time is that on the
+clock, waiting included: for the disk in a COMMIT, for the server in the event loop. Threads with nothing to do are left
+out. Where a thread of its own writes, it works while the event loop waits for it, and the parts add up to more than the
 whole. Looking this way makes no function look slower than it is, however short.
 """
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import child, plot, statistics, work
+from benchmarks import child, plot, profiles, statistics, work
 from benchmarks.contender import Contender, Running, UnlikeWork
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +50,23 @@ def test_a_plot_is_an_image_with_every_line_named() -> None:
         assert drawn.startswith("<svg ")
         assert drawn.count("<polyline") == 2
         assert "one &amp; two" in drawn
+
+
+def test_a_look_counts_for_the_innermost_part_and_not_at_all_if_there_is_nothing_to_do() -> None:
+    drive, store = "drive (/x/benchmarks/child.py:65)", "commit (/x/holdfast/store/session.py:9)"
+    looks = [
+        f"{drive};{store};check_commit (/x/holdfast/rules/commits.py:90);identifier (/x/holdfast/rules/checks.py:3) 5",
+        f"{drive};{store};Link.control (/x/holdfast/backends/sqlite/link.py:7) 4",
+        f"{drive};{store};Link.run (/x/holdfast/backends/sqlite/link.py:8) 3",
+        "turns (/x/benchmarks/drivers/holdfast_turns.py:4);text (/x/benchmarks/work.py:8) 90",
+        "run (/y/threading.py:1);Writer._run (/x/holdfast/backends/sqlite/writer.py:99) 90",
+        "run (/y/threading.py:1);odd (/y/odd.py:1) 1",
+    ]
+    parts, functions = profiles.counted("\n".join(looks))
+    assert list(parts.values()) == [5, 4, 3, 1]
+    assert list(functions) == ["checks.py: identifier", "link.py: Link.control", "link.py: Link.run", "odd"]
+    told = profiles.table(profiles.Profile("S1", 10, 2_600.0, parts, functions))
+    assert "| rules: checks and judgements | 1,000 | 38% |" in told
 
 
 def test_a_contender_that_keeps_less_than_it_claims_ends_the_run(tmp_path: Path) -> None:
