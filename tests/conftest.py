@@ -74,8 +74,11 @@ def is_measured(item: pytest.Item) -> bool:
     if path.parts[0] in UNMEASURED_FOLDERS or path.as_posix().startswith(UNMEASURED_FILES):
         return False
     parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    bench = parameters.get("bench")
+    if path.as_posix().startswith(MEASURED_IN_MEMORY) and bench != "memory-blocking":
+        return False
     # A contract's case is measured once for each database; what is played with many seeds, once.
-    return parameters.get("bench") not in UNMEASURED_BENCHES and not parameters.get("seed")
+    return bench not in UNMEASURED_BENCHES and not parameters.get("seed")
 
 
 UNMEASURED_BENCHES = (
@@ -90,6 +93,9 @@ UNMEASURED_FILES = (
     *("backends/postgres/test_stale_hints.py", "backends/postgres/test_verify_damage.py"),
 )
 """Tests that repeat with many values, orders or damages what others do once."""
+
+MEASURED_IN_MEMORY = "contract/test_hostile"
+"""What is refused before any database is asked."""
 
 NO_SECOND = "NONE FOUND, its tests are skipped"
 NO_POOLER = "NOT INSTALLED, its tests are skipped"
