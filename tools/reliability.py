@@ -12,6 +12,7 @@ went unnoticed.
 import argparse
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,8 @@ def main() -> int:
     parser.add_argument("--url", help="a PostgreSQL database in which a scratch schema may be made")
     parser.add_argument("--out", type=Path, default=ROOT / "RELIABILITY.md")
     options = parser.parse_args()
+    # Asked to stop, it still removes its servers and its folders.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-reliability-") as folder:
         suites = run_suites(Path(folder), options.minutes * 60 * SUITE_SHARE, options.seed)
