@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -38,12 +39,39 @@ def test_an_error_says_what_can_be_done_here() -> None:
     assert len([error for error in ERRORS if OF_A_PROGRAM.search(str(error))]) > 10
 
 
+def test_every_phrase_that_is_replaced_is_said_somewhere() -> None:
+    source = " ".join(path.read_text(encoding="utf-8") for path in Path(holdfast.__file__).parent.rglob("*.py")
+                      if "cli" not in path.parts)  # fmt: skip
+    # Two sentences may be joined by the class of the error.
+    phrases = [one for phrase, _ in (*advice.PHRASES, *advice.OF_A_COPY) for one in phrase.split(": stored")[:1]]
+    assert [phrase for phrase in phrases if phrase not in source] == []
+
+
+def test_an_empty_url_does_not_lead_to_another_store(run: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("init", "--url", tmp_path / "agent.db")
+    monkeypatch.setenv("HOLDFAST_URL", str(tmp_path / "agent.db"))
+    assert run("status").code == 0
+    for command in ("status", "demo"):
+        said = run(command, "--url", "")
+        assert (said.code, "--url is empty" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["status", "init", "sessions list"])
+def test_a_store_that_would_end_with_the_command_is_refused(run: Any, command: str) -> None:
+    said = run(*command.split(), "--url", "memory:")
+    assert (said.code, "ends with the command" in said.err) == (2, True)
+
+
 def test_what_is_said_instead_is_taken_by_a_command() -> None:
     taken = {name for one in parser.COMMON for name in one.names}
     for command in parser.COMMANDS:
         for given in command.arguments:
             taken |= {*given.names, given.settings.get("metavar")}
     assert set(advice.FIELDS.values()) <= taken
+    for name, fields in advice.OF_COMMANDS.items():
+        [command] = [one for one in parser.COMMANDS if one.name == name]
+        own = {word for given in command.arguments for word in (*given.names, given.settings.get("metavar"))}
+        assert {word for field in fields.values() for word in field.split(" or ")} <= own
 
 
 @pytest.mark.parametrize(
@@ -53,6 +81,22 @@ def test_what_is_said_instead_is_taken_by_a_command() -> None:
         (["sessions", "list", "--after", "noise"], "--after: "),
         (["sessions", "show", " "], "SESSION: "),
         (["processes", "signal", "build", "go", "--replay-key", ""], "--replay-key: "),
+        (["processes", "signal", "build", ""], "NAME: "),
+        (["processes", "events", "build", "--after", "noise"], "--after: "),
+        (["sessions", "fork", "chat", "new", "--at-revision", "0"], "--at-revision: "),
+        (["sessions", "graph", "chat", "--at", "0"], "--at: "),
+        (["tail", "--session", " ", "--for", "1ms"], "--session: "),
+        (["tail", "--process", " ", "--for", "1ms"], "--process: "),
+        (["tail", "--for", "366d"], "--for: 366d is longer than 365d"),
+        (["status", "--patience", "2h"], "--patience: 2h is longer than 1h"),
+        (["queue", "list", "--session", " "], "--session: "),
+        (["triggers", "list", "--source-type", ""], "--source-type: "),
+        (["triggers", "list", "--undelivered", "--session", "chat"], "leave out --session"),
+        (["tail", "--process", "build", "--interval", "1s"], "--interval"),
+        (["tail", "--process", "build", "--from-start", "--since", "1h"], "--from-start and --since"),
+        (["schema", "--patience", "1s"], "unrecognized arguments: --patience"),
+        (["completion", "bash"], "unrecognized arguments: --url"),
+        (["init", "--attachments", "folder"], "unrecognized arguments: --attachments"),
     ],
     ids=str,
 )

@@ -125,7 +125,7 @@ def test_a_schema_can_be_made_from_what_schema_prints(run: Any, postgres_url: st
     assert run("status", "--url", postgres_url, "--schema", "printed").code == 0
     assert run("schema", "--url", "any.db", "--json").json == {"ddl": holdfast.ddl("any.db")}
     assert not Path("any.db").exists()
-    assert run("schema", "--url", "memory:").code == 1
+    assert run("schema", "--url", "memory:").code == 2
 
 
 def test_the_schema_of_a_url_is_that_of_the_store_behind_it(url: str) -> None:
@@ -339,6 +339,19 @@ def test_work_is_listed_shown_and_cancelled(on: Any, filled: Any) -> None:
 
 
 # Processes.
+
+
+def test_what_cannot_be_cancelled_is_said_before_anybody_is_asked(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.sessions.create("chat")
+        batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="once"))
+        store.queue.cancel("chat", batch.batch_id)
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
+        store.processes.complete("build", holdfast.Completed())
+    said = on("queue", "cancel", "chat", batch.batch_id)
+    assert (said.code, "was not cancelled" in said.err) == (1, True)
+    said = on("processes", "cancel", "build")
+    assert (said.code, "is already completed" in said.err) == (1, True)
 
 
 def test_a_batch_that_is_not_there_is_named_before_anybody_is_asked(on: Any, filled: Any) -> None:

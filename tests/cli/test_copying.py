@@ -109,7 +109,7 @@ def test_everything_moves_to_postgresql_and_back_equal(
         "already_there": 0,
         "others": counts,
         "refused": [],
-        "left_behind": {"live_leases": 1, "deleted_sessions": 0},
+        "left_behind": {"live_leases": 1, "deleted_sessions": 0, "attachment_bytes": 0},
         "forgotten": ["turn_ids", "settled_source_keys"],
     }
     assert there.code == 0
@@ -198,6 +198,7 @@ def test_whoever_wants_only_sessions_says_so_and_is_told_what_stays(run: Any, so
         "artifacts": 2,
         "live_leases": 1,
         "deleted_sessions": 0,
+        "attachment_bytes": 0,
     }
     assert (said.code, said.json["others"], said.json["left_behind"]) == (0, {}, left)
     counted = run("status", "--url", target, "--json").json
@@ -255,6 +256,13 @@ def test_a_copy_says_which_retries_the_target_does_not_know(run: Any, tmp_path: 
         assert not store.sessions.handle("chat").commit(holdfast.Commit(turn_id="t1")).replayed
     again = run("copy", "--from", source, "--to", target, "--json").json
     assert (again["copied"], again["forgotten"]) == ([], [])
+
+
+@pytest.mark.parametrize("option", ["--from", "--to"])
+def test_a_store_without_a_name_is_refused_by_the_option_that_names_it(run: Any, tmp_path: Path, option: str) -> None:
+    urls = {"--from": tmp_path / "source.db", "--to": tmp_path / "target.db", option: ""}
+    said = run("copy", *(word for pair in urls.items() for word in pair))
+    assert (said.code, f"{option} is empty" in said.err) == (2, True)
 
 
 def test_a_target_that_is_not_there_is_named(run: Any, tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +110,8 @@ def test_a_session_can_be_imported_beside_itself_under_another_id(on: Any, fille
     file = tmp_path / "chat.jsonl"
     on("sessions", "export", "chat", "-o", file)
     refused = on("sessions", "import", file)
-    assert (refused.code, refused.err) == (
-        1,
-        "holdfast: error: session 'chat' is there already and is not this one: import it under another id (--as)\n",
-    )
+    problem = "session 'chat' is there already, and did not come from this file: import it under another id (--as)"
+    assert (refused.code, refused.err) == (1, f"holdfast: error: {problem}\n")
     assert on("sessions", "import", file, "--as", "twin", "--json").json["session_id"] == "twin"
     assert on("sessions", "show", "twin", "--json").json["meta"]["session_id"] == "twin"
 
@@ -298,37 +294,37 @@ def test_an_export_to_standard_output_is_the_file(on: Any, filled: Any, tmp_path
     assert [one.name for one in tmp_path.glob("*unfinished*")] == []
 
 
-def test_a_file_is_replaced_where_it_lies_and_nothing_else_is(on: Any, filled: Any, tmp_path: Path) -> None:
-    file, link, pipe = tmp_path / "private.jsonl", tmp_path / "link.jsonl", tmp_path / "pipe"
-    file.write_text("old")
-    file.chmod(0o600)
-    link.symlink_to(file)
-    assert on("sessions", "export", "chat", "-o", link, "--yes").code == 0
-    assert (link.is_symlink(), file.stat().st_mode & 0o777) == (True, 0o600)
-    os.mkfifo(pipe)
-    with ThreadPoolExecutor(1) as reader:
-        read = reader.submit(pipe.read_bytes)
-        assert on("sessions", "export", "chat", "-o", pipe).code == 0
-    assert read.result() == file.read_bytes()
-    assert pipe.is_fifo()
-    assert on("sessions", "export", "chat", "-o", "/dev/null").code == 0
-    assert Path("/dev/null").is_char_device()
-
-
-@pytest.mark.parametrize("name", ["there", "nowhere/chat.jsonl"])
-def test_a_file_that_cannot_be_written_is_named_as_it_was_given(
-    on: Any, filled: Any, tmp_path: Path, name: str
-) -> None:
-    (tmp_path / "there").mkdir()
-    said = on("sessions", "export", "chat", "-o", tmp_path / name, "--yes")
-    assert (said.code, f"{tmp_path / name}: " in said.err) == (2, True)
-    assert [one.name for one in tmp_path.rglob("*unfinished*")] == []
-
-
 def test_an_empty_id_is_none_to_import_under(on: Any, filled: Any, tmp_path: Path) -> None:
     on("sessions", "export", "chat", "-o", tmp_path / "chat.jsonl")
     said = on("sessions", "import", tmp_path / "chat.jsonl", "--as", "")
-    assert (said.code, "SESSION: " in said.err) == (2, True)
+    assert (said.code, "--as: " in said.err) == (2, True)
+
+
+def test_attachments_whose_bytes_are_not_found_are_counted(run: Any, tmp_path: Path) -> None:
+    source, target, folder = tmp_path / "source.db", tmp_path / "target.db", tmp_path / "bytes"
+    with holdfast.open_blocking(source, attachments=folder) as store:
+        store.sessions.create("chat").attachments.put(b"abc")
+    run("init", "--url", target)
+    said = run("sessions", "export", "chat", "-o", tmp_path / "a.jsonl", "--url", source)
+    assert "without the bytes of 1 attachment: " in said.out
+    assert "name it with --attachments" in said.out
+    said = run("copy", "--from", source, "--to", target)
+    assert (said.code, "name it with --from-attachments" in said.out) == (0, True)
+    for option in ("--attachments", "--from-attachments"):
+        command = ["sessions", "export", "chat", "-o", tmp_path / "b.jsonl", "--url", source, "--yes"]
+        if option == "--from-attachments":
+            command = ["copy", "--from", source, "--to", target]
+        said = run(*command, option, tmp_path / "typo")
+        assert (said.code, f"{option}: there is no folder" in said.err) == (2, True)
+        said = run(*command, option, folder)
+        assert (said.code, "without the bytes" in said.out) == (0, False)
+
+
+def test_an_id_that_other_programs_could_not_use_is_not_chosen(on: Any, filled: Any, tmp_path: Path) -> None:
+    on("sessions", "export", "chat", "-o", tmp_path / "chat.jsonl")
+    for command in (["sessions", "import", tmp_path / "chat.jsonl", "--as"], ["sessions", "fork", "chat"]):
+        said = on(*command, "x" * 600)
+        assert (said.code, "is 600 bytes long" in said.err) == (2, True)
 
 
 def test_a_session_is_imported_from_standard_input(
@@ -350,7 +346,7 @@ def test_a_store_is_copied_once_and_a_second_run_goes_on(run: Any, filled: Any, 
     first = run("copy", "--from", url, "--to", other, "--json")
     others = {name: {"copied": 1, "already_there": 0} for name in ("subscriptions", "processes", "artifacts")}
     others["occurrences"] = {"copied": 0, "already_there": 0}
-    left = {"live_leases": 0, "deleted_sessions": 0}
+    left = {"live_leases": 0, "deleted_sessions": 0, "attachment_bytes": 1}
     said = {"copied": ["chat", "fork"], "already_there": 0, "refused": [], "left_behind": left, "others": others}
     assert first.code == 0
     assert first.json == {**said, "forgotten": ["turn_ids", "settled_source_keys"]}
@@ -370,7 +366,7 @@ def test_a_store_is_copied_once_and_a_second_run_goes_on(run: Any, filled: Any, 
     assert third.code == 1
     said = third.out.splitlines()
     assert said[0] == "copied 2 sessions, 0 were there already, 1 refused"
-    assert said[-1].startswith("fork: it is there already in another state")
+    assert said[-2].startswith("fork: it is there already in another state")
     assert facts(other, "chat")["work"] == facts(url, "chat")["work"]
 
 

@@ -35,6 +35,21 @@ FIELDS = {
 }
 """What a parameter of the interface is called here; one that is not listed comes from a file and keeps its name."""
 
+OF_COMMANDS = {
+    "processes events": {"sequence": "--after"},
+    "processes list": {"session_id": "--started-by"},
+    "processes signal": {"name": "NAME", "type": "NAME"},
+    "queue list": {"session_id": "--session"},
+    "sessions fork": {"at": "--at or --at-revision", "name": "--name", "session_id": "NEW"},
+    "sessions graph": {"at": "--at"},
+    "sessions import": {"session_id": "--as"},
+    "sessions list": {"session_id": "--parent"},
+    "tail": {"process_id": "--process", "session_id": "--session"},
+    "triggers list": {"session_id": "--session", "source_type": "--source-type", "source_key": "--source-key"},
+    "vacuum": {"session_id": "--session"},
+}
+"""What it is called by a command that takes it as something else than most."""
+
 PHRASES = (
     ("import it under another id", "import it under another id (--as)"),
     ("raise busy_timeout_ms", "give it more --patience"),
@@ -46,34 +61,53 @@ PHRASES = (
         "was the store opened with the attachments= that it was written with?: stored data is damaged",
         "does --attachments name the folder that they were written to? If it does, they are lost",
     ),
+    (
+        "was the store opened with the attachments= that it was written with?",
+        "does --attachments name the folder that they were written to?",
+    ),
     ("this session has no such attachment: put it first", "this session has no such attachment: see attachments list"),
     ("see session.history()", "see holdfast sessions history"),
     ("declare it in event_types", "see holdfast processes show for those that it declares"),
-    ("open it with migrate=True", "run holdfast migrate"),
 )
 """What a backend advises those who open it in a program, and what it means here."""
 
 
 OF_A_COPY = (
-    ("import it under another id (--as)", "export it, and import it under another id (--as)"),
+    ("import it under another id", "export it, and import it under another id (--as)"),
     (
-        "does --attachments name the folder that they were written to? If it does",
-        "do --from-attachments and --to-attachments name the folders that they were written to? If they do",
+        "was the store opened with the attachments= that it was written with?: stored data is damaged",
+        "do --from-attachments and --to-attachments name the folders that they were written to? If so, they are lost",
     ),
 )
 """What that means to a command that has two stores."""
 
 
-def said_of_a_copy(error: holdfast.HoldfastError) -> str:
-    """The error as one who copies can act on it."""
-    text = said(error)
-    for phrase, here in OF_A_COPY:
+def at_a_shell(text: str, phrases: tuple[tuple[str, str], ...] = PHRASES) -> str:
+    """What was advised to a program, as advice to a person at a shell."""
+    for phrase, here in phrases:
         text = text.replace(phrase, here)
     return text
 
 
-def said(error: holdfast.HoldfastError) -> str:
-    """The error as a person at a shell can act on it."""
+def said_of_a_copy(error: holdfast.HoldfastError) -> str:
+    """The error as one who copies can act on it: he has two stores, and chose none of the keys."""
+    match error:
+        case holdfast.SessionDeleted():
+            return f"session {error.session_id!r} was deleted in the target: copy it into a new store"
+        case holdfast.OccurrenceConflict():
+            return "the target has another occurrence of the same source and key: copy it into a new store"
+        case holdfast.ReplayConflict():
+            return "the target has another event of the same replay key: copy it into a new store"
+        case holdfast.UnknownDelivery():
+            return "the target lacks the subscription that it was delivered to, which was refused, too"
+        case _:
+            text = str(error)
+    return at_a_shell(text, OF_A_COPY) if any(phrase in text for phrase, _ in OF_A_COPY) else at_a_shell(text)
+
+
+def said(error: holdfast.HoldfastError, command: str = "") -> str:
+    """The error as a person at a shell can act on it, who typed this command."""
+    names = FIELDS | OF_COMMANDS.get(command, {})
     match error:
         case holdfast.SchemaMissing():
             place = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
@@ -97,9 +131,9 @@ def said(error: holdfast.HoldfastError) -> str:
         case holdfast.OccurrenceConflict():
             return f"--key {error.idempotency_key!r} was used for another occurrence of this source: use a new key"
         case holdfast.InvalidRequest():
-            text = f"{FIELDS.get(error.field, error.field)}: {error.problem}"
+            text = f"{names.get(error.field, error.field)}: {error.problem}"
+        case holdfast.UnknownRef():
+            text = str(error).replace(error.field, names.get(error.field, error.field), 1)
         case _:
             text = str(error)
-    for phrase, here in PHRASES:
-        text = text.replace(phrase, here)
-    return text
+    return at_a_shell(text)

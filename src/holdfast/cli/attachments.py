@@ -6,10 +6,10 @@ import sys
 
 import holdfast
 from holdfast.cli.commands import PAGE, PAGE_JSON, SESSION, YES, Command, argument, duration_ms
-from holdfast.cli.outputs import ask_to_overwrite, whole_file
+from holdfast.cli.outputs import whole_file
 from holdfast.cli.running import Call, Misused
 from holdfast.cli.sessions import require_session, show_page, show_report
-from holdfast.cli.terminal import moment, size
+from holdfast.cli.terminal import moment, printable, size
 
 
 def list_attachments(call: Call) -> int:
@@ -43,7 +43,7 @@ def list_attachments(call: Call) -> int:
 def get(call: Call) -> int:
     """One attachment's bytes, in a file or on standard output."""
     given = call.options
-    if given.json and given.output is None:
+    if given.json and given.output == "-":
         raise Misused("bytes and JSON do not go into one stream: add --output FILE")
     with call.store() as store:
         try:
@@ -51,14 +51,13 @@ def get(call: Call) -> int:
         except holdfast.UnknownRef:
             require_session(store, given.session)
             raise
-    if given.output is None:
+    if given.output == "-":
         sys.stdout.buffer.write(found.data)
         return 0
-    ask_to_overwrite(call, given.output)
-    with whole_file(given.output) as file:
+    with whole_file(call, given.output) as file:
         file.write(found.data)
     if given.json:
-        call.terminal.json({"ref": found.ref, "output": given.output})
+        call.terminal.json({"ref": found.ref, "output": printable(given.output)})
     else:
         call.terminal.line(f"wrote {size(found.ref.byte_count)} of {found.ref.media_type} to {given.output}")
     return 0
@@ -81,7 +80,11 @@ COMMANDS = (
         list_attachments,
         (
             argument("session", metavar="SESSION", nargs="?", help="the session's id"),
-            argument("--uncommitted", action="store_true", help="only what no commit made permanent, of all sessions"),
+            argument(
+                "--uncommitted",
+                action="store_true",
+                help="only what no commit made permanent; of all sessions if none is named",
+            ),
             *PAGE,
         ),
         ("holdfast attachments list chat-42", "holdfast attachments list --uncommitted --json"),
@@ -94,7 +97,7 @@ COMMANDS = (
         (
             SESSION,
             argument("attachment", metavar="ATTACHMENT", help="the attachment's id"),
-            argument("--output", "-o", metavar="FILE", help="write to this file (default: standard output)"),
+            argument("--output", "-o", metavar="FILE", default="-", help="the file (default: standard output)"),
             YES,
         ),
         ("holdfast attachments get chat-42 ba7816bf… -o photo.png",),

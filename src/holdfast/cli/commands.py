@@ -53,6 +53,18 @@ def duration_ms(text: str) -> int:
     return _bounded(text, int(number) * DURATIONS_MS[unit])
 
 
+def up_to(most: str) -> Callable[[str], int]:
+    """A length of time that is not longer than this one."""
+
+    def bounded_ms(text: str) -> int:
+        value = duration_ms(text)
+        if value > duration_ms(most):
+            raise argparse.ArgumentTypeError(f"{text} is longer than {most}")
+        return value
+
+    return bounded_ms
+
+
 def whole(text: str) -> int:
     """A whole number from 0 on."""
     if not text.isascii() or not text.isdigit():

@@ -181,5 +181,6 @@ COMMANDS = (
         ("source <(holdfast completion bash)", "holdfast completion fish > ~/.config/fish/completions/holdfast.fish"),
         "An object: `shell`, `script`.",
         opens_a_store=False,
+        without=("--url", "--schema", "--pooler", "--attachments", "--patience"),
     ),
 )

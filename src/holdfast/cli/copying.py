@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import holdfast
 from holdfast.cli.advice import said_of_a_copy
 from holdfast.cli.commands import Command, argument
-from holdfast.cli.running import Call, Misused
+from holdfast.cli.running import Call, Misused, require_folder
 from holdfast.cli.terminal import counted
 from holdfast.paging import every
 
+if TYPE_CHECKING:
+    from holdfast import moving
+
+WITHOUT_BYTES = "they live elsewhere, or were never put; if they lie in a folder, name it with --from-attachments"
 SAME = "source and target are the same store: nothing was copied"
 FORGOTTEN = ("turn_ids", "settled_source_keys")
 NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
@@ -42,6 +46,11 @@ class Tally:
         self.already = 0
         self.others: dict[str, dict[str, int]] = {}
         self.refused: list[dict[str, str]] = []
+        self.without_bytes = 0
+
+    def seen(self, manifest: moving.Manifest) -> None:
+        """Count what a bundle does not hold."""
+        self.without_bytes += manifest.without_bytes
 
     def take_session(self, session_id: str, copy: Callable[[], bool]) -> None:
         """Copy a session."""
@@ -66,6 +75,10 @@ def copy(call: Call) -> int:
     """Everything of one store, in another."""
     given = call.options
     source_url, target_url = given.source, given.target
+    for option, url in (("--from", source_url), ("--to", target_url)):
+        if not url:
+            raise Misused(f"{option} is empty: name a store")
+    require_folder("--from-attachments", given.from_attachments)
     source_settings = call.settings(source_url, migrate=False, schema=given.from_schema)
     target_settings = call.settings(target_url, migrate=False, schema=given.to_schema)
     if (source_url, source_settings) == (target_url, target_settings):
@@ -84,7 +97,7 @@ def copy(call: Call) -> int:
         parts = () if given.sessions_only else background.parts(source, target, stats)
         with call.terminal.progress("copying", stats.sessions + sum(part.total for part in parts)) as progress:
             for one in every(source.sessions.list):
-                tally.take_session(one.session_id, partial(copy_session, source, target, one))
+                tally.take_session(one.session_id, partial(copy_session, source, target, one, tally.seen))
                 progress.step()
             for part in parts:
                 tally.others[part.name] = {"copied": 0, "already_there": 0}
@@ -92,13 +105,15 @@ def copy(call: Call) -> int:
                     tally.take(part.name, item.id, item.move)
                     progress.step()
     left = {name: getattr(stats, name) for name in NO_SESSIONS} if given.sessions_only else {}
-    _report(call, tally, {**left, "live_leases": stats.live_leases, "deleted_sessions": stats.deleted_sessions})
+    left |= {"live_leases": stats.live_leases, "deleted_sessions": stats.deleted_sessions}
+    _report(call, tally, left)
     return 1 if tally.refused else 0
 
 
 def _report(call: Call, tally: Tally, left: dict[str, int]) -> None:
     terminal = call.terminal
     if call.options.json:
+        left = {**left, "attachment_bytes": tally.without_bytes}
         said: dict[str, Any] = {"copied": tally.copied, "already_there": tally.already, "others": tally.others}
         forgotten = FORGOTTEN if tally.copied else ()
         terminal.json({**said, "refused": tally.refused, "left_behind": left, "forgotten": forgotten})
@@ -116,6 +131,9 @@ def _report(call: Call, tally: Tally, left: dict[str, int]) -> None:
             terminal.line(f"copied {counted(copied, ONE_OF[part])}, {already} were there already, {refused} refused")
     for one in tally.refused:
         terminal.line((f"{one.get('session_id', one.get('id'))}: {one['problem']}", "red"))
+    if tally.without_bytes:
+        lacking = counted(tally.without_bytes, "attachment")
+        terminal.line((f"without the bytes of {lacking}: {WITHOUT_BYTES}", "yellow"))
     behind = ", ".join(counted(count, ONE_OF[name]) for name, count in left.items() if count)
     if behind:
         terminal.line(f"not copied: {behind}")
@@ -138,7 +156,7 @@ COMMANDS = (
         ("holdfast copy --from agent.db --to postgresql://db/app",),
         "An object: `copied` (session ids), `already_there` (how many), `others` (for each of `subscriptions`,\n"
         "  `occurrences`, `processes` and `artifacts` how many were `copied` and `already_there`), `refused` (each\n"
-        "  `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not to be copied),\n"
+        "  `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not copied),\n"
         "  `forgotten` (what the target does not know of the sessions just copied: `turn_ids`, `settled_source_keys`).",
         "Run it again after an interruption: what is there is not copied twice. Nothing is overwritten.\n"
         "Leases are never copied: a running process arrives owned by nobody.\n"

@@ -24,6 +24,8 @@ def demo(call: Call) -> int:
     from holdfast.demo.stage import Stage, Stalled
 
     # Not HOLDFAST_URL: what plays here must not play in a store that somebody meant for something else.
+    if call.options.url == "":
+        raise Misused("--url is empty: name a store, or leave it out")
     url = call.options.url or _fresh_file()
     if url == "memory:":
         raise Misused("the demo needs a store that two processes can open: leave --url out, or name a file")
@@ -110,13 +112,16 @@ def _leases(report: Report) -> str:
 
 def _program() -> str:
     """How this program was started: from a clone it is on nobody's path."""
+    import shutil
     import sys
     from pathlib import Path
 
     started = Path(sys.argv[0]).absolute()
     if started.name != "holdfast":
         return "python -m holdfast"
-    return str(started.relative_to(Path.cwd())) if started.is_relative_to(Path.cwd()) else "holdfast"
+    if shutil.which("holdfast") == str(started):
+        return "holdfast"
+    return shlex.quote(str(started.relative_to(Path.cwd()) if started.is_relative_to(Path.cwd()) else started))
 
 
 def _document(url: str, report: Report) -> dict[str, object]:

@@ -6,11 +6,12 @@ import sys
 from typing import IO, Any
 
 from holdfast.cli.commands import SESSION, YES, Command, argument
-from holdfast.cli.outputs import ask_to_overwrite, whole_file
-from holdfast.cli.running import Call, Misused
-from holdfast.cli.terminal import counted
+from holdfast.cli.outputs import whole_file
+from holdfast.cli.running import Call, Misused, require_ordinary
+from holdfast.cli.terminal import counted, printable
 
 CHUNK_BYTES = 1 << 20
+WITHOUT_BYTES = "they live elsewhere, or were never put; if they lie in a folder, name it with --attachments"
 
 
 def export(call: Call) -> int:
@@ -27,8 +28,7 @@ def export(call: Call) -> int:
             bundle.export(store, given.session, sys.stdout.buffer)
             return 0
         total = bundle.about(store, given.session)
-        ask_to_overwrite(call, given.output)
-        with whole_file(given.output) as file, call.terminal.progress("exporting", total) as progress:
+        with whole_file(call, given.output) as file, call.terminal.progress("exporting", total) as progress:
             packed: Any = file
             if given.output.endswith(".gz"):
                 packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
@@ -36,9 +36,12 @@ def export(call: Call) -> int:
             if packed is not file:
                 packed.close()
     if given.json:
-        call.terminal.json({"output": given.output, "manifest": manifest})
+        call.terminal.json({"output": printable(given.output), "manifest": manifest})
     else:
         call.terminal.line(f"wrote {given.output}: {counted(manifest.counts['node'], 'node')}")
+        if manifest.without_bytes:
+            said = counted(manifest.without_bytes, "attachment")
+            call.terminal.line((f"without the bytes of {said}: {WITHOUT_BYTES}", "yellow"))
     return 0
 
 
@@ -63,7 +66,9 @@ def import_(call: Call) -> int:
         with file:
             read = bundle.Bundle(file)
             total = sum(read.manifest.counts.values())
-            with call.store() as store, call.terminal.progress("importing", total) as progress:
+            if given.into is not None:
+                require_ordinary(given.into)
+            with call.store(new_folder=True) as store, call.terminal.progress("importing", total) as progress:
                 restored = restoring.restore(store, read, into=given.into, step=progress.step)
     if given.json:
         call.terminal.json({"session_id": restored.session_id, "outcome": restored.outcome, "manifest": read.manifest})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import holdfast
+from holdfast.cli.advice import at_a_shell
 from holdfast.cli.commands import YES, Command, argument, duration_ms, whole
 from holdfast.cli.running import Call, Misused
 from holdfast.cli.sessions import require_session, show_report
@@ -97,7 +98,7 @@ def verify(call: Call) -> int:
     terminal.fields((name.removeprefix("checked_"), getattr(report, name)) for name in checked)
     _say_what_was_not_read(call, report)
     for finding in report.findings:
-        terminal.line((f"{finding.table} {finding.key}: {finding.problem}", "red"))
+        terminal.line((f"{finding.table} {finding.key}: {at_a_shell(finding.problem)}", "red"))
     if report.ok:
         terminal.line(("ok", "green"))
     else:

@@ -1,9 +1,12 @@
-"""A file that a command writes is whole or as it was; what is no plain file is written to and never replaced."""
+"""A file that a command writes is whole or as it was, and never the store; what is no plain file is only written to."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,42 +14,55 @@ if TYPE_CHECKING:
 
     from holdfast.cli.running import Call
 
-
-def ask_to_overwrite(call: Call, name: str) -> None:
-    """Go on if there is no file of this name, or it may be replaced; writing to a pipe or a device removes nothing."""
-    from pathlib import Path
-
-    if Path(name).is_file():
-        call.confirm(f"Overwrite {name!r}?")
+BESIDE_A_DATABASE = ("", "-wal", "-shm", "-journal")
 
 
 @contextlib.contextmanager
-def whole_file(name: str) -> Generator[IO[bytes]]:
-    """What is written here becomes the file of this name at the end, if the end is reached."""
-    import secrets
-    import shutil
-    from pathlib import Path
-
-    given = Path(name)
-    if given.exists() and not given.is_file():
-        with given.open("wb") as file:
+def whole_file(call: Call, name: str) -> Generator[IO[bytes]]:
+    """What is written here becomes the file of this name at the end, if the end is reached; asks before it replaces."""
+    if name.endswith(os.sep):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    # A link stays a link: what it leads to is written.
+    target = Path(os.path.realpath(name))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+    if target.exists() and not target.is_file():
+        with target.open("wb") as file:
             yield file
         return
-    # A link stays a link: what it leads to is replaced, by a file beside that.
-    target = given.resolve()
-    unfinished = target.with_name(f"{target.name}.{secrets.token_hex(4)}.unfinished")
+    _spare_the_store(call, name, target)
+    if target.exists():
+        call.confirm(f"Overwrite {name!r}?")
+    unfinished = target.with_name(f".holdfast-{secrets.token_hex(8)}")
     try:
-        file = unfinished.open("xb")
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         error.filename = name
         raise
     try:
-        with file:
+        with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, unfinished)
+            os.fsync(descriptor)
+        unfinished.chmod(target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask())
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _spare_the_store(call: Call, name: str, target: Path) -> None:
+    """Refuse to replace the database that is being read."""
+    from holdfast.cli.running import POSTGRES, Misused
+
+    url = call.url()
+    if not url.startswith(POSTGRES):
+        database = os.path.realpath(url.removeprefix("sqlite:"))
+        if str(target) in {database + suffix for suffix in BESIDE_A_DATABASE}:
+            raise Misused(f"{name} is the store itself: choose another file")
+
+
+def _umask() -> int:
+    """What new files are not allowed. It can only be asked for by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -20,7 +20,7 @@ from holdfast.cli import (
     torture,
     triggers,
 )
-from holdfast.cli.commands import Argument, Command, argument, duration_ms
+from holdfast.cli.commands import Argument, Command, argument, up_to
 
 COMMANDS: tuple[Command, ...] = (
     *demo.COMMANDS,
@@ -53,7 +53,7 @@ COMMON: tuple[Argument, ...] = (
     argument(
         "--patience",
         metavar="TIME",
-        type=duration_ms,
+        type=up_to("1h"),
         help="how long others may hold what a command needs (default 15s on SQLite, 10s on PostgreSQL)",
     ),
     argument("--json", action="store_true", help="print JSON"),

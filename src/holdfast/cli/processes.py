@@ -129,7 +129,9 @@ def cancel(call: Call) -> int:
     """A request to stop."""
     given = call.options
     with call.store() as store:
-        require(store, given.process)
+        process = require(store, given.process)
+        if process.is_terminal:
+            raise holdfast.AlreadyTerminal(process.id, process.status)
         call.confirm(f"Ask process {given.process!r} to stop?")
         receipt = store.events.request_cancel(given.process, reason=given.reason)
     return _show_receipt(call, receipt)

@@ -103,11 +103,14 @@ def cancel(call: Call) -> int:
     """One batch out of the queue."""
     session_id, batch_id = call.options.session, call.options.batch
     with call.store() as store:
-        if store.queue.get(session_id, batch_id) is None:
+        there = store.queue.get(session_id, batch_id)
+        if there is None:
             require_session(store, session_id)
             raise _unknown(session_id, batch_id)
-        call.confirm(f"Cancel batch {batch_id!r} of session {session_id!r}?")
-        batch = store.queue.cancel(session_id, batch_id)
+        batch = None
+        if there.state == "pending":
+            call.confirm(f"Cancel batch {batch_id!r} of session {session_id!r}?")
+            batch = store.queue.cancel(session_id, batch_id)
     if batch is None:
         raise Refused(f"batch {batch_id!r} was not cancelled: it is settled or in somebody's hands")
     if call.options.json:

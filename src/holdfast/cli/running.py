@@ -35,7 +35,12 @@ class Call:
 
     def url(self) -> str:
         """Which store is meant."""
-        url: str | None = self.options.url or os.environ.get("HOLDFAST_URL")
+        url: str | None = self.options.url
+        if url is None:
+            url = os.environ.get("HOLDFAST_URL")
+        elif not url:
+            # A variable that a script forgot to set must not lead to another store.
+            raise Misused("--url is empty: name a store")
         if not url:
             raise Misused("no store is named: pass --url, or set HOLDFAST_URL")
         return url
@@ -44,7 +49,7 @@ class Call:
         """How the store at a URL is to be opened."""
         waits_ms: int | None = self.options.patience
         if url.startswith(POSTGRES):
-            name = schema or self.options.schema or "holdfast"
+            name = next((one for one in (schema, self.options.schema) if one is not None), "holdfast")
             usual = holdfast.PostgresOptions()
             return holdfast.PostgresOptions(
                 schema=name,
@@ -55,17 +60,20 @@ class Call:
                 # What takes long by itself is not cut short by little patience with others.
                 statement_timeout_ms=max(usual.statement_timeout_ms, waits_ms or 0),
             )
-        if schema or self.options.schema or self.options.pooler:
+        if (schema, self.options.schema, self.options.pooler) != (None, None, None):
             raise Misused("--schema and --pooler are for PostgreSQL: leave them out")
         if url == "memory:":
-            return None
+            raise Misused("a store in memory ends with the command: name a file or a server")
         usual_ms = holdfast.SqliteOptions().busy_timeout_ms
         return holdfast.SqliteOptions(migrate=migrate, busy_timeout_ms=usual_ms if waits_ms is None else waits_ms)
 
-    def store(self, *, migrate: bool = False) -> holdfast.BlockingStore:
+    def store(self, *, migrate: bool = False, new_folder: bool = False) -> holdfast.BlockingStore:
         """The store, open; made or upgraded only by those commands that are there for it."""
         url = self.url()
-        return self.open(url, self.settings(url, migrate=migrate), self.options.attachments)
+        folder: str | None = self.options.attachments
+        if not new_folder:
+            require_folder("--attachments", folder)
+        return self.open(url, self.settings(url, migrate=migrate), folder)
 
     def open(self, url: str, settings: Any, attachments: str | None) -> holdfast.BlockingStore:
         """Any store, open. What another store accepted under wider limits can be read and moved all the same."""
@@ -88,10 +96,34 @@ class Call:
             raise Refused("nothing was done")
 
 
+def require_folder(option: str, folder: str | None) -> None:
+    """A folder that is read must be there: a wrong name looks like bytes that are lost."""
+    from pathlib import Path
+
+    if folder is not None and not Path(folder).is_dir():
+        raise Misused(f"{option}: there is no folder {folder!r}")
+
+
+def require_ordinary(session_id: str) -> None:
+    """An id that is chosen here is one that any program can use, and not only those that raised its limits."""
+    with holdfast.open_blocking("memory:") as ordinary:
+        ordinary.sessions.handle(session_id).meta()
+
+
+def _write_everything() -> None:
+    """Unbuffered, standard output may take a part of what it is given and nobody looks: put a buffer before it."""
+    out = sys.stdout
+    raw = getattr(out, "buffer", None)
+    if isinstance(raw, io.RawIOBase):
+        buffered = io.BufferedWriter(raw)
+        sys.stdout = io.TextIOWrapper(buffered, encoding=out.encoding, errors=out.errors, line_buffering=True)
+
+
 def run(arguments: list[str]) -> int:
     """Parse, run, and turn whatever happens into an exit code."""
     from holdfast.cli.parser import build
 
+    _write_everything()
     try:
         options: Any = build(arguments).parse_args(arguments)
     except SystemExit as leaving:
@@ -116,7 +148,7 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if options.debug:
             raise
-        code, message = _said(error)
+        code, message = _said(error, command.name)
         terminal.error(message)
     try:
         sys.stdout.flush()
@@ -133,7 +165,7 @@ def _refuse_what_means_nothing(command: Command, options: Any) -> None:
             raise Misused(f"{command.name} does not take {name}: see holdfast {command.name} --help")
 
 
-def _said(error: Exception) -> tuple[int, str]:
+def _said(error: Exception, command: str) -> tuple[int, str]:
     """The exit code of an error, and what to do about it."""
     if isinstance(error, Refused):
         return 1, str(error)
@@ -145,11 +177,11 @@ def _said(error: Exception) -> tuple[int, str]:
             return 74, f"input or output failed: {error.strerror or error}"
         return 2, f"{error.filename}: {error.strerror or error}"
     if isinstance(error, holdfast.HoldfastError):
-        return _said_by_the_store(error)
+        return _said_by_the_store(error, command)
     return 70, f"a defect: {type(error).__name__}: {error}: run it again with --debug, and report that"
 
 
-def _said_by_the_store(error: holdfast.HoldfastError) -> tuple[int, str]:
+def _said_by_the_store(error: holdfast.HoldfastError, command: str) -> tuple[int, str]:
     from holdfast.cli.advice import said
 
     codes = (
@@ -158,4 +190,4 @@ def _said_by_the_store(error: holdfast.HoldfastError) -> tuple[int, str]:
         (holdfast.Incompatible, 4),
         (holdfast.Corrupt, 5),
     )
-    return next((code for kind, code in codes if isinstance(error, kind)), 1), said(error)
+    return next((code for kind, code in codes if isinstance(error, kind)), 1), said(error, command)

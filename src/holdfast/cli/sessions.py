@@ -7,7 +7,7 @@ from typing import Any
 import holdfast
 from holdfast.cli import files
 from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, SESSION, YES, Command, argument, whole
-from holdfast.cli.running import Call, Misused
+from holdfast.cli.running import Call, Misused, require_ordinary
 from holdfast.cli.terminal import Part, gist, moment
 
 MARKS = {"head": ("◆", "@"), "path": ("●", "*"), "side": ("○", "o"), "tombstone": ("✗", "x")}
@@ -188,6 +188,7 @@ def fork(call: Call) -> int:
     given = call.options
     if given.at is not None and given.at_revision is not None:
         raise Misused("--at and --at-revision name two points to fork from: give one")
+    require_ordinary(given.into)
     at: str | int | None = given.at if given.at is not None else given.at_revision
     with call.store() as store:
         session = store.sessions.fork(given.session, into=given.into, at=at, name=given.name, owner=given.owner)

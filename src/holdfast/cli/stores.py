@@ -102,6 +102,7 @@ COMMANDS = (
         examples=("holdfast init --url agent.db", "holdfast init --url postgresql://db/app --schema agents"),
         json="An object: `created` (false if the store was there already), `schema_version`.",
         notes="Does nothing to a store that is there. No other command makes one.",
+        without=("--attachments",),
     ),
     Command(
         "migrate",
@@ -124,5 +125,6 @@ COMMANDS = (
         examples=("holdfast schema --url postgresql://db/app --schema agents > agents.sql",),
         json="An object: `ddl`.",
         notes="Nothing is opened and nobody is asked, so the store need not exist.",
+        without=("--attachments", "--patience"),
     ),
 )

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import holdfast
-from holdfast.cli.commands import Command, argument, duration_ms
+from holdfast.cli.commands import Command, argument, duration_ms, up_to
 from holdfast.cli.processes import require
 from holdfast.cli.running import Call, Misused
 from holdfast.cli.sessions import require_session
@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 MOST = 1000
 PAGE = 200
+INTERVAL_MS = 1000
 LEAST_INTERVAL_MS = 10
 LONGEST_INTERVAL_MS = 3_600_000
 OVERLAP_MS = 10_000
@@ -39,6 +40,10 @@ def tail(call: Call) -> int:
         raise Misused("--process and --session are two things to follow: give one")
     if given.from_start and given.process is None:
         raise Misused("--from-start is for the log of one process: add --process, or take --since")
+    if given.from_start and given.since:
+        raise Misused("--from-start and --since name two places to begin: give one")
+    if given.process is not None and given.interval is not None:
+        raise Misused("--interval is between two looks, and one process is waited for: leave it out")
     ends_s = None if given.for_ms is None else time.monotonic() + given.for_ms / 1000
     with call.store() as store:
         try:
@@ -81,7 +86,8 @@ def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None)
     looks: list[Turns | Work | Logs] = [Turns(store, session_id, since_ms), work]
     if session_id is None:
         looks.append(Logs(store, since_ms))
-    pause_s = min(max(LEAST_INTERVAL_MS, call.options.interval), LONGEST_INTERVAL_MS) / 1000
+    interval_ms = INTERVAL_MS if call.options.interval is None else call.options.interval
+    pause_s = min(max(LEAST_INTERVAL_MS, interval_ms), LONGEST_INTERVAL_MS) / 1000
     while True:
         news = [one for look in looks for one in look.news()]
         # What happened in one millisecond stays in the order of its session or log, in which each look gives it.
@@ -335,10 +341,8 @@ COMMANDS = (
             argument("--process", metavar="PROCESS", help="only this process's events; ends when the process does"),
             argument("--from-start", action="store_true", help="with --process: the whole log first"),
             argument("--since", metavar="TIME", type=duration_ms, default=0, help="also turns and events since then"),
-            argument(
-                "--interval", metavar="TIME", type=duration_ms, default=1000, help="between two looks (default 1s)"
-            ),
-            argument("--for", dest="for_ms", metavar="TIME", type=duration_ms, help="stop after that long"),
+            argument("--interval", metavar="TIME", type=duration_ms, help="between two looks (default 1s)"),
+            argument("--for", dest="for_ms", metavar="TIME", type=up_to("365d"), help="stop after that long"),
         ),
         ("holdfast tail", "holdfast tail --process build-7 --from-start", "holdfast tail --session chat-42 --json"),
         "One object a line: `what` (`turn`, `work` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "

@@ -293,6 +293,11 @@ def counted(count: int, one: str) -> str:
     return f"{count} {one}" if count == 1 else f"{count} {one}{'es' if one.endswith('s') else 's'}"
 
 
+def printable(name: str) -> str:
+    """A file's name, which may be any bytes, as text."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def gist(document: object, most: int = CELL_CHARACTERS) -> str:
     """What a document says, on one short line."""
     import msgspec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import holdfast
 from holdfast.cli.commands import PAGE, PAGE_JSON, YES, Command, argument, document
-from holdfast.cli.running import Call, Refused
+from holdfast.cli.running import Call, Misused, Refused
 from holdfast.cli.sessions import require_session, show_page
 from holdfast.cli.terminal import moment
 
@@ -12,6 +12,10 @@ from holdfast.cli.terminal import moment
 def list_triggers(call: Call) -> int:
     """One page of subscriptions, or of deliveries whose process was never registered."""
     given = call.options
+    filters = {"--session": given.session, "--source-type": given.source_type, "--source-key": given.source_key}
+    named = [name for name, value in filters.items() if value is not None]
+    if given.undelivered and named:
+        raise Misused(f"--undelivered lists what waits of every subscription: leave out {' and '.join(named)}")
     with call.store() as store:
         if given.undelivered:
             waiting = store.triggers.undelivered(after=given.after, limit=given.limit)

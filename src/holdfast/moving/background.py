@@ -90,7 +90,7 @@ def _artifacts(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -
         if there is None:
             target.artifacts.put(one.kind, one.ref, here.data)
         elif there.data != here.data:
-            raise holdfast.ImportRefused("it is there already with other bytes: delete it there to copy it anew")
+            raise holdfast.ImportRefused("it is there already with other bytes: copy it into a new store")
         return there is None
 
     for one in every(source.artifacts.list):

@@ -56,6 +56,8 @@ class Manifest(msgspec.Struct, frozen=True):
     sha256: str
     turn_sha256: str
     """The hash of what the newest revision shows: the lines but for attachments and work, which change without one."""
+    without_bytes: int = 0
+    """How many attachments are only referred to: their bytes are kept elsewhere, or could not be found."""
 
     @property
     def turn_id(self) -> str:
@@ -125,6 +127,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self.without_bytes = 0
         self._whole = hashlib.sha256()
         self._turn = hashlib.sha256()
 
@@ -132,6 +135,7 @@ class Tally:
         """Count one line."""
         kind = str(type(line).__struct_config__.tag)
         self.counts[kind] += 1
+        self.without_bytes += isinstance(line, AttachmentLine) and line.data is None
         self._whole.update(data)
         if kind not in BESIDE_THE_TURN:
             self._turn.update(data)
@@ -161,7 +165,7 @@ def export(
         if view is None and not any(tally.counts.values()):
             raise holdfast.UnknownSession(session_id)
         whole, turn = tally.hashes()
-        manifest = Manifest(FORMAT, VERSION, session_id, state, tally.counts, whole, turn)
+        manifest = Manifest(FORMAT, VERSION, session_id, state, tally.counts, whole, turn, tally.without_bytes)
         out.write(msgspec.json.encode(manifest) + b"\n")
         body.seek(0)
         while chunk := body.read(1 << 20):

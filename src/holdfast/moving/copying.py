@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from collections.abc import Callable
 
 import holdfast
 from holdfast.moving import bundle, restoring
@@ -22,8 +23,16 @@ def are_the_same(source: holdfast.BlockingStore, target: holdfast.BlockingStore)
     return found is not None and found.data == mark
 
 
-def copy_session(source: holdfast.BlockingStore, target: holdfast.BlockingStore, one: holdfast.SessionSummary) -> bool:
-    """Copy a session as it stands. False if there was nothing to copy; `ImportRefused` if it is another one there."""
+def copy_session(
+    source: holdfast.BlockingStore,
+    target: holdfast.BlockingStore,
+    one: holdfast.SessionSummary,
+    seen: Callable[[bundle.Manifest], None] = lambda _: None,
+) -> bool:
+    """Copy a session as it stands. False if there was nothing to copy; `ImportRefused` if it is another one there.
+
+    `seen` is told what the session consists of.
+    """
     there = restoring.imported_as(target, one.session_id)
     state = bundle.name_of_state(bundle.Source(one.revision, one.node_count))
     if there is not None and there.startswith(state) and not _has_more(source, target, one.session_id):
@@ -36,9 +45,10 @@ def copy_session(source: holdfast.BlockingStore, target: holdfast.BlockingStore,
             return False
         file.seek(0)
         read = bundle.Bundle(file)
+        seen(read.manifest)
         if there is not None and there != read.manifest.turn_id:
             raise holdfast.ImportRefused(
-                "it is there already in another state, or is another session: delete it there to copy it anew"
+                "it is there already in another state, or is another session: copy it into a new store"
             )
         return restoring.restore(target, read).outcome == "imported"
 

@@ -61,7 +61,7 @@ def restore(
     again = there is not None and there == manifest.turn_id
     if there is not None and not again:
         raise holdfast.ImportRefused(
-            f"session {session_id!r} is there already and is not this one: import it under another id"
+            f"session {session_id!r} is there already, and did not come from this file: import it under another id"
         )
     session = store.sessions.handle(session_id)
     if there is None:
