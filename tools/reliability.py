@@ -20,7 +20,7 @@ import time
 import xml.etree.ElementTree as ET
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import apsw
 import msgspec
@@ -115,7 +115,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "RELIABILITY.md")
     options = parser.parse_args()
     # Asked to stop, it still removes its servers and its folders.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, asked_to_stop)
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-reliability-") as folder:
         suites = run_suites(Path(folder), options.minutes * 60 * SUITE_SHARE, options.seed)
@@ -130,6 +130,10 @@ def main() -> int:
     options.out.write_text(page(results, server, options.seed, minutes, caught, missed), encoding="utf-8")
     print(f"{options.out} written after {minutes:.1f} minutes")
     return 1 if missed or any(result.violations for result in results) else 0
+
+
+def asked_to_stop(*_: object) -> NoReturn:
+    sys.exit(143)
 
 
 # Faults.

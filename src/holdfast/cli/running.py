@@ -112,10 +112,11 @@ def require_ordinary(session_id: str) -> None:
 
 def _write_everything() -> None:
     """Unbuffered, standard output may take a part of what it is given and nobody looks: put a buffer before it."""
-    out = sys.stdout
-    raw = getattr(out, "buffer", None)
-    if isinstance(raw, io.RawIOBase):
-        buffered = io.BufferedWriter(raw)
+    # A stream that a program put there for its own purposes stays as it is.
+    unchanged = sys.stdout is sys.__stdout__
+    out: Any = sys.stdout
+    if unchanged and out is not None and isinstance(out.buffer, io.RawIOBase):
+        buffered = io.BufferedWriter(out.buffer)
         sys.stdout = io.TextIOWrapper(buffered, encoding=out.encoding, errors=out.errors, line_buffering=True)
 
 
