@@ -126,7 +126,11 @@ def run(arguments: list[str]) -> int:
 
     _write_everything()
     try:
-        options: Any = build(arguments).parse_args(arguments)
+        parser = build(arguments)
+        options, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            parser.prog = f"holdfast {options.declared.name}"
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
     if sys.stdout is None:
