@@ -92,6 +92,14 @@ def test_init_makes_a_store_once_and_nothing_else_makes_one(run: Any, tmp_path: 
     assert run("migrate", "--url", tmp_path / "other.db").code == 4
 
 
+def test_init_leaves_a_file_alone_that_is_something_else(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database " * 100)
+    said = run("init", "--url", file)
+    assert (said.code, said.err.endswith("choose another name\n")) == (5, True)
+    assert file.read_text() == "not a database " * 100
+
+
 def test_migrate_upgrades_an_older_store_and_nothing_else_does(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

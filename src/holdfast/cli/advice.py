@@ -107,7 +107,6 @@ def said_of_a_copy(error: holdfast.HoldfastError) -> str:
 
 def said(error: holdfast.HoldfastError, command: str = "") -> str:
     """The error as a person at a shell can act on it, who typed this command."""
-    names = FIELDS | OF_COMMANDS.get(command, {})
     match error:
         case holdfast.SchemaMissing():
             place = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
@@ -130,10 +129,18 @@ def said(error: holdfast.HoldfastError, command: str = "") -> str:
             return f"process {error.process_id!r} has another event of --replay-key {error.replay_key!r}: use a new key"
         case holdfast.OccurrenceConflict():
             return f"--key {error.idempotency_key!r} was used for another occurrence of this source: use a new key"
-        case holdfast.InvalidRequest():
-            text = f"{names.get(error.field, error.field)}: {error.problem}"
-        case holdfast.UnknownRef():
-            text = str(error).replace(error.field, names.get(error.field, error.field), 1)
+        case holdfast.Corrupt() if command == "init":
+            return f"{error.key}: {error.reason}: init makes a new store, so choose another name"
         case _:
-            text = str(error)
-    return at_a_shell(text)
+            return at_a_shell(_named(error, FIELDS | OF_COMMANDS.get(command, {})))
+
+
+def _named(error: holdfast.HoldfastError, names: dict[str, str]) -> str:
+    """The error with what it is about called as it was typed."""
+    match error:
+        case holdfast.InvalidRequest():
+            return f"{names.get(error.field, error.field)}: {error.problem}"
+        case holdfast.UnknownRef():
+            return str(error).replace(error.field, names.get(error.field, error.field), 1)
+        case _:
+            return str(error)
