@@ -20,13 +20,18 @@ CREATE TABLE jobs (
 );
 CREATE INDEX jobs_ready ON jobs (id) WHERE state = 'ready';
 """
+# Materialized, because a subquery in a condition may be run again, and then more than its limit is claimed.
 CLAIM = """
-UPDATE jobs SET state = 'claimed', token = $1, fence = fence + 1
-WHERE id IN (SELECT id FROM jobs WHERE state = 'ready' ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
-RETURNING id, fence, payload
+WITH next AS MATERIALIZED (SELECT id FROM jobs WHERE state = 'ready' ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
+UPDATE jobs SET state = 'claimed', token = $1, fence = fence + 1 FROM next WHERE jobs.id = next.id
+RETURNING jobs.id, fence, payload
 """
 COMPLETE = "DELETE FROM jobs WHERE id = ANY($1::bigint[]) AND token = $2 AND state = 'claimed' RETURNING id"
-CLAIM_SQLITE = CLAIM.replace(" FOR UPDATE SKIP LOCKED", "").replace("$1", "?1").replace("$2", "?2")
+CLAIM_SQLITE = """
+UPDATE jobs SET state = 'claimed', token = ?1, fence = fence + 1
+WHERE id IN (SELECT id FROM jobs WHERE state = 'ready' ORDER BY id LIMIT ?2)
+RETURNING id, fence, payload
+"""
 COMPLETE_SQLITE = "DELETE FROM jobs WHERE id = ?1 AND token = ?2 AND state = 'claimed' RETURNING id"
 
 

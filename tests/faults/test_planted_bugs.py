@@ -29,7 +29,7 @@ PLANTED = [
     ("lease_without_end", "concurrent-clients", "sqlite", "I5", 5),
     ("completion_after_end", "concurrent-clients", "sqlite", "I6", 10),
     ("completion_without_token", "concurrent-clients", "sqlite", "I6", 5),
-    ("wake_lost", "wakes", "postgres", "I8", 6_000),
+    ("wake_lost", "wakes", "postgres", "I8", 100),
     ("newest_event_late", "concurrent-clients", "sqlite", "I8", 5),
     ("cursor_before_processing", "kill-reader", "sqlite", "I8", 60),
     ("failed_connection_returned", "cancel-statements", "postgres", None, 3_000),

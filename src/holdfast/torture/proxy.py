@@ -1,4 +1,4 @@
-"""A proxy passes bytes on until it has passed as many as it was told to, and then cuts the connection in that byte."""
+"""A proxy passes bytes on, keeps answers back while it is told to, and cuts a connection in the byte it was told."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ class Proxy:
         """What had passed when the last count ended."""
         self._cut: tuple[Direction, int] | None = None
         self.cuts = 0
+        self._free = asyncio.Event()
+        self._free.set()
+        self._holds = threading.Event()
         self._listening = self._do(self._listen())
         self.url = through(url, self._listening.sockets[0].getsockname()[1])
 
@@ -88,6 +91,19 @@ class Proxy:
         """Cut the connection that passes the next byte in this direction after so many, once."""
         self.measure()
         self._cut = (direction, after)
+
+    def hold(self) -> None:
+        """Keep every answer back from now on."""
+        self._holds.clear()
+        self._loop.call_soon_threadsafe(self._free.clear)
+
+    def await_answer(self, timeout_s: float) -> bool:
+        """Wait until there is an answer that is kept back: whoever asked, the server has answered him."""
+        return self._holds.wait(timeout_s)
+
+    def release(self) -> None:
+        """Pass on what was kept back, and everything after it."""
+        self._loop.call_soon_threadsafe(self._free.set)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -116,6 +132,9 @@ class Proxy:
 
     async def _pass(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK_BYTES):
+            if direction == "answering" and not self._free.is_set():
+                self._holds.set()
+                await self._free.wait()
             before = self.passed[direction]
             self.passed[direction] = before + len(data)
             if self._cut is not None and self._cut[0] == direction and before + len(data) > self._cut[1]:

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import ExitStack, closing
+
+import msgspec
 
 import holdfast
 from holdfast.torture import workers
+from holdfast.torture.children import Child
 from holdfast.torture.clients import LOG
 from holdfast.torture.faults import Fault, Numbers, Ran
-from holdfast.torture.places import Scratch
+from holdfast.torture.places import Place, PostgresScratch, Scratch
+from holdfast.torture.proxy import Proxy, Unreachable
 
 WAITS_A_RUN = 50
+HELD = 0.4
+"""How many of the waits are answered late, where a proxy can stand before the server."""
+
 STOPPED = 0.8
-"""How many of the waits are stopped in the middle."""
+"""How many of the other waits are stopped in the middle."""
 
 ASKING_S = (0.0002, 0.0016)
 """How long after its task it looks whether the event is there."""
 
-NEWS_S = 0.006
-"""In which the news of an event gets to the waiter's process."""
+NEWS_S, LATE_NEWS_S = 0.006, 0.025
+"""In which the news of an event gets to the waiter's process, mostly and almost always."""
+
+ANSWER_S = 10.0
 
 
 def wait_for_events(scratch: Scratch, seed: int) -> Ran:
@@ -30,38 +40,81 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
     with place.open() as store:
         store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
     waiter, appender = scratch.crew(2).members(2)
-    waiter.say((workers.waiter, (place,)))
-    appender.say((workers.appender, (place,)))
     wrong: list[str] = []
     number = 0
-    for number in range(WAITS_A_RUN):
-        waiter.say(number)
-        if dice.random() < STOPPED:
-            # What it asked and what it is told of arrive together, in any order, however quick each of them is alone.
-            time.sleep(dice.uniform(*ASKING_S))  # chance decides whether it has asked already
-            waiter.stop()
-            appender.say(0.0)
-            stored_ns = appender.hear()
-            time.sleep(NEWS_S)
-            waiter.resume()
-        else:
-            appender.say(dice.uniform(0, 0.003))
-            stored_ns = appender.hear()
-        heard_ns = waiter.hear()
-        if heard_ns is None:
-            wrong.append(f"I8: event {number + 1} was stored, and who waited for it slept through it")
-            break
-        if heard_ns - stored_ns > workers.SLEPT_MS * 1_000_000:
-            wrong.append(f"I8: event {number + 1} was heard of {(heard_ns - stored_ns) // 1_000_000} ms late")
-            break
-    waiter.say(None)
-    appender.say(None)
+    with ExitStack() as ends:
+        proxy = _proxy(scratch)
+        seen_from = place
+        if proxy is not None:
+            ends.enter_context(closing(proxy))
+            seen_from = _apart(place, proxy)
+        waiter.say((workers.waiter, (seen_from,)))
+        appender.say((workers.appender, (place,)))
+        for number in range(WAITS_A_RUN):
+            if proxy is not None and dice.random() < HELD:
+                stored_ns = _while_answer_is_held(waiter, appender, proxy, number)
+            elif dice.random() < STOPPED:
+                stored_ns = _while_stopped(waiter, appender, number, dice.uniform(*ASKING_S))
+            else:
+                waiter.say(number)
+                appender.say(dice.uniform(0, 0.003))
+                stored_ns = appender.hear()
+            heard_ns = waiter.hear()
+            if heard_ns is None:
+                wrong.append(f"I8: event {number + 1} was stored, and who waited for it slept through it")
+                break
+            if heard_ns - stored_ns > workers.SLEPT_MS * 1_000_000:
+                wrong.append(f"I8: event {number + 1} was heard of {(heard_ns - stored_ns) // 1_000_000} ms late")
+                break
+        waiter.say(None)
+        appender.say(None)
+        waiter.hear()
     return Ran(number + 1, tuple(wrong))
+
+
+def _while_stopped(waiter: Child, appender: Child, number: int, asking_s: float) -> int:
+    """What he asked and what he is told of arrive together, in any order, however quick each of them is alone."""
+    waiter.say(number)
+    time.sleep(asking_s)  # chance decides whether it has asked already
+    waiter.stop()
+    appender.say(0.0)
+    stored_ns: int = appender.hear()
+    time.sleep(NEWS_S)
+    waiter.resume()
+    return stored_ns
+
+
+def _while_answer_is_held(waiter: Child, appender: Child, proxy: Proxy, number: int) -> int:
+    """He has asked and there was nothing; before he hears that, the event happens, and the news of it comes first."""
+    proxy.hold()
+    waiter.say(number)
+    proxy.await_answer(ANSWER_S)
+    appender.say(0.0)
+    stored_ns: int = appender.hear()
+    time.sleep(LATE_NEWS_S)
+    proxy.release()
+    return stored_ns
+
+
+def _proxy(scratch: Scratch) -> Proxy | None:
+    """What can hold an answer back and let the news pass; there is none on SQLite, and not before every server."""
+    if not isinstance(scratch, PostgresScratch) or scratch.options.pooler != "none":
+        return None
+    try:
+        return Proxy(scratch.url)
+    except Unreachable:
+        return None
+
+
+def _apart(place: Place, proxy: Proxy) -> Place:
+    """The place for one who asks through the proxy, and is told past it."""
+    return Place(proxy.url, msgspec.structs.replace(place.options, listen_url=place.url))
 
 
 WAKES = Fault(
     "wakes",
-    "an event is appended at any moment of somebody's wait for it, mostly while he is stopped (SIGSTOP)",
+    "an event is appended at any moment of somebody's wait for it: mostly while he is stopped (SIGSTOP), or after he "
+    "asked and before he has the answer",
     ("I8",),
     {"sqlite": Numbers(500, 10_000), "postgres": Numbers(250, 5_000)},
     wait_for_events,

@@ -100,7 +100,7 @@ def holder(port: Port, place: Place, ttl_ms: int) -> None:
 
 
 def waiter(port: Port, place: Place) -> None:
-    """Wait for the event after a number, and tell when it was heard of."""
+    """Wait for the event after a number, and tell when it was heard of; at the end, that the store is closed."""
     with place.open() as store:
         while (after := port.recv()) is not None:
             try:
@@ -109,6 +109,7 @@ def waiter(port: Port, place: Place) -> None:
                 port.send(None)
             else:
                 port.send(time.monotonic_ns())
+    port.send(None)
 
 
 def appender(port: Port, place: Place) -> None:
