@@ -25,6 +25,7 @@ from benchmarks.postgres import Postgres
 OUT = ROOT / "benchmarks" / "PROFILES.md"
 RATE = 500
 FEW = 10
+LAST_WORDS_S = 60.0
 PARTS = (
     ("/holdfast/rules/", "rules: checks and judgements"),
     ("/holdfast/codec.py", "codec: encoding, hashing, compression"),
@@ -134,7 +135,7 @@ def profile(case: Case, url: str, folder: Path) -> Profile:
                 said.append(looking.stdout.readline())
             told = running.ask(case.does, **case.asked)
             looking.send_signal(signal.SIGINT)
-            looking.communicate()
+            looking.communicate(timeout=LAST_WORDS_S)
     finally:
         running.close()
     parts, functions = counted(stacks.read_text(encoding="utf-8"))

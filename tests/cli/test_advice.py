@@ -12,7 +12,8 @@ import pytest
 import holdfast
 from holdfast.backends.postgres import translation as postgres
 from holdfast.backends.sqlite import translation as sqlite
-from holdfast.cli import advice, parser
+from holdfast.cli import advice, commands, parser
+from holdfast.wide import WIDE
 
 OF_A_PROGRAM = re.compile(
     r"_ms\b|\w=\w|\w\(\)|\b(max|min)_connections\b|\boptions\.|\bhandle\b|(create|register) it (anew|first)$|open it"
@@ -37,6 +38,36 @@ def test_an_error_says_what_can_be_done_here() -> None:
     assert [text for text in said if OF_A_PROGRAM.search(text)] == []
     # The oracle sees something: most of them speak to programs before.
     assert len([error for error in ERRORS if OF_A_PROGRAM.search(str(error))]) > 10
+
+
+OF_TWO_STORES = [
+    holdfast.SessionDeleted("chat"),
+    holdfast.OccurrenceConflict("cron", "daily", "key"),
+    holdfast.ReplayConflict("build", "key"),
+    holdfast.UnknownDelivery("occurrence", "subscription"),
+    holdfast.ImportRefused("session 'chat' was deleted here: import it under another id"),
+    holdfast.Corrupt(
+        "attachments",
+        "1",
+        "was the store opened with the attachments= that it was written with?",
+    ),
+]
+
+
+@pytest.mark.parametrize("error", OF_TWO_STORES, ids=lambda error: type(error).__name__)
+def test_a_copy_names_its_own_options_and_chose_none_of_the_keys(error: holdfast.HoldfastError) -> None:
+    said = advice.said_of_a_copy(error)
+    assert not OF_A_PROGRAM.search(said)
+    assert "first" not in said
+    [copy] = [one for one in parser.COMMANDS if one.name == "copy"]
+    own = {name for given in copy.arguments for name in given.names}
+    # The id of an import is chosen there.
+    assert set(re.findall(r"--[a-z-]+", said)) <= own | {"--as"}
+    assert said.count("--as") <= 1
+
+
+def test_a_page_is_as_long_here_as_the_store_allows() -> None:
+    assert commands.MOST_OF_A_PAGE == WIDE.page == holdfast.Limits().page
 
 
 def test_every_phrase_that_is_replaced_is_said_somewhere() -> None:

@@ -71,7 +71,6 @@ PHRASES = (
 )
 """What a backend advises those who open it in a program, and what it means here."""
 
-
 OF_A_COPY = (
     ("import it under another id", "export it, and import it under another id (--as)"),
     (
@@ -79,7 +78,7 @@ OF_A_COPY = (
         "do --from-attachments and --to-attachments name the folders that they were written to? If so, they are lost",
     ),
 )
-"""What that means to a command that has two stores."""
+"""What that means to a command that has two stores; everything else means the same."""
 
 
 def at_a_shell(text: str, phrases: tuple[tuple[str, str], ...] = PHRASES) -> str:
@@ -101,8 +100,8 @@ def said_of_a_copy(error: holdfast.HoldfastError) -> str:
         case holdfast.UnknownDelivery():
             return "the target lacks the subscription that it was delivered to, which was refused, too"
         case _:
-            text = str(error)
-    return at_a_shell(text, OF_A_COPY) if any(phrase in text for phrase, _ in OF_A_COPY) else at_a_shell(text)
+            others = tuple(pair for pair in PHRASES if pair[0] not in dict(OF_A_COPY))
+            return at_a_shell(str(error), OF_A_COPY + others)
 
 
 def said(error: holdfast.HoldfastError, command: str = "") -> str:

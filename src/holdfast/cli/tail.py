@@ -62,7 +62,7 @@ def _follow(call: Call, store: holdfast.BlockingStore, ends_s: float | None) -> 
     process = require(store, process_id)
     place = 0 if call.options.from_start else process.event_count
     since_ms = store.now_ms() - call.options.since if call.options.since else None
-    if since_ms is not None and not call.options.from_start:
+    if since_ms is not None:
         recent = _since(store, process_id, since_ms)
         place = next((one.sequence - 1 for one in recent if one.occurred_at_ms >= since_ms), place)
     while True:
@@ -224,7 +224,7 @@ class Work:
                 break
             # A session that is deleted meanwhile takes its work with it.
             with contextlib.suppress(holdfast.SessionDeleted):
-                now |= {(name, batch.batch_id): batch for batch in self._store.queue.list(name, limit=200)}
+                now |= {(name, batch.batch_id): batch for batch in self._store.queue.list(name, limit=PAGE)}
         for key, gone in self._known.items():
             if key not in now:
                 try:

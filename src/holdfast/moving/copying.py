@@ -31,7 +31,7 @@ def copy_session(
 ) -> bool:
     """Copy a session as it stands. False if there was nothing to copy; `ImportRefused` if it is another one there.
 
-    `seen` is told what the session consists of.
+    `seen` is told what a session consists of that is in the target now.
     """
     there = restoring.imported_as(target, one.session_id)
     state = bundle.name_of_state(bundle.Source(one.revision, one.node_count))
@@ -45,12 +45,13 @@ def copy_session(
             return False
         file.seek(0)
         read = bundle.Bundle(file)
-        seen(read.manifest)
         if there is not None and there != read.manifest.turn_id:
             raise holdfast.ImportRefused(
                 "it is there already in another state, or is another session: copy it into a new store"
             )
-        return restoring.restore(target, read).outcome == "imported"
+        restored = restoring.restore(target, read)
+    seen(read.manifest)
+    return restored.outcome == "imported"
 
 
 def _has_more(source: holdfast.BlockingStore, target: holdfast.BlockingStore, session_id: str) -> bool:

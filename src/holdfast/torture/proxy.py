@@ -94,8 +94,11 @@ class Proxy:
 
     def hold(self) -> None:
         """Keep every answer back from now on."""
+        self._do(self._hold())
+
+    async def _hold(self) -> None:
         self._holds.clear()
-        self._loop.call_soon_threadsafe(self._free.clear)
+        self._free.clear()
 
     def await_answer(self, timeout_s: float) -> bool:
         """Wait until there is an answer that is kept back: whoever asked, the server has answered him."""

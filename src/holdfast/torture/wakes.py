@@ -10,7 +10,7 @@ import msgspec
 
 import holdfast
 from holdfast.torture import workers
-from holdfast.torture.children import Child
+from holdfast.torture.children import Child, Silent
 from holdfast.torture.clients import LOG
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Place, PostgresScratch, Scratch
@@ -30,6 +30,7 @@ NEWS_S, LATE_NEWS_S = 0.006, 0.025
 """In which the news of an event gets to the waiter's process, mostly and almost always."""
 
 ANSWER_S = 10.0
+"""In which a server answers a question, however busy it is."""
 
 
 def wait_for_events(scratch: Scratch, seed: int) -> Ran:
@@ -49,6 +50,8 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
             ends.enter_context(closing(proxy))
             seen_from = _apart(place, proxy)
         waiter.say((workers.waiter, (seen_from,)))
+        # Opened before anything is stopped: who is stopped while he opens a file keeps everybody out of it.
+        waiter.hear()
         appender.say((workers.appender, (place,)))
         for number in range(WAITS_A_RUN):
             if proxy is not None and dice.random() < HELD:
@@ -88,7 +91,8 @@ def _while_answer_is_held(waiter: Child, appender: Child, proxy: Proxy, number: 
     """He has asked and there was nothing; before he hears that, the event happens, and the news of it comes first."""
     proxy.hold()
     waiter.say(number)
-    proxy.await_answer(ANSWER_S)
+    if not proxy.await_answer(ANSWER_S):
+        raise Silent(f"the server did not answer the waiter in {ANSWER_S} s")
     appender.say(0.0)
     stored_ns: int = appender.hear()
     time.sleep(LATE_NEWS_S)

@@ -100,8 +100,9 @@ def holder(port: Port, place: Place, ttl_ms: int) -> None:
 
 
 def waiter(port: Port, place: Place) -> None:
-    """Wait for the event after a number, and tell when it was heard of; at the end, that the store is closed."""
+    """Wait for the event after a number, and tell when it was heard of; also that the store is open, and closed."""
     with place.open() as store:
+        port.send(None)
         while (after := port.recv()) is not None:
             try:
                 store.events.wait_for(LOG, "note", after=after, timeout_ms=SLEPT_MS * 2)
