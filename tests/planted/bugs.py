@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast import blocking, codec, store
-from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres import PostgresBackend, attempts
+from holdfast.backends.postgres.fresh import Fresh
+from holdfast.backends.postgres.link import Link as PostgresLink
 from holdfast.backends.sqlite import link
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
@@ -79,3 +81,30 @@ def a_filter_is_written_into_the_statement(patch: pytest.MonkeyPatch) -> None:
         return self.connection.execute(text, bindings).fetchall()
 
     patch.setattr(link.Link, "all", wrong)
+
+
+def a_replayed_turn_is_answered_from_plain_reads(patch: pytest.MonkeyPatch) -> None:
+    right = Fresh.load_commit_facts
+
+    async def wrong(self: Any, query: Any) -> Any:
+        facts = await right(self, query)
+        self.done = facts.turn is not None
+        return facts
+
+    patch.setattr(Fresh, "load_commit_facts", wrong)
+
+
+def a_transaction_that_wrote_nothing_waits_for_no_standby(patch: pytest.MonkeyPatch) -> None:
+    async def wrong(self: Any) -> None:
+        await self._heeding(self.script("COMMIT"))
+
+    patch.setattr(PostgresLink, "commit", wrong)
+
+
+def a_role_may_hide_the_warnings_of_a_commit(patch: pytest.MonkeyPatch) -> None:
+    right = attempts.limits_text
+
+    def wrong(options: Any) -> str:
+        return right(options).replace("client_min_messages = warning", "client_min_messages = error")
+
+    patch.setattr(attempts, "limits_text", wrong)

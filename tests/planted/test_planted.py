@@ -13,6 +13,8 @@ from typing import Any, TypeVar, cast
 
 import pytest
 from tests.backends.damages import answers
+from tests.backends.postgres import test_replication as replication
+from tests.backends.postgres.test_replication import unconfirmed  # noqa: F401 - a fixture
 from tests.backends.sqlite.furnished import seed
 from tests.backends.sqlite.test_verify_damage import damaged, opened
 from tests.planted import bugs
@@ -111,6 +113,24 @@ def an_emission_is_all_or_nothing(folder: Path, _: pytest.FixtureRequest) -> Non
         assert right.maintenance.stats().occurrences == 1
 
 
+def a_turn_that_is_sent_again_waits_for_the_standby(folder: Path, request: pytest.FixtureRequest) -> None:
+    server: replication.Unconfirmed = request.getfixturevalue("unconfirmed")
+    turn = replication.commit(turn_id=str(folder))
+    server.setup(turn)
+    assert isinstance(server.outcome(turn), holdfast.DurabilityUncertain)
+
+
+def a_call_with_nothing_to_do_waits_for_the_standby(_: Path, request: pytest.FixtureRequest) -> None:
+    server: replication.Unconfirmed = request.getfixturevalue("unconfirmed")
+    assert isinstance(server.outcome(replication.REPEATED["revoked grant"]), holdfast.DurabilityUncertain)
+
+
+def an_unconfirmed_commit_is_told_behind_a_pooler(folder: Path, request: pytest.FixtureRequest) -> None:
+    server: replication.Unconfirmed = request.getfixturevalue("unconfirmed")
+    store = server.open(server.url, pooler="transaction")
+    assert isinstance(server.outcome(replication.commit(turn_id=str(folder)), store), holdfast.DurabilityUncertain)
+
+
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
     plant.__name__: (plant, check)
     for plant, check in (
@@ -119,6 +139,9 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_delivery_is_reserved_outside_of_the_transaction, an_emission_is_all_or_nothing),
         (bugs.what_does_not_decode_is_nothing, damage_is_never_read_as_nothing),
         (bugs.a_filter_is_written_into_the_statement, odd_owners_are_kept_apart),
+        (bugs.a_replayed_turn_is_answered_from_plain_reads, a_turn_that_is_sent_again_waits_for_the_standby),
+        (bugs.a_transaction_that_wrote_nothing_waits_for_no_standby, a_call_with_nothing_to_do_waits_for_the_standby),
+        (bugs.a_role_may_hide_the_warnings_of_a_commit, an_unconfirmed_commit_is_told_behind_a_pooler),
     )
 }
 

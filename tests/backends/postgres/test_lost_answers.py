@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-import asyncpg
 import pytest
 from tests.backends.postgres.wire import Cut, Wire
 
@@ -19,7 +16,6 @@ from holdfast.testing.contract.bench import EventLoop
 
 Call = Callable[[Store], Awaitable[Any]]
 
-PATIENCE_S = 30
 CONNECTIONS = 2
 CUTS = pytest.mark.parametrize("when", ["before", "after"])
 TYPES = (
@@ -281,65 +277,3 @@ def test_a_process_is_completed_once_and_given(cuttable: Cuttable, when: Cut, le
     assert (process.status, process.outcome) == ("completed", holdfast.Completed(1))
     assert [event.terminal_state for event in cuttable.seen(logged)] == ["completed"]
     assert cuttable.seen(lambda store: store.leases.holder(ON_JOB)) is None
-
-
-# Replication.
-
-
-def test_a_statement_whose_wait_for_a_standby_is_cancelled_is_applied_and_uncertain(
-    own_server: Any, loop: EventLoop
-) -> None:
-    backend = loop.drive(PostgresBackend.open(own_server.url, PostgresOptions(), None))
-    store = Store(Context(backend, holdfast.Limits()))
-    watcher: Any = loop.drive(asyncpg.connect(own_server.url))
-
-    async def cancelled(call: Call) -> Any:
-        """What a call says whose wait for a standby somebody ends."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            caller = asyncio.ensure_future(call(store))
-            while not caller.done():
-                await watcher.fetch("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
-                await asyncio.wait([caller], timeout=0.01)
-            if caller.exception() is not None:
-                return caller.exception()
-        raise AssertionError("the server never waits for a standby")
-
-    async def body() -> None:
-        chat = store.sessions.handle("chat")
-        await chat.commit(holdfast.Commit())
-        await store.processes.register(holdfast.ProcessRegistration("job", holdfast.External(), event_types=TYPES))
-        await watcher.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        await watcher.execute("SELECT pg_reload_conf()")
-        number = 0
-
-        def turn(store: Store) -> Awaitable[Any]:
-            nonlocal number
-            number += 1
-            return store.sessions.handle("chat").commit(holdfast.Commit(turn_id=f"t{number}"))
-
-        calls: list[Call] = [
-            turn,
-            enqueue(source_key="k"),
-            append(replay_key="k"),
-            lambda store: store.leases.claim(ON_CHAT, owner_id="w1"),
-            lambda store: store.queue.claim("chat", owner_id="w1"),
-        ]
-        for call in calls:
-            doubt = await cancelled(call)
-            assert isinstance(doubt, holdfast.DurabilityUncertain), doubt
-            assert doubt.outcome == "applied"
-        await watcher.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        await watcher.execute("SELECT pg_reload_conf()")
-        view = await chat.load()
-        assert view is not None
-        assert view.revision == number + 1
-        assert [batch.state for batch in await store.queue.list("chat")] == ["claimed"]
-        assert [event.replay_key for event in await store.events.recent("job")] == ["k"]
-        assert (await chat.commit(holdfast.Commit())).revision == number + 2
-
-    try:
-        loop.drive(body())
-    finally:
-        loop.drive(watcher.close())
-        loop.drive(backend.close())

@@ -294,9 +294,18 @@ def test_a_turn_that_the_rule_refuses_on_what_is_remembered_is_named_by_fresh_fa
     ]
 
 
-def test_a_replayed_turn_is_the_statement_and_fresh_facts(measured: Measured) -> None:
+def test_a_replayed_turn_is_answered_by_a_transaction_which_waits_for_standbys(measured: Measured) -> None:
     measured.warm(commit("warm", turn_id="t1"), commit("warm", turn_id="t1"), commit(turn_id="t1"))
-    assert measured.trips(commit(turn_id="t1")) == ["commit_at_once", "glance_session", "load_commit_facts"]
+    assert measured.trips(commit(turn_id="t1")) == [
+        "commit_at_once",
+        "glance_session",
+        "load_commit_facts",
+        "begin_write",
+        "now_ms",
+        "lock_session",
+        "load_commit_facts",
+        "commit",
+    ]
 
 
 # Work.
@@ -462,7 +471,7 @@ def test_behind_a_pooler_every_statement_is_prepared_anew_in_a_transaction(
     assert [len(measured.trips(call)) for call in one] == [4] * len(one)
     five = [create("new"), register("other"), lambda store: store.sessions.handle("chat").history()]
     assert [len(measured.trips(call)) for call in five] == [8, 8, 8]
-    assert len(measured.trips(commit(turn_id="t1"))) == 10
+    assert len(measured.trips(commit(turn_id="t1"))) == 18
     measured.elsewhere(commit())
     assert len(measured.refusal(commit(expected_revision=3), holdfast.HeadConflict)) == 10
     measured.elsewhere(commit())

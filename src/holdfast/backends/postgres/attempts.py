@@ -10,7 +10,7 @@ from holdfast.backends.postgres.gathering import gather
 from holdfast.backends.postgres.link import Connection, Counter, Link
 from holdfast.backends.postgres.pool import Connections
 from holdfast.backends.postgres.remembered import Remembered
-from holdfast.backends.postgres.transaction import Families, PostgresTransaction
+from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, is_in_doubt
 from holdfast.errors import DurabilityUncertain, HoldfastError
 from holdfast.ports import Clock, Operation, Transaction
@@ -59,7 +59,6 @@ class Runs:
         self, connections: Connections, texts: Statements, options: PostgresOptions, clock: Clock | None, *, lent: bool
     ) -> None:
         self.connections = connections
-        self.families = Families()
         self.remembered = Remembered(clock)
         self.counter = Counter()
         self.pooled = options.pooler == "transaction"
@@ -74,7 +73,6 @@ class Runs:
     def forget(self) -> None:
         """Forget everything that was seen: the server went away, and another one may have come that knows less."""
         self.remembered.forget()
-        self.families.forget()
 
     async def one_step(self, operation: Operation[T], attempt: Attempt) -> tuple[T, list[str]] | None:
         """Run an operation without a transaction; None if it needs one, and then there is no trace of it.
@@ -136,6 +134,9 @@ class Runs:
             [(server_ms,)] = await link.all("now_ms")
             step.foresight = self._foresight(kind, link, server_ms)
             result = await operation(cast("Transaction", step.foresight))
+        if not step.foresight.done:
+            # Found as a replay by plain reads, which wait for no standby: a transaction locks it and waits.
+            raise Unforeseen("an answer without a write")
         if self._clock is not None and self._clock.now_ms() != step.foresight.given_ms:
             step.foresight.done = False
             raise Unforeseen("the clock was moved")
@@ -162,7 +163,7 @@ class Runs:
 
     def _foresight(self, kind: type[Foresight], link: Link, server_ms: int | None) -> Foresight:
         test_ms = None if self._clock is None else self._clock.now_ms()
-        return kind(link, self.remembered, self.families, test_ms=test_ms, server_ms=server_ms)
+        return kind(link, self.remembered, test_ms=test_ms, server_ms=server_ms)
 
     async def gathered(self, operation: Operation[T], view: ViewQuery | EventFilter) -> tuple[T, list[str]] | None:
         """Run an operation that reads a view on what one statement gave; None if it needs a transaction."""
@@ -174,7 +175,7 @@ class Runs:
                 await self.begin(link, writes=False)
             gathered: Any = await gather(link, view, self.remembered)
             if begun:
-                await link.control("commit")
+                await link.end()
         except Unforeseen:
             await (self._recover(link, in_doubt=False) if begun else self.connections.release(connection))
             return None
@@ -196,7 +197,7 @@ class Runs:
             transaction = await self._transaction(link, writes, again=attempt.again)
             result = await operation(transaction)
             attempt.committing, attempt.topics = writes, transaction.topics
-            await link.commit()
+            await (link.commit() if writes else link.end())
         except DriverFailure as failure:
             await self._recover(link, in_doubt=is_in_doubt(failure.cause))
             raise
@@ -231,9 +232,7 @@ class Runs:
         else:
             now_ms = self._clock.now_ms()
         self.remembered.learn_clock(now_ms)
-        return PostgresTransaction(
-            link, now_ms, self.families, self._options.schema, writes=writes, again=again, clock=self._clock
-        )
+        return PostgresTransaction(link, now_ms, self._options.schema, writes=writes, again=again, clock=self._clock)
 
     async def _recover(self, link: Link, *, in_doubt: bool) -> None:
         """Take everything back and keep the connection, or drop it with all that it did."""
@@ -253,8 +252,10 @@ class Runs:
 
 
 def limits_text(options: PostgresOptions) -> str:
-    """Gives the transaction that was just begun its limits: SET takes no parameters, but these are whole numbers."""
+    """Give the transaction that was just begun its settings: SET takes no parameters, but these are whole numbers."""
     return (
         f"; SET LOCAL lock_timeout = {int(options.lock_timeout_ms)}"
         f"; SET LOCAL statement_timeout = {int(options.statement_timeout_ms)}"
+        # A role may hide warnings, and one of them says that a commit's replication was not confirmed.
+        "; SET LOCAL client_min_messages = warning"
     )

@@ -258,7 +258,7 @@ class PostgresBackend:
                 await self._runs.begin(link, writes=True)
             await link.all("notify", channel_of(self._options.schema), payload)
             if self._runs.pooled:
-                await link.control("commit")
+                await link.end()
         except BaseException:
             await self._connections.discard(connection)
             raise
@@ -290,7 +290,6 @@ class PostgresBackend:
             self._address.label,
             self._options.statement_timeout_ms / 1000,
             self._runs.counter,
-            self._runs.families,
             self._clock,
             self._waiting,
             self._loop,

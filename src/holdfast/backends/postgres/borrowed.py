@@ -18,7 +18,7 @@ from holdfast import rows as r
 from holdfast.backends.postgres.link import Connection, Counter, Link, Values
 from holdfast.backends.postgres.notifier import TOPICS_A_PAYLOAD, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text
-from holdfast.backends.postgres.transaction import Families, PostgresTransaction
+from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, translated, trouble_of
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable
 from holdfast.ports import Clock, Operation
@@ -98,26 +98,11 @@ class Terms(NamedTuple):
     label: str
     timeout_s: float
     counter: Counter
-    families: Families
     clock: Clock | None
     waiting: Waiting
     loop: asyncio.AbstractEventLoop
     check_usable: Callable[[], None]
     identity: Callable[[], Awaitable[Values]]
-
-
-class LentFamilies(Families):
-    """Knows what the store knows, and keeps from it what a rollback may take back."""
-
-    __slots__ = ("_shared",)
-
-    def __init__(self, shared: Families) -> None:
-        super().__init__()
-        self._shared = shared
-
-    def get(self, session_key: int) -> int | None:
-        """The family, if it is known."""
-        return self._shared.get(session_key) or super().get(session_key)
 
 
 class SnapshotLink(Link):
@@ -167,7 +152,6 @@ class BorrowedPostgres(BorrowedBackend):
     def __init__(self, connection: object, terms: Terms, *, identified: bool) -> None:
         self._terms = terms
         self._connection = checked(connection, terms.loop)
-        self._families = LentFamilies(terms.families)
         self._lock = asyncio.Lock()
         self._identified = identified
         self._closed = False
@@ -212,7 +196,7 @@ class BorrowedPostgres(BorrowedBackend):
             transaction = await self._begin(link, writes)
             result = await operation(transaction)
             await self._tell(link, transaction.topics)
-            await link.control("release_operation")
+            await link.control("release_write" if writes else "release_operation")
         except BaseException:
             await self._undo(link)
             raise
@@ -239,10 +223,8 @@ class BorrowedPostgres(BorrowedBackend):
         schema = self._terms.schema
         if fresh or not writes:
             # Without a snapshot, whoever reads in several steps holds what he reads, so that the steps agree.
-            return PostgresTransaction(link, now_ms, self._families, schema, writes=fresh, clock=self._terms.clock)
-        return SnapshotTransaction(
-            self._link(SnapshotLink), now_ms, self._families, schema, writes=True, clock=self._terms.clock
-        )
+            return PostgresTransaction(link, now_ms, schema, writes=fresh, clock=self._terms.clock)
+        return SnapshotTransaction(self._link(SnapshotLink), now_ms, schema, writes=True, clock=self._terms.clock)
 
     async def _tell(self, link: Link, topics: list[str]) -> None:
         """Leave word for everybody who waits, our own waiters included: the server passes it on at the commit."""

@@ -17,7 +17,7 @@ from holdfast import rows as r
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Head, Remembered
 from holdfast.backends.postgres.transaction import PostgresTransaction
-from holdfast.backends.postgres.transaction.base import Families, fetched
+from holdfast.backends.postgres.transaction.base import fetched
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, trouble_of
 from holdfast.backends.postgres.turning import Now, Turn, statement_of
 
@@ -51,12 +51,9 @@ class Foresight:
     tells_the_truth = False
     """Whether what the rule refuses is refused, because nothing was only remembered or hoped for."""
 
-    def __init__(
-        self, link: Link, remembered: Remembered, families: Families, *, test_ms: int | None, server_ms: int | None
-    ) -> None:
+    def __init__(self, link: Link, remembered: Remembered, *, test_ms: int | None, server_ms: int | None) -> None:
         self._link = link
         self._remembered = remembered
-        self._families = families
         self.given_ms = server_ms if test_ms is None else test_ms
         self._now_ms = Now(remembered.estimate_ms()) if self.given_ms is None else self.given_ms
         self._heads: dict[int, Head] = {}

@@ -36,7 +36,7 @@ class Fresh(Foresight):
         return facts
 
     def _reader(self) -> PostgresTransaction:
-        return PostgresTransaction(self._link, self.now_ms, self._families, "", writes=False)
+        return PostgresTransaction(self._link, self.now_ms, "", writes=False)
 
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
         leaf_id, query = plan.revision.leaf_id, self._query

@@ -90,9 +90,12 @@ class Link:
             raise _failure(error) from error
 
     async def commit(self) -> None:
-        """Make the transaction durable, or say that it is not."""
-        if await self._heeding(self.script(self.texts["commit"])) != "COMMIT":
-            raise Unavailable("the server gave the transaction up: retry")
+        """Make the transaction durable, and with it all that it has seen. Raises if it is not."""
+        _require_committed(await self._heeding(self.script(self.texts["commit"])))
+
+    async def end(self) -> None:
+        """End a transaction whose caller waits for no standby."""
+        _require_committed(await self.script(self.texts["end_transaction"]))
 
     async def write_at_once(self, name: str, *bindings: Any) -> list[Values]:
         """Run a statement that is a transaction of its own, and say what it returned once it is durable."""
@@ -114,6 +117,11 @@ class Link:
         if warnings:
             raise DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")
         return answer
+
+
+def _require_committed(status: str) -> None:
+    if status != "COMMIT":
+        raise Unavailable("the server gave the transaction up: retry")
 
 
 def _failure(error: BaseException) -> DriverFailure:

@@ -8,7 +8,14 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
 -- name: begin_read
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 
+-- An operation that found its work done has written nothing, and the server would not wait for a standby at its end. So
+-- something is written then: the wait for it is a wait for all that was committed before, by whomever.
 -- name: commit
+SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN pg_logical_emit_message(true, 'holdfast', '') END;
+COMMIT
+
+-- Ends a transaction whose caller waits for no standby: it has only read, or told of what is durable already.
+-- name: end_transaction
 COMMIT
 
 -- name: rollback
@@ -27,6 +34,11 @@ ROLLBACK TO SAVEPOINT holdfast_operation;
 RELEASE SAVEPOINT holdfast_operation
 
 -- name: release_operation
+RELEASE SAVEPOINT holdfast_operation
+
+-- As in commit: the caller's own commit has to wait also if our part of it has found its work done.
+-- name: release_write
+SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN pg_logical_emit_message(true, 'holdfast', '') END;
 RELEASE SAVEPOINT holdfast_operation
 
 -- The clock, and what kind of transaction the caller has begun.

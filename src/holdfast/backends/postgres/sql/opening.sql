@@ -45,4 +45,5 @@ SET value = excluded.value
 -- name: unlimited
 SET LOCAL lock_timeout = 0;
 SET LOCAL statement_timeout = 0;
-SET LOCAL idle_in_transaction_session_timeout = 0
+SET LOCAL idle_in_transaction_session_timeout = 0;
+SET LOCAL client_min_messages = warning

@@ -52,7 +52,7 @@ SELECT
 FROM {schema}.sessions
 WHERE session_key = ANY($1::bigint[])
 
--- Differs: which family a session belongs to never changes, and is looked up once.
+-- Differs: which family a session belongs to is looked up once in a transaction.
 -- name: find_families
 SELECT
     session_key, family

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from holdfast.backends.postgres.transaction.attachments import Attachments
-from holdfast.backends.postgres.transaction.base import Families
 from holdfast.backends.postgres.transaction.commits import Commits
 from holdfast.backends.postgres.transaction.grants import Grants
 from holdfast.backends.postgres.transaction.housekeeping import Housekeeping
@@ -22,4 +21,4 @@ class PostgresTransaction(
     __slots__ = ()
 
 
-__all__ = ["Families", "PostgresTransaction"]
+__all__ = ["PostgresTransaction"]

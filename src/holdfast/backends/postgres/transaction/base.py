@@ -35,9 +35,6 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
 }
 """The table of each kind of row, and how many of its first columns name a row in a message."""
 
-FAMILIES_KEPT: Final = 100_000
-"""How many sessions' families are remembered; forgetting them costs one look-up each."""
-
 NO_FAMILY: Final = 0
 """Of a session that does not exist: it owns nothing."""
 
@@ -48,29 +45,6 @@ class Seen(msgspec.Struct):
     heads: list[tuple[r.SessionRow, r.RevisionRow | None]] = []
     processes: list[r.ProcessRow] = []
     leases: list[r.LeaseRow] = []
-
-
-class Families:
-    """Which family a session belongs to, which never changes."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[int, int] = {}
-
-    def forget(self) -> None:
-        """Forget every family."""
-        self._known.clear()
-
-    def get(self, session_key: int) -> int | None:
-        """The family, if it is known."""
-        return self._known.get(session_key)
-
-    def learn(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Remember (session key, family) pairs."""
-        if len(self._known) >= FAMILIES_KEPT:
-            self._known.clear()
-        self._known.update(pairs)
 
 
 def fetched(kind: type[R], record: Sequence[Any]) -> R:
@@ -106,7 +80,6 @@ class Base:
         self,
         link: Link,
         now_ms: int,
-        families: Families,
         schema: str,
         *,
         writes: bool,
@@ -117,7 +90,8 @@ class Base:
         self._now_ms = now_ms
         self._now_was_used = False
         self._clock = clock
-        self._families = families
+        # Kept for one transaction: after a failover or a restore, another session may have a lost one's key.
+        self._families: dict[int, int] = {}
         self._schema = schema
         self._writes = writes
         self._locked_families: set[int] = set()
@@ -188,10 +162,10 @@ class Base:
 
     async def _families_of(self, session_keys: Iterable[int]) -> dict[int, int]:
         wanted = set(session_keys)
-        unknown = [key for key in wanted if self._families.get(key) is None]
+        unknown = [key for key in wanted if key not in self._families]
         if unknown:
-            self._families.learn((key, family) for key, family in await self._link.all("find_families", unknown))
-        return {key: self._families.get(key) or NO_FAMILY for key in wanted}
+            self._families.update((key, family) for key, family in await self._link.all("find_families", unknown))
+        return {key: self._families.get(key, NO_FAMILY) for key in wanted}
 
     async def _lock_family(self, family: int) -> None:
         """Hold every session of the family, so that what they share can be judged. Does nothing for a reader."""

@@ -22,7 +22,7 @@ class Sessions(Base):
         lock = self.PRESENCE_LOCK if presence else "lock_session"
         row = await self._locked(r.SessionRow, "find_session", lock, session_id)
         if row is not None:
-            self._families.learn([(row.session_key, row.family)])
+            self._families[row.session_key] = row.family
         return row
 
     async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
@@ -31,8 +31,7 @@ class Sessions(Base):
     async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
         stored = await self._one(r.SessionRow, "insert_session", *msgspec.structs.astuple(row)[1:])
         assert stored is not None
-        # Harmless if this is taken back: the key is never used again.
-        self._families.learn([(stored.session_key, stored.family)])
+        self._families[stored.session_key] = stored.family
         self.seen.heads.append((stored, None))
         return stored
 
@@ -57,7 +56,7 @@ class Sessions(Base):
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
         await self._lock_family(family)
         rows = await self._all(r.SessionRow, "family_sessions", family)
-        self._families.learn((row.session_key, row.family) for row in rows)
+        self._families.update((row.session_key, row.family) for row in rows)
         return rows
 
     async def list_families(self, after: int, limit: int) -> list[int]:
