@@ -64,7 +64,7 @@ async def place_of(tx: Transaction, resource: Resource) -> tuple[str, str] | Non
 
 
 async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
-    """The lease with a new end, if it is still ours."""
+    """Move the end of a held lease to a later time; an earlier one changes nothing."""
     proof = LeaseProof(*_names(lease.resource), rules.hash_token(lease.token), lease.fence)
     at_once = await tx.extend_lease(proof, ttl_ms)
     if at_once is not None:
@@ -74,10 +74,10 @@ async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     if place is None:
         raise LeaseLost(rules.describe(lease.resource))
     row = rules.require(await tx.find_lease(*place), lease, tx.now_ms)
-    expires_at_ms = rules.expiry(tx.now_ms, ttl_ms)
-    await tx.save_lease(msgspec.structs.replace(row, expires_at_ms=expires_at_ms))
+    renewed = rules.renewed(row, ttl_ms=ttl_ms, now_ms=tx.now_ms)
+    await tx.save_lease(renewed)
     _tell_waiters(tx, lease.resource)
-    return msgspec.structs.replace(lease, expires_at_ms=expires_at_ms)
+    return msgspec.structs.replace(lease, expires_at_ms=renewed.expires_at_ms)
 
 
 async def release(tx: Transaction, lease: Lease) -> bool:

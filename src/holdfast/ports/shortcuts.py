@@ -24,7 +24,7 @@ class Shortcuts(Protocol):
         ...
 
     async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> r.LeaseRow | None:
-        """Move the end of a lease that is proven (`rules.leases.require`)."""
+        """Move the end of a lease that is proven, never back (`rules.leases.require`, `renewed`)."""
         ...
 
     async def enqueue_new(self, session_id: str, row: r.BatchRow) -> r.BatchRow | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 
+import msgspec
+
 from holdfast import codec
 from holdfast.errors import InvalidRequest, LeaseHeld, LeaseLost
 from holdfast.records.common import Token
@@ -103,6 +105,11 @@ def require(row: LeaseRow | None, lease: Lease, now_ms: int) -> LeaseRow:
     if row is None or not holds(row, lease, now_ms):
         raise LeaseLost(describe(lease.resource))
     return row
+
+
+def renewed(row: LeaseRow, *, ttl_ms: int, now_ms: int) -> LeaseRow:
+    """The row with a later end. A renewal never shortens; who wants an earlier end releases."""
+    return msgspec.structs.replace(row, expires_at_ms=max(expiry(now_ms, ttl_ms), row.expires_at_ms))
 
 
 def released(row: LeaseRow) -> LeaseRow:

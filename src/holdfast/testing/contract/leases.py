@@ -157,6 +157,19 @@ class LeaseContract(Contract):
         clock.advance(4_999)
         assert store.leases.renew(lease, ttl_ms=1).token == lease.token
 
+    @on_both
+    def test_a_renewal_never_shortens_a_lease(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock, resource: Resource
+    ) -> None:
+        lease = store.leases.claim(resource, owner_id="w1", ttl_ms=60_000)
+        clock.advance(10)
+        assert store.leases.renew(lease, ttl_ms=1) == lease
+        clock.advance(59_989)
+        with refused(bench, holdfast.LeaseHeld):
+            bench.open().leases.claim(resource, owner_id="w2")
+        assert store.leases.release(lease) is True
+        assert store.leases.claim(resource, owner_id="w2").fence == lease.fence + 1
+
     @pytest.mark.parametrize("ttl_ms", [0, 7 * 24 * 3_600_000 + 1], ids=["no time", "more than a week"])
     def test_a_malformed_renewal_is_refused(self, store: BlockingStore, bench: Bench, ttl_ms: int) -> None:
         lease = store.leases.claim(BUILD, owner_id="w1")

@@ -703,10 +703,13 @@ clock AS MATERIALIZED (
     FROM held
 )
 UPDATE {schema}.leases AS held_lease
-SET expires_at_ms = CASE
-    WHEN clock.now_ms > 9223372036854775807 - $6::bigint THEN 9223372036854775807
-    ELSE clock.now_ms + $6::bigint
-END
+SET expires_at_ms = greatest(
+    held_lease.expires_at_ms,
+    CASE
+        WHEN clock.now_ms > 9223372036854775807 - $6::bigint THEN 9223372036854775807
+        ELSE clock.now_ms + $6::bigint
+    END
+)
 FROM clock
 WHERE held_lease.kind = clock.kind
     AND held_lease.resource = clock.resource
