@@ -268,8 +268,8 @@ def test_an_end_is_the_selected_outcome_or_the_selected_value_as_one(
 )
 def test_a_completion_is_an_event_that_gives_its_outcome_back(outcome: Any, type: str) -> None:
     found = events.completion_event("build", outcome, LIMITS)
-    assert (found.type, found.replay_key) == (type, f"holdfast:terminal:{type}")
-    assert events.terminal_key(type) == found.replay_key
+    assert (found.type, found.replay_key) == (type, f"process:build:terminal:{type}")
+    assert events.terminal_key("build", type) == found.replay_key
     assert events.plan(found, process(), now_ms=50).outcome == outcome
     assert events.completion_event("build", outcome, LIMITS) == found
 
@@ -303,18 +303,37 @@ def test_an_outcome_may_be_as_deep_as_any_document() -> None:
     assert (info.value.field, info.value.limit) == ("outcome.value", 2)
 
 
-def test_the_store_s_own_replay_keys_cannot_be_taken() -> None:
-    assert events.check_replay_key(None, LIMITS) is None
-    assert events.check_replay_key("mine", LIMITS) == "mine"
-    for own in (events.terminal_key("process.completed"), events.cancel_key(None)):
+def keyed(type: str, key: object) -> str | None:
+    return events.check_event("build", type, None, replay_key=key, wake_target=None, limits=LIMITS).replay_key
+
+
+def test_the_key_of_an_end_or_a_cancellation_belongs_to_that_event_alone() -> None:
+    assert keyed("note", None) is None
+    for key in ("mine", "process:other:terminal:process.completed", "process:build:step:1"):
+        assert keyed("note", key) == key
+    end = events.terminal_key("build", "process.completed")
+    cancel = events.cancel_key("build", None)
+    assert keyed("process.completed", end) == end
+    assert keyed("process.cancel_requested", cancel) == cancel
+    for type, key in (("note", end), ("note", cancel), ("process.failed", end), ("note", "process:build:")):
         with pytest.raises(InvalidRequest) as info:
-            events.check_replay_key(own, LIMITS)
+            keyed(type, key)
         assert info.value.field == "replay_key"
 
 
+def test_a_process_with_the_longest_id_can_end_and_be_cancelled() -> None:
+    name = "p" * LIMITS.id_bytes
+    assert (
+        events.completion_event(name, Completed(1), LIMITS).replay_key == f"process:{name}:terminal:process.completed"
+    )
+    key = events.cancel_key(name, None)
+    type = "process.cancel_requested"
+    assert events.check_event(name, type, 1, replay_key=key, wake_target=None, limits=LIMITS).replay_key == key
+
+
 def test_the_same_reason_to_cancel_is_the_same_request() -> None:
-    assert events.cancel_key({"a": 1, "b": 2}) == events.cancel_key({"b": 2, "a": 1})
-    assert events.cancel_key({"a": 1}) != events.cancel_key({"a": True})
+    assert events.cancel_key("p", {"a": 1, "b": 2}) == events.cancel_key("p", {"b": 2, "a": 1})
+    assert events.cancel_key("p", {"a": 1}) != events.cancel_key("p", {"a": True})
 
 
 # Wakes.

@@ -40,7 +40,6 @@ from holdfast.rules import checks, schemas
 
 SELECTORS = (Payload, Pointer, Const, Template, Present)
 STATES: tuple[TerminalState, ...] = get_args(TerminalState)
-OWN_KEYS = "holdfast:"
 FIELD = re.compile(r"\{([^{}]*)\}")
 LONGEST_TEXT = 16 * MIB
 CANCEL_REQUESTED = "process.cancel_requested"
@@ -215,10 +214,29 @@ def check_event(
         # The caller may go on changing its own objects while the call is under way.
         payload=codec.decode_document(encoded, table="payload", key=name),
         encoded=encoded,
-        payload_hash=codec.stable_hash([name, payload]),
-        replay_key=checks.optional_identifier("replay_key", replay_key, limits),
+        payload_hash=event_hash(name, payload),
+        replay_key=_check_replay_key(process_id, name, replay_key, limits),
         wake_target=None if wake_target is None else checks.scope("wake_target", wake_target, limits),
     )
+
+
+def event_hash(type: str, payload: Document) -> str:
+    """What two events under one replay key must have in common."""
+    return codec.stable_hash([type, payload])
+
+
+def _check_replay_key(process_id: str, type: str, value: object, limits: Limits) -> str | None:
+    """A replay key. One that names the process's end or a request to cancel it belongs to that event alone."""
+    if not isinstance(value, str) or not value.startswith(f"process:{process_id}:"):
+        return checks.optional_identifier("replay_key", value, limits)
+    # The process id has its own limit: a key that contains it may be longer than another one.
+    prefix = f"process:{process_id}:"
+    rest = checks.identifier("replay_key", value[len(prefix) :], limits)
+    role, _, name = rest.partition(":")
+    owner = {"terminal": name, "cancel_requested": CANCEL_REQUESTED}.get(role, type)
+    if owner != type:
+        raise InvalidRequest("replay_key", f"belongs to the event {owner!r} of this process: use another key")
+    return prefix + rest
 
 
 def replayed(intent: EventIntent, stored: EventRow | None) -> EventRow | None:
@@ -370,27 +388,18 @@ def completion_event(process_id: str, outcome: ProcessOutcome, limits: Limits) -
     checked = _check_outcome(outcome, limits)
     name = TERMINAL_TYPES[state_of(checked)]
     payload = {"await_output": codec.document_of(checked)}
-    return check_event(
-        process_id, name, payload, replay_key=terminal_key(name), wake_target=None, limits=limits, wrapped=2
-    )
+    key = terminal_key(process_id, name)
+    return check_event(process_id, name, payload, replay_key=key, wake_target=None, limits=limits, wrapped=2)
 
 
-def terminal_key(event_type: str) -> str:
-    """The replay key of a process's completion."""
-    return f"{OWN_KEYS}terminal:{event_type}"
+def terminal_key(process_id: str, event_type: str) -> str:
+    """The replay key of a process's completion: the text that lash gives it, so that a re-append under it replays."""
+    return f"process:{process_id}:terminal:{event_type}"
 
 
-def cancel_key(payload: Document) -> str:
+def cancel_key(process_id: str, payload: Document) -> str:
     """The replay key of a request to cancel: the same reason again is the same request."""
-    return f"{OWN_KEYS}cancel_requested:{codec.stable_hash(payload)}"
-
-
-def check_replay_key(value: object, limits: Limits) -> str | None:
-    """A caller's replay key, which cannot be one of ours."""
-    key = checks.optional_identifier("replay_key", value, limits)
-    if key is not None and key.startswith(OWN_KEYS):
-        raise InvalidRequest("replay_key", f"must not start with {OWN_KEYS!r}, which the store keeps for itself")
-    return key
+    return f"process:{process_id}:cancel_requested:{event_hash(CANCEL_REQUESTED, payload)}"
 
 
 def _check_outcome(value: object, limits: Limits) -> ProcessOutcome:

@@ -231,7 +231,7 @@ def event(row: EventRow, owner: Process | None) -> Iterator[Finding]:
     """An event alone, and as its process would append it again (None if that cannot be read)."""
     key = f"{row.process_id}/{row.sequence}"
     seen = events.event_of(row)
-    yield from _agrees("events", key, row.payload_hash, codec.stable_hash([row.type, seen.payload]))
+    yield from _agrees("events", key, row.payload_hash, events.event_hash(row.type, seen.payload))
     if row.acked not in (0, 1) or (row.acked and row.wake is None):
         yield Finding("events", key, f"was acknowledged {row.acked} times")
     if owner is None:

@@ -219,7 +219,9 @@ class Events:
     ) -> AppendReceipt:
         """Append an event of a declared type. The same replay key and content give the same event, once.
 
-        An event that wakes a session enqueues that wake in the same transaction.
+        An event that wakes a session enqueues that wake in the same transaction. `processes.complete` appends under the
+        key `process:<id>:terminal:<type>`, and `request_cancel` under `process:<id>:cancel_requested:<hash>`: the same
+        event under such a key is a replay, and another event cannot have it.
 
         >>> kinds = [holdfast.EventType("progress")]
         >>> _ = store.processes.register(
@@ -228,8 +230,7 @@ class Events:
         >>> store.events.append("build-7", "progress", {"percent": 50}).event.sequence
         1
         """
-        key = event_rules.check_replay_key(replay_key, self._context.limits)
-        return await self._append(process_id, type, payload, replay_key=key, wake_target=wake_target)
+        return await self._append(process_id, type, payload, replay_key=replay_key, wake_target=wake_target)
 
     async def _append(
         self, process_id: object, type: object, payload: Document, *, replay_key: str | None, wake_target: object = None
@@ -258,8 +259,7 @@ class Events:
         'signal.approve'
         """
         event_type = rules.signal_type("name", name, self._context.limits)
-        key = event_rules.check_replay_key(replay_key, self._context.limits)
-        return await self._append(process_id, event_type, payload, replay_key=key)
+        return await self._append(process_id, event_type, payload, replay_key=replay_key)
 
     async def request_cancel(self, process_id: str, *, reason: str | None = None) -> AppendReceipt:
         """Ask a process to stop. The same reason again is the same request.
@@ -269,8 +269,9 @@ class Events:
         'process.cancel_requested'
         """
         payload = {"reason": checks.optional_text("reason", reason, self._context.limits)}
-        key = event_rules.cancel_key(payload)
-        return await self._append(process_id, event_rules.CANCEL_REQUESTED, payload, replay_key=key)
+        checked = self._context.identifier("process_id", process_id)
+        key = event_rules.cancel_key(checked, payload)
+        return await self._append(checked, event_rules.CANCEL_REQUESTED, payload, replay_key=key)
 
     async def after(
         self, process_id: str, sequence: int | str = 0, *, type: str | None = None, limit: int = checks.DEFAULT_PAGE

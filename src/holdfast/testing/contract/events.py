@@ -351,6 +351,28 @@ class EventContract(Contract):
         assert store.events.append("build", "over", "first", replay_key="end").replayed is True
         assert store.processes.wait("build", timeout_ms=0) == holdfast.Completed("first")
 
+    def test_an_end_or_a_request_to_cancel_sent_again_under_its_key_is_a_replay(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        declare(store, PROGRESS)
+        end = "process:build:terminal:process.completed"
+        asked = store.events.request_cancel("build", reason="too late").event
+        assert asked.replay_key is not None
+        assert asked.replay_key.startswith("process:build:cancel_requested:")
+        for key in (end, asked.replay_key):
+            with refused(bench, holdfast.InvalidRequest) as info:
+                store.events.append("build", "progress", 1, replay_key=key)
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert info.value.field == "replay_key"
+        store.processes.complete("build", holdfast.Completed("done"))
+        (ended,) = (one for one in store.events.after("build") if one.type == "process.completed")
+        assert ended.replay_key == end
+        for event in (asked, ended):
+            again = store.events.append("build", event.type, event.payload, replay_key=event.replay_key)
+            assert (again.event, again.replayed) == (event, True)
+        with refused(bench, holdfast.ReplayConflict):
+            store.events.append("build", "process.completed", {"await_output": 1}, replay_key=end)
+
     # Signals and requests to cancel.
 
     def test_a_signal_is_an_event_of_its_name(self, store: BlockingStore, bench: Bench) -> None:
