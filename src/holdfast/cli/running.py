@@ -58,7 +58,7 @@ class Call:
                 migrate=migrate,
                 lock_timeout_ms=usual.lock_timeout_ms if waits_ms is None else waits_ms,
                 # What takes long by itself is not cut short by little patience with others.
-                statement_timeout_ms=max(usual.statement_timeout_ms, waits_ms or 0),
+                statement_timeout_ms=max(usual.statement_timeout_ms or 0, waits_ms or 0),
             )
         if (schema, self.options.schema, self.options.pooler) != (None, None, None):
             raise Misused("--schema and --pooler are for PostgreSQL: leave them out")

@@ -23,16 +23,19 @@ class PostgresOptions(Record, frozen=True, kw_only=True):
 
     `pooler="transaction"` is for a URL that leads to a transaction pooler: nothing then outlives a transaction, and
     waiters poll unless `listen_url` leads past the pooler.
+
+    Four of the times take None for "no limit": `idle_timeout_ms`, `max_lifetime_ms`, `lock_timeout_ms` and
+    `statement_timeout_ms`. Without the last one, a call to a server that fell silent ends only with its connection.
     """
 
     schema: str = "holdfast"
     max_connections: int = 16
     min_connections: int = 0
     acquire_timeout_ms: int = 30_000
-    idle_timeout_ms: int = 600_000
-    max_lifetime_ms: int = 1_800_000
-    lock_timeout_ms: int = 10_000
-    statement_timeout_ms: int = 30_000
+    idle_timeout_ms: int | None = 600_000
+    max_lifetime_ms: int | None = 1_800_000
+    lock_timeout_ms: int | None = 10_000
+    statement_timeout_ms: int | None = 30_000
     pooler: Literal["none", "transaction"] = "none"
     listen_url: str | None = None
     migrate: bool = True

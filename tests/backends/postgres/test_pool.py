@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 import holdfast
+from holdfast.backends.postgres import PostgresBackend
 from holdfast.backends.postgres.pool import Pool
 from holdfast.backends.postgres.translation import DriverFailure
 from holdfast.errors import PoolTimeout, StoreClosed
@@ -167,6 +168,47 @@ def test_a_connection_is_replaced_when_its_time_is_up() -> None:
         assert maker.made[0].closed
 
     asyncio.run(body())
+
+
+def test_connections_without_a_limit_are_kept() -> None:
+    async def body() -> None:
+        maker = Maker()
+        pool = pool_of(maker, max_lifetime_ms=None, idle_timeout_ms=None)
+        held = await pool.acquire()
+        await pool.release(held)
+        for pooled in pool._idle:  # as if years had passed
+            pooled.born_s -= 1e9
+            pooled.idle_since_s -= 1e9
+        pool._tidy()
+        assert await pool.acquire() is held
+        await pool.release(held)
+        await pool.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("pooler", ["none", "transaction"])
+def test_timeouts_that_are_none_limit_nothing(clean_postgres_url: str, pooler: Any) -> None:
+    options = PostgresOptions(
+        idle_timeout_ms=None, max_lifetime_ms=None, lock_timeout_ms=None, statement_timeout_ms=None, pooler=pooler
+    )
+
+    async def settings() -> tuple[str, str]:
+        backend = await PostgresBackend.open(clean_postgres_url, options, None)
+
+        async def look(transaction: Any) -> tuple[str, str]:
+            link = transaction._link
+            [(lock,)] = await link.connection.fetch("SHOW lock_timeout")
+            [(statement,)] = await link.connection.fetch("SHOW statement_timeout")
+            assert link._timeout_s is None
+            return lock, statement
+
+        try:
+            return await backend.write(look)
+        finally:
+            await backend.close()
+
+    assert asyncio.run(settings()) == ("0", "0")
 
 
 def test_unused_connections_are_closed_but_for_the_minimum() -> None:

@@ -24,6 +24,10 @@ GRACE_S: Final = 5.0
 """How much longer than the server's own limit we wait for its answer before we give the connection up."""
 
 
+NO_LIMIT: Final = 0
+"""How the server spells a timeout that never comes."""
+
+
 class Attempt:
     """How far the runs of one operation came.
 
@@ -68,7 +72,8 @@ class Runs:
         self._limits_each_time = self.pooled or lent
         limits = limits_text(options) if self._limits_each_time else ""
         self._begin_write, self._begin_read = texts["begin_write"] + limits, texts["begin_read"] + limits
-        self.timeout_s = options.statement_timeout_ms / 1000 + GRACE_S
+        limit_ms = options.statement_timeout_ms
+        self.timeout_s = None if limit_ms is None else limit_ms / 1000 + GRACE_S
 
     def forget(self) -> None:
         """Forget everything that was seen: the server went away, and another one may have come that knows less."""
@@ -254,8 +259,8 @@ class Runs:
 def limits_text(options: PostgresOptions) -> str:
     """Give the transaction that was just begun its settings: SET takes no parameters, but these are whole numbers."""
     return (
-        f"; SET LOCAL lock_timeout = {int(options.lock_timeout_ms)}"
-        f"; SET LOCAL statement_timeout = {int(options.statement_timeout_ms)}"
+        f"; SET LOCAL lock_timeout = {int(options.lock_timeout_ms or NO_LIMIT)}"
+        f"; SET LOCAL statement_timeout = {int(options.statement_timeout_ms or NO_LIMIT)}"
         # A role may hide warnings, and one of them says that a commit's replication was not confirmed.
         "; SET LOCAL client_min_messages = warning"
     )

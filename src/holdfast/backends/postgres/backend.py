@@ -288,7 +288,7 @@ class PostgresBackend:
             self._texts,
             self._options.schema,
             self._address.label,
-            self._options.statement_timeout_ms / 1000,
+            None if self._options.statement_timeout_ms is None else self._options.statement_timeout_ms / 1000,
             self._runs.counter,
             self._clock,
             self._waiting,

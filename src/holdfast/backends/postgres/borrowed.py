@@ -96,7 +96,7 @@ class Terms(NamedTuple):
     texts: Statements
     schema: str
     label: str
-    timeout_s: float
+    timeout_s: float | None
     counter: Counter
     clock: Clock | None
     waiting: Waiting

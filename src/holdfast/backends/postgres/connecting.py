@@ -13,6 +13,9 @@ from holdfast.errors import InvalidRequest
 from holdfast.records.options import PostgresOptions
 
 CONNECT_TIMEOUT_S: Final = 10.0
+SILENCE_MS: Final = 30_000
+"""How long the server waits for a client that is silent in a transaction, if statements have no limit."""
+
 SCHEMES: Final = ("postgresql://", "postgres://")
 
 
@@ -71,10 +74,11 @@ class Address:
         settings = {"application_name": "holdfast"}
         if not pooled:
             settings |= {
-                "lock_timeout": str(self._options.lock_timeout_ms),
-                "statement_timeout": str(self._options.statement_timeout_ms),
+                # 0 is the server's word for no limit.
+                "lock_timeout": str(self._options.lock_timeout_ms or 0),
+                "statement_timeout": str(self._options.statement_timeout_ms or 0),
                 # No user code runs inside a transaction: a client that is silent in one is gone.
-                "idle_in_transaction_session_timeout": str(self._options.statement_timeout_ms),
+                "idle_in_transaction_session_timeout": str(self._options.statement_timeout_ms or SILENCE_MS),
                 # Every statement is short: compiling one takes longer than running it.
                 "jit": "off",
                 # Planning takes longer than running, too. Rows are asked for by their keys, whatever values these have;

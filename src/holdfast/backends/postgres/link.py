@@ -55,7 +55,7 @@ class Link:
 
     __slots__ = ("_counter", "_timeout_s", "connection", "texts")
 
-    def __init__(self, connection: Connection, texts: Statements, timeout_s: float, counter: Counter) -> None:
+    def __init__(self, connection: Connection, texts: Statements, timeout_s: float | None, counter: Counter) -> None:
         self.connection = connection
         self.texts = texts
         self._timeout_s = timeout_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -64,8 +65,8 @@ class Pool:
         self._most = options.max_connections
         self._least = min(options.min_connections, options.max_connections)
         self._acquire_s = options.acquire_timeout_ms / 1000
-        self._idle_s = options.idle_timeout_ms / 1000
-        self._lifetime_s = options.max_lifetime_ms / 1000
+        self._idle_s = seconds_of(options.idle_timeout_ms)
+        self._lifetime_s = seconds_of(options.max_lifetime_ms)
         self._idle: list[Pooled] = []
         self._used: dict[Connection, Pooled] = {}
         self._opening = 0
@@ -314,6 +315,11 @@ class LentPool:
         """The pool is his; what was lent of it is given back."""
         if self._chores:
             await asyncio.wait(self._chores)
+
+
+def seconds_of(limit_ms: int | None) -> float:
+    """A limit in seconds; None is none."""
+    return math.inf if limit_ms is None else limit_ms / 1000
 
 
 async def farewell(connection: Connection) -> None:
