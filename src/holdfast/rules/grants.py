@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast import codec
+from holdfast.errors import InvalidRequest
 from holdfast.records.common import Scope
 from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
 from holdfast.records.limits import Limits
@@ -16,6 +19,17 @@ def check_descriptor(value: object, limits: Limits) -> HandleDescriptor:
     checks.optional_text("descriptor.kind", descriptor.kind, limits)
     checks.optional_text("descriptor.label", descriptor.label, limits)
     return descriptor
+
+
+def require_distinct(process_ids: Sequence[str]) -> None:
+    """Refuse a list that names a process twice: the second handle to be moved does not exist."""
+    seen: dict[str, int] = {}
+    for index, process_id in enumerate(process_ids):
+        first = seen.setdefault(process_id, index)
+        if first != index:
+            raise InvalidRequest(
+                f"process_ids[{index}]", f"repeats process_ids[{first}], {process_id!r}: name each process once"
+            )
 
 
 def place(scope: Scope) -> tuple[str, str]:

@@ -72,9 +72,9 @@ class Context(msgspec.Struct, frozen=True):
         """A checked id."""
         return checks.identifier(field, value, self.limits)
 
-    def ttl_ms(self, value: object, *, least: int = 1) -> int:
+    def ttl_ms(self, value: object) -> int:
         """A checked time to live."""
-        return checks.whole("ttl_ms", value, least=least, most=self.limits.ttl_ms)
+        return checks.whole("ttl_ms", value, least=1, most=self.limits.ttl_ms)
 
     async def delete_doomed(self) -> tuple[int, int]:
         """Delete attachment bytes outside the database that were noted for it: (objects, bytes).

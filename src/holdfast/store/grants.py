@@ -63,8 +63,8 @@ class Grants:
         limits = self._context.limits
         ids = checks.sequence("process_ids", process_ids, most=limits.page)
         checked = [checks.identifier(f"process_ids[{index}]", one, limits) for index, one in enumerate(ids)]
-        unique = list(dict.fromkeys(checked))
-        return await self._context.backend.write(lambda tx: operations.transfer(tx, giver, taker, unique))
+        rules.require_distinct(checked)
+        return await self._context.backend.write(lambda tx: operations.transfer(tx, giver, taker, checked))
 
     async def list(
         self, scope: Scope, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
@@ -146,7 +146,9 @@ class Leases:
         )
 
     async def renew(self, lease: Lease, *, ttl_ms: int = LEASE_TTL_MS) -> Lease:
-        """The lease with a new end; `LeaseLost` once it expired or was taken over.
+        """Move the lease's end to `ttl_ms` from now; `LeaseLost` once it expired or was taken over.
+
+        A renewal never shortens a lease: one that lasts longer already stays as it is. To end it sooner, release it.
 
         >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1", ttl_ms=30_000)
         >>> store.leases.renew(lease, ttl_ms=60_000).fence == lease.fence

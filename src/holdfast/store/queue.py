@@ -53,17 +53,15 @@ class Queue:
 
         `exclusive=True`, or a session lease, keeps every other owner out of the session's queue while the claim lives.
         A claim lives 15 minutes unless it is renewed: choose a shorter `ttl_ms` if a dead worker's work must move on
-        sooner; with 0 anybody may claim it again at once.
+        sooner.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))
         >>> claim = store.queue.claim("chat-42", owner_id="worker-1")
         >>> [item.payload for batch in claim.batches for item in batch.items]
         [{'text': 'hi'}]
         """
-        most = checks.whole("max_batches", max_batches, most=self._context.limits.page)
+        most = checks.whole("max_batches", max_batches, least=1, most=self._context.limits.page)
         request = self._request(session_id, owner_id, boundary, ttl_ms, most, exclusive, lease, None)
-        if most == 0:
-            return None
         return await self._context.backend.write(
             lambda tx: operations.claim(tx, request), one_step=True, repeatable=True, line=request.session_id
         )
@@ -103,7 +101,7 @@ class Queue:
             session_id=checked,
             owner_id=checks.identifier("owner_id", owner_id, limits),
             boundary=cast("Boundary", checks.one_of("boundary", boundary, rules.BOUNDARIES)),
-            ttl_ms=self._context.ttl_ms(ttl_ms, least=0),
+            ttl_ms=self._context.ttl_ms(ttl_ms),
             most=most,
             exclusive=checks.flag("exclusive", exclusive),
             lease=None if lease is None else leases.check_session_lease("lease", lease, checked, limits),
@@ -112,7 +110,9 @@ class Queue:
         )
 
     async def renew(self, claim: WorkClaim, *, ttl_ms: int = CLAIM_TTL_MS) -> WorkClaim:
-        """The claim with a later end; `ClaimLost` once it expired or was taken over.
+        """Move the claim's end to `ttl_ms` from now; `ClaimLost` once it expired or was taken over.
+
+        A renewal never shortens a claim: one that lasts longer already stays as it is. To end it sooner, abandon it.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> claim = store.queue.claim("chat-42", owner_id="worker-1", ttl_ms=1000)

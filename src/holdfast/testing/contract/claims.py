@@ -79,11 +79,12 @@ class ClaimContract(Contract):
         assert sorted(name for claim in claims for name in texts(claim.batches)) == ["1", "2", "3"]
         assert [outcome for outcome in outcomes if not isinstance(outcome, holdfast.WorkClaim)] == [None]
 
-    def test_a_claim_that_lives_no_time_can_be_claimed_again_with_a_higher_fence(
-        self, store: BlockingStore, bench: Bench
+    def test_an_expired_claim_can_be_claimed_again_with_a_higher_fence(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
     ) -> None:
         fill(store, "1")
-        first = take(store, ttl_ms=0)
+        first = take(store, ttl_ms=1)
+        clock.advance(1)
         second = take(store, "w2")
         assert (first.fence, second.fence) == (1, 2)
         with refused(bench, holdfast.ClaimLost):
@@ -106,13 +107,22 @@ class ClaimContract(Contract):
         store.queue.abandon(take(store, max_batches=1))
         assert take(store).fence == 3
 
-    @pytest.mark.parametrize("ttl_ms", [-1, 7 * 24 * 3_600_000 + 1, True, 1.5], ids=["past", "long", "flag", "part"])
+    @pytest.mark.parametrize(
+        "ttl_ms", [0, -1, 7 * 24 * 3_600_000 + 1, True, 1.5], ids=["none", "past", "long", "flag", "part"]
+    )
     def test_a_time_to_live_out_of_range_is_refused(self, store: BlockingStore, bench: Bench, ttl_ms: Any) -> None:
-        fill(store, "1")
-        with refused(bench, holdfast.InvalidRequest) as info:
-            store.queue.claim("chat", owner_id="w1", ttl_ms=ttl_ms)
-        assert isinstance(info.value, holdfast.InvalidRequest)
-        assert info.value.field == "ttl_ms"
+        fill(store, "1", "2")
+        claim = take(store, max_batches=1)
+        calls: list[Callable[[], object]] = [
+            lambda: store.queue.claim("chat", owner_id="w1", ttl_ms=ttl_ms),
+            lambda: store.queue.claim_exactly("chat", ["b"], owner_id="w1", ttl_ms=ttl_ms),
+            lambda: store.queue.renew(claim, ttl_ms=ttl_ms),
+        ]
+        for call in calls:
+            with refused(bench, holdfast.InvalidRequest) as info:
+                call()
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert info.value.field == "ttl_ms"
 
     # Exactly these.
 

@@ -173,7 +173,7 @@ class GrantContract(Contract):
         for process_id in ("p1", "p2", "p3"):
             store.grants.grant(A, process_id, seen_as)
         store.grants.grant(B, "p2", holdfast.HandleDescriptor("job", "was here"))
-        moved = store.grants.transfer(A, B, ["p2", "p1", "p2"])
+        moved = store.grants.transfer(A, B, ["p2", "p1"])
         assert moved == (holdfast.Grant(B, "p2", seen_as), holdfast.Grant(B, "p1", seen_as))
         assert (held(store, A), held(store, B)) == (["p3"], ["p1", "p2"])
         assert [one.grant.descriptor for one in store.grants.list(B)] == [seen_as, seen_as]
@@ -200,6 +200,16 @@ class GrantContract(Contract):
         assert isinstance(info.value, holdfast.NotGranted)
         assert (info.value.process_id, info.value.session_id) == (process_ids[-1], "a")
         assert (held(store, A), held(store, A_FRAME), held(store, B)) == (["p1", "p2"], ["p3"], [])
+
+    def test_a_transfer_that_names_a_process_twice_moves_nothing(self, store: BlockingStore, bench: Bench) -> None:
+        start(store, "p1", "p2")
+        for process_id in ("p1", "p2"):
+            store.grants.grant(A, process_id)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.grants.transfer(A, B, ["p2", "p1", "p2"])
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "process_ids[2]"
+        assert (held(store, A), held(store, B)) == (["p1", "p2"], [])
 
     def test_a_transfer_between_frames_and_to_oneself(self, store: BlockingStore, bench: Bench) -> None:
         start(store, "build")

@@ -10,7 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast.records.processes import ProcessInput
-from holdfast.testing.contract.hostile_world import LARGEST, Call, World, parts
+from holdfast.testing.contract.hostile_world import DAY_MS, LARGEST, Call, World, parts
 
 
 def ignore(_: holdfast.Progress) -> None:
@@ -24,6 +24,7 @@ def node(id: str = "n2", parent: str | None = "n1") -> holdfast.Node:
 
 NODE = "id:id parent:id? kind:id payload:document frame_id:id? caused_by:document? created_at_ms:whole?"
 LEASE = "resource:record owner_id:id token:token fence:whole claimed_at_ms:whole expires_at_ms:whole"
+LEASED = parts("lease", ":record", LEASE)
 DRAFT = "payloads:sequence payloads[0]:document source_key:id? delivery:word slot:word merge_key:word merge_key.name:id available_at_ms:whole"  # noqa: E501
 CLAIM = ":record session_id:id claim_id:id token:token fence:whole batches:sequence batches[0]:record"
 SCOPE = "session_id:id frame_id:frame?"
@@ -278,7 +279,7 @@ CALLS: list[Call] = [
             "session_id": "chat", "owner_id": "w1", "boundary": "idle", "ttl_ms": 1, "max_batches": 1,
             "exclusive": False, "lease": w.lease,
         },
-        "session_id:id owner_id:id boundary:word ttl_ms:ttl0 max_batches:page0 exclusive:flag lease:record? "
+        "session_id:id owner_id:id boundary:word ttl_ms:ttl max_batches:page exclusive:flag lease:record? "
         f"{parts('lease', LEASE)} lease.resource.session_id:id",
     ),
     Call(
@@ -287,7 +288,7 @@ CALLS: list[Call] = [
             "session_id": "chat", "batch_ids": [w.batch.batch_id], "owner_id": "w1", "boundary": "idle", "ttl_ms": 1,
             "exclusive": False, "lease": w.lease,
         },
-        "session_id:id batch_ids:sequence batch_ids[0]:id owner_id:id boundary:word ttl_ms:ttl0 exclusive:flag "
+        "session_id:id batch_ids:sequence batch_ids[0]:id owner_id:id boundary:word ttl_ms:ttl exclusive:flag "
         "lease:record?",
     ),
     Call("queue.renew", lambda w: {"claim": w.claim, "ttl_ms": 1}, f"{parts('claim', CLAIM)} ttl_ms:ttl"),
@@ -444,8 +445,8 @@ CALLS: list[Call] = [
         "resource.process_id:id",
         variant=" on a process",
     ),
-    Call("leases.renew", lambda w: {"lease": w.lease, "ttl_ms": 1}, f"lease:record {parts('lease', LEASE)} ttl_ms:ttl"),
-    Call("leases.release", lambda w: {"lease": w.lease}, f"lease:record {parts('lease', LEASE)}"),
+    Call("leases.renew", lambda w: {"lease": w.lease, "ttl_ms": DAY_MS}, f"{LEASED} ttl_ms:ttl"),
+    Call("leases.release", lambda w: {"lease": w.lease}, LEASED),
     Call("leases.holder", always(resource=ON_SESSION), "resource:record resource.session_id:id"),
     Call("triggers.subscribe", subscription, SUBSCRIPTION, drops="draft."),
     Call(

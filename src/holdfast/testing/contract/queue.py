@@ -224,10 +224,13 @@ class QueueContract(Contract):
         store.queue.enqueue(work("4", merge_key=a))
         assert [texts(take(store).batches) for _ in range(4)] == [["1"], ["2"], ["3"], ["4"]]
 
-    def test_max_batches_caps_a_group_and_the_rest_stays_claimable(self, store: BlockingStore) -> None:
+    def test_max_batches_caps_a_group_and_the_rest_stays_claimable(self, store: BlockingStore, bench: Bench) -> None:
         for name in ("1", "2", "3"):
             store.queue.enqueue(work(name, merge_key=holdfast.Group("a")))
-        assert store.queue.claim("chat", owner_id="w1", max_batches=0) is None
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.queue.claim("chat", owner_id="w1", max_batches=0)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "max_batches"
         assert texts(take(store, max_batches=2).batches) == ["1", "2"]
         assert texts(take(store).batches) == ["3"]
 
