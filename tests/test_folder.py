@@ -265,15 +265,79 @@ def test_a_folder_that_is_none_is_unavailable_for_every_call(tmp_path: Path) -> 
     assert root.read_text() == "a file, not a folder"
 
 
-def test_a_directory_in_the_place_of_a_file_is_unavailable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["directory", "pipe", "device", "huge"])
+def test_whatever_lies_in_the_place_of_a_file_is_damage_and_never_waited_for(tmp_path: Path, kind: str) -> None:
     folder = Folder(tmp_path)
     folder.put("family-1", NAME, b"abc")
     (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]
     path.unlink()
-    path.mkdir()
-    for call in (lambda: folder.get("family-1", NAME), lambda: folder.delete("family-1", NAME)):
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(2**40)
+    with pytest.raises(holdfast.Corrupt) as info:
+        folder.get("family-1", NAME)
+    assert (info.value.table, info.value.key) == ("attachment_objects", NAME)
+    if kind == "directory":
         with pytest.raises(holdfast.Unavailable):
-            call()
+            folder.delete("family-1", NAME)
+    else:
+        folder.put("family-1", NAME, b"abc")
+        assert folder.get("family-1", NAME) == b"abc"
+
+
+@pytest.mark.parametrize("left", [b"", b"ab", b"abd", b"abcd"])
+def test_a_put_over_a_damaged_file_writes_it_anew(tmp_path: Path, left: bytes) -> None:
+    database, folder = tmp_path / "agent.db", tmp_path / "bytes"
+    with holdfast.open_blocking(database, attachments=folder) as store:
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
+        (path,) = [path for path in folder.rglob("*") if path.is_file()]
+        path.write_bytes(left)
+        with pytest.raises(holdfast.Corrupt):
+            session.attachments.get(NAME)
+        session.attachments.put(b"abc")
+        assert session.attachments.get(NAME).data == b"abc"
+        assert store.maintenance.verify().ok
+    assert files(folder) == [NAME]
+
+
+def test_one_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    database, folder = tmp_path / "agent.db", tmp_path / "bytes"
+    with holdfast.open_blocking(database, attachments=folder) as store:
+        session = store.sessions.create("chat")
+        ids = sorted(session.attachments.put(data).id for data in (b"1", b"2", b"3"))
+        session.commit(holdfast.Commit(attachments=ids))
+        pipe, locked, short = (next(folder.rglob(name)) for name in ids)
+        pipe.unlink()
+        os.mkfifo(pipe)
+        locked.unlink()
+        locked.symlink_to(locked)
+        short.write_bytes(b"")
+        found = {finding.key: finding.problem for finding in store.maintenance.verify().findings}
+    assert list(found) == ids
+    assert "not a plain file" in found[ids[0]]
+    assert "cannot be read" in found[ids[1]]
+    assert "do not match" in found[ids[2]]
+
+
+def test_a_sweep_removes_what_killed_writers_left_though_nobody_knows_of_it(tmp_path: Path) -> None:
+    database, folder = tmp_path / "agent.db", tmp_path / "bytes"
+    for moment in ("before the sync", "before the rename"):
+        assert run(CRASH, str(folder), NAME, moment).returncode == 9
+    left = sum(path.stat().st_size for path in folder.rglob("*.tmp"))
+    with holdfast.open_blocking(database, attachments=folder) as store:
+        kept = store.sessions.create("chat").attachments.put(b"kept").id
+        assert store.attachments.sweep(older_than_ms=3_600_000) == holdfast.SweepReport(0, 0, 0)
+        assert len(files(folder)) == 3
+        store.sessions.handle("chat").attachments.commit_refs([kept])
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, left, 2)
+    assert files(folder) == [kept]
 
 
 def test_many_writers_of_the_same_bytes_leave_one_whole_file(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Shelf:
         self.held: dict[tuple[str, str], bytes] = {}
 
     def put(self, space: str, name: str, data: bytes) -> None:
-        self.held.setdefault((space, name), data)
+        self.held[space, name] = data
 
     def get(self, space: str, name: str) -> bytes | None:
         return self.held.get((space, name))
@@ -192,7 +192,7 @@ ORPHANS: list[tuple[str, tuple[Any, ...], str]] = [
     ("doom_object", (7, HASH, 0), f"doomed_objects 7/{HASH}/0: its family 7 is missing"),
     (
         "save_attachment",
-        (r.AttachmentRow(7, "photo", 7, "s3://x", "image/png", 1, None, None, None, 1, None),),
+        (r.AttachmentRow(7, "photo", 7, "s3://x", "image/png", 1, None, None, None, 1, None, "caller"),),
         "attachments 7/photo: its session 7 is missing",
     ),
 ]
@@ -315,16 +315,18 @@ def test_bytes_outside_are_checked_only_by_who_knows_their_place(bench: Bench) -
     assert bench.found() == []
 
 
-def test_a_shelf_that_fails_is_unavailable_and_no_finding(bench: Bench) -> None:
-    class Broken(Shelf):
-        def get(self, space: str, name: str) -> bytes | None:
-            raise OSError("gone")
-
-    aware = bench.open(Broken())
-    session = aware.sessions.create("chat")
-    session.attachments.commit_refs([session.attachments.put(b"abc").id])
-    with pytest.raises(holdfast.Unavailable):
-        aware.maintenance.verify()
+def test_bytes_that_were_never_stored_are_found_wherever_the_store_is_opened(bench: Bench) -> None:
+    store = bench.open(Shelf())
+    store.sessions.create("chat").attachments.record_intent(ABC, uri=f"sha256:{ABC}")
+    row = r.AttachmentRow(1, ABC, 1, f"sha256:{ABC}", "image/png", 3, None, None, None, 1_000, 1_000, None)
+    bench.write("save_attachment", row)
+    never = [Finding("attachments", f"1/{ABC}", "is committed, but its bytes were never stored")]
+    lost = [Finding("attachment_objects", ABC, "the bytes are missing")]
+    assert list(store.maintenance.verify().findings) == never
+    assert list(bench.store.maintenance.verify().findings) == never
+    bench.write("save_attachment", msgspec.structs.replace(row, stored_in="database"))
+    assert list(store.maintenance.verify().findings) == lost
+    assert list(bench.store.maintenance.verify().findings) == lost
 
 
 # ---------------------------------------------------------------------------- what cannot even be read
@@ -396,7 +398,7 @@ def test_a_step_answers_where_the_next_one_begins(bench: Bench) -> None:
         bench.store.artifacts.put("kind", f"{number:04}", b"x")
 
     def step(place: Place) -> tuple[Tally, Place | None]:
-        read = bench.backend.read(lambda tx: verify_page(tx, r.ArtifactRow, place, None))
+        read = bench.backend.read(lambda tx: verify_page(tx, r.ArtifactRow, place))
         return bench.backend.drive(read)
 
     first, behind = step(START)

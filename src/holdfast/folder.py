@@ -6,11 +6,17 @@ import contextlib
 import os
 import re
 import secrets
+import stat
+import time
 from pathlib import Path
+from typing import BinaryIO
 
-from holdfast.errors import InvalidRequest, Unavailable
+from holdfast.errors import Corrupt, InvalidRequest, Unavailable
+from holdfast.records.limits import LARGEST_CONTENT
 
 ROUNDS = 3
+UNFINISHED = ".tmp"
+"""How the names of files end that are being written."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9-]+")
 
 
@@ -28,8 +34,8 @@ class Folder:
     def put(self, space: str, name: str, data: bytes) -> None:
         """Store durably: temporary file, fsync, rename, fsync of the directories."""
         path = self._path(space, name)
-        if path.exists():
-            # Whoever wrote it may not have synced the directory yet, and we are about to say that it is there.
+        if self._holds(path, data):
+            # The process that wrote it may not have synced the directory yet, and we are about to say that it is there.
             self._sync(path.parent)
             return
         for _ in range(ROUNDS):
@@ -37,9 +43,21 @@ class Folder:
                 return
         raise Unavailable(f"the attachment was deleted from {self._root} as fast as it was written: retry")
 
+    def _holds(self, path: Path, data: bytes) -> bool:
+        """Whether the file is there and whole. A truncated or damaged one is written anew, over itself."""
+        try:
+            file = _open_file(path)
+            if file is None:
+                return False
+            with file:
+                size = os.fstat(file.fileno()).st_size
+                return size == len(data) and file.read(size + 1) == data
+        except OSError:
+            return False
+
     def _write(self, path: Path, data: bytes) -> bool:
-        """Write aside, sync, rename. False if somebody who deletes the attachment took away what stood aside."""
-        aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+        """Write aside, sync, rename. Returns False if a deletion of the attachment took away what stood aside."""
+        aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
         try:
             self._make(path.parent)
             with aside.open("xb") as file:
@@ -72,20 +90,31 @@ class Folder:
             raise Unavailable(f"the folder {self._root} could not be synced: free or mount it, then retry") from error
 
     def get(self, space: str, name: str) -> bytes | None:
-        """The bytes, None if there are none."""
+        """Return the bytes, None if there are none.
+
+        What is not a plain file, or is larger than any attachment, is `Corrupt`: reading it might never end.
+        """
+        path = self._path(space, name)
         try:
-            return self._path(space, name).read_bytes()
+            file = _open_file(path)
+            if file is None:
+                raise Corrupt("attachment_objects", name, f"{path} is not a plain file")
+            with file:
+                size = os.fstat(file.fileno()).st_size
+                if size > LARGEST_CONTENT:
+                    raise Corrupt("attachment_objects", name, f"{path} has {size} bytes, more than any attachment")
+                return file.read(size)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Unavailable(f"the attachment could not be read from {self._root}") from error
+            raise Unavailable(f"{path} cannot be read ({error.strerror}): make it readable, then retry") from error
 
     def delete(self, space: str, name: str) -> int | None:
         """Remove the bytes. Returns how many that freed, None if there were none."""
         path = self._path(space, name)
         try:
             # What writers left aside that were killed goes along: its intent is forgotten now.
-            for left in path.parent.glob(f"{name}.*.tmp"):
+            for left in path.parent.glob(f"{name}.*{UNFINISHED}"):
                 left.unlink(missing_ok=True)
             size = path.stat().st_size
             path.unlink()
@@ -95,6 +124,33 @@ class Folder:
         except OSError as error:
             raise Unavailable(f"the attachment could not be deleted from {self._root}") from error
         return size
+
+    def sweep_unfinished(self, older_than_ms: int) -> tuple[int, int]:
+        """Remove what killed writers left aside that long ago. Returns how many files, and their bytes.
+
+        A writer that is alive and loses its file this way writes it again.
+        """
+        newest_ns = time.time_ns() - older_than_ms * 1_000_000
+        count = freed = 0
+        try:
+            for left in self._root.glob(f"*/*/*{UNFINISHED}"):
+                with contextlib.suppress(FileNotFoundError):
+                    state = left.lstat()
+                    if state.st_mtime_ns <= newest_ns and stat.S_ISREG(state.st_mode):
+                        left.unlink()
+                        count, freed = count + 1, freed + state.st_size
+        except OSError as error:
+            raise Unavailable(f"the folder {self._root} could not be swept: make it writable, then retry") from error
+        return count, freed
+
+
+def _open_file(path: Path) -> BinaryIO | None:
+    """Open for reading without waiting, as a pipe would for its writer. Returns None for what is not a plain file."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "rb")
 
 
 def _sync_directory(directory: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar, get_type_hints
 import msgspec
 
 from holdfast import rows as r
+from holdfast.columns import Counter, SessionKey, Whole
 from holdfast.records.limits import SMALLEST_INTEGER
 
 R = TypeVar("R", bound=r.Row)
@@ -23,51 +24,51 @@ Key: TypeAlias = tuple[int | str, ...]
 class StoredUsage(r.Row, frozen=True):
     """One counter of one session."""
 
-    session_key: r.Whole
+    session_key: SessionKey
     source: str
     model: str
-    input_tokens: r.Whole
-    output_tokens: r.Whole
-    cached_input_tokens: r.Whole
-    reasoning_tokens: r.Whole
-    place: r.Whole
+    input_tokens: Whole
+    output_tokens: Whole
+    cached_input_tokens: Whole
+    reasoning_tokens: Whole
+    place: Whole
 
 
 class StoredBlob(r.Row, frozen=True):
     """One content of one family. `base_hash` is the key frame of a delta, None for a content that is stored whole."""
 
-    family: r.Whole
+    family: SessionKey
     hash: str
     encoding: str
     base_hash: str | None
-    size: r.Whole
+    size: Whole
     body: bytes
 
 
 class StoredObject(r.Row, frozen=True):
     """The bytes of one attachment of one family."""
 
-    family: r.Whole
+    family: SessionKey
     attachment_id: str
     hash: str
     encoding: str
-    size: r.Whole
+    size: Whole
     body: bytes
 
 
 class DoomedObject(r.Row, frozen=True):
     """A note that bytes outside the database are to be deleted; if not 0, until when somebody has it in hand."""
 
-    family: r.Whole
+    family: SessionKey
     attachment_id: str
-    deleting_until_ms: r.Whole
+    deleting_until_ms: Whole
 
 
 class Setting(r.Row, frozen=True):
     """One number that belongs to the whole store."""
 
     name: str
-    value: r.Whole
+    value: Counter
 
 
 TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
+from holdfast import columns
+from holdfast.columns import Counter, Position, SessionKey, Whole
 from holdfast.errors import Corrupt
 
-POSITION_BITS = 32
-"""A node's key is its session's key and its place in that session: `session_key << 32 | position`."""
+POSITION_BITS = columns.POSITION_BITS
 
 LIVE, TOMBSTONED, VACUUMED = 0, 1, 2
 """A node's mark. A vacuumed node has lost its content; id and place stay, because history is append-only."""
-
-Whole = Annotated[int, msgspec.Meta(ge=0)]
-"""What every number of ours is: never negative, in any column."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -50,9 +48,9 @@ def rows_of(kind: type[R], found: Sequence[tuple[object, ...]], *, table: str, k
 class Segment(Row, frozen=True):
     """Nodes of one session that a view includes: those of `epoch`, up to and including position `upto`."""
 
-    session_key: Whole
-    epoch: Whole
-    upto: Whole
+    session_key: SessionKey
+    epoch: Position
+    upto: Position
 
     @property
     def first_key(self) -> int:
@@ -68,13 +66,13 @@ class Segment(Row, frozen=True):
 class SessionRow(Row, frozen=True):
     """One incarnation of a session. `created_at_ms` is None while it has no metadata."""
 
-    session_key: Whole
+    session_key: SessionKey
     session_id: str
-    incarnation: Whole
-    family: Whole
-    revision: Whole
-    node_count: Whole
-    epoch: Whole
+    incarnation: Counter
+    family: SessionKey
+    revision: Counter
+    node_count: Position
+    epoch: Position
     lineage: bytes
     changed_at_ms: Whole
     deleted_at_ms: Whole | None = None
@@ -90,13 +88,13 @@ class SessionRow(Row, frozen=True):
 class RevisionRow(Row, frozen=True):
     """One accepted turn. `refs` is the JSON list of every blob that it needs."""
 
-    session_key: Whole
-    revision: Whole
-    family: Whole
+    session_key: SessionKey
+    revision: Counter
+    family: SessionKey
     turn_id: str | None
     fingerprint: str | None
-    epoch: Whole
-    node_count: Whole
+    epoch: Position
+    node_count: Position
     leaf_key: Whole | None
     leaf_id: str | None
     checkpoint_ref: str | None
@@ -109,8 +107,8 @@ class NodeRow(Row, frozen=True):
     """One node. `parent_id` is read with it and not stored: the parent's own row holds it."""
 
     node_key: Whole
-    session_key: Whole
-    epoch: Whole
+    session_key: SessionKey
+    epoch: Position
     node_id: str
     parent_key: Whole | None
     kind: str
@@ -119,7 +117,7 @@ class NodeRow(Row, frozen=True):
     created_at_ms: Whole
     payload: bytes
     mark: Whole
-    revision: Whole | None
+    revision: Counter | None
     parent_id: str | None = None
 
 
@@ -157,10 +155,10 @@ class ObjectRow(Row, frozen=True):
 class BatchRow(Row, frozen=True):
     """One batch of work with its claim. `settled_state` is None while it waits or is claimed."""
 
-    enqueue_seq: Whole
+    enqueue_seq: Counter
     batch_id: str
-    session_key: Whole
-    family: Whole
+    session_key: SessionKey
+    family: SessionKey
     source_key: str | None
     draft_hash: str
     delivery: str
@@ -174,7 +172,7 @@ class BatchRow(Row, frozen=True):
     claim_id: str | None = None
     claim_owner: str | None = None
     claim_token_hash: str | None = None
-    claim_fence: Whole = 0
+    claim_fence: Counter = 0
     claimed_at_ms: Whole | None = None
     claim_expires_at_ms: Whole | None = None
     claim_exclusive: Whole = 0
@@ -191,7 +189,7 @@ class LeaseRow(Row, frozen=True):
     resource: str
     owner_id: str | None
     token_hash: str | None
-    fence: Whole
+    fence: Counter
     claimed_at_ms: Whole
     expires_at_ms: Whole
 
@@ -201,11 +199,11 @@ class LeaseRow(Row, frozen=True):
 
 
 class AttachmentRow(Row, frozen=True):
-    """One session's reference to an attachment."""
+    """One session's reference to an attachment. `stored_in` says where its bytes are, None while only intended."""
 
-    session_key: Whole
+    session_key: SessionKey
     attachment_id: str
-    family: Whole
+    family: SessionKey
     uri: str
     media_type: str
     byte_count: Whole
@@ -214,6 +212,7 @@ class AttachmentRow(Row, frozen=True):
     label: str | None
     intent_at_ms: Whole
     committed_at_ms: Whole | None
+    stored_in: Literal["database", "outside", "caller"] | None
 
 
 class ProcessRow(Row, frozen=True):
@@ -227,7 +226,7 @@ class ProcessRow(Row, frozen=True):
     originator_session_id: str | None
     wake_session_id: str | None
     wake_frame_id: str | None
-    event_count: Whole
+    event_count: Counter
     created_at_ms: Whole
     updated_at_ms: Whole
     body: bytes
@@ -240,7 +239,7 @@ class EventRow(Row, frozen=True):
     """One event. `wake` is the encoded wake signal, `acked` whether it was acknowledged."""
 
     process_id: str
-    sequence: Whole
+    sequence: Counter
     type: str
     payload_hash: str
     replay_key: str | None
@@ -263,7 +262,7 @@ class GrantRow(Row, frozen=True):
 class SubscriptionRow(Row, frozen=True):
     """One subscription. `session_id` is None for a host registrant."""
 
-    sequence: Whole
+    sequence: Counter
     session_id: str | None
     frame_id: str | None
     key: str | None
@@ -295,7 +294,7 @@ class DeliveryRow(Row, frozen=True):
     """One occurrence's way to one subscription."""
 
     occurrence_id: str
-    subscription_sequence: Whole
+    subscription_sequence: Counter
     process_id: str
     state: str
     reserved_at_ms: Whole
@@ -352,7 +351,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class CommitFacts(msgspec.Struct, frozen=True):
-    """What stood in the database when a commit was judged."""
+    """What stood in the database when a commit was judged. `attachment_ids` are those whose bytes are stored."""
 
     head: RevisionRow | None = None
     turn: RevisionRow | None = None

@@ -6,11 +6,12 @@ They are put over the right code with a monkeypatch, which takes them out again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast import blocking, codec, store
+from holdfast import blocking, codec, folder, store
 from holdfast.backends.postgres import PostgresBackend, attempts
 from holdfast.backends.postgres.fresh import Fresh
 from holdfast.backends.postgres.link import Link as PostgresLink
@@ -20,7 +21,9 @@ from holdfast.errors import Corrupt
 from holdfast.operations import triggers as operations
 from holdfast.records.triggers import Emission
 from holdfast.rules import triggers as rules
+from holdfast.rules.verification import bytes_outside
 from holdfast.statements import Statements
+from holdfast.store import maintenance
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -57,6 +60,27 @@ def a_delivery_is_reserved_outside_of_the_transaction(patch: pytest.MonkeyPatch)
 
     patch.setattr(store.Triggers, "emit", emit)
     patch.setattr(blocking.Triggers, "emit", blocking.without_await(emit))
+
+
+def a_commit_takes_an_intent_for_the_bytes(patch: pytest.MonkeyPatch) -> None:
+    _rewrite(patch, "find_stored_attachments", "\n    AND stored_in IS NOT NULL", "")
+
+
+def a_put_trusts_the_file_that_is_there(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(folder.Folder, "_holds", lambda _self, path, _data: path.exists())
+
+
+def a_key_is_as_large_as_its_column(patch: pytest.MonkeyPatch) -> None:
+    _rewrite(patch, "insert_session", ">= 2147483647", ">= 9223372036854775807")
+
+
+def a_failing_read_ends_verification(patch: pytest.MonkeyPatch) -> None:
+    async def wrong(self: Any, rows: Any, tally: Any) -> None:
+        for row in rows:
+            read = partial(self._context.objects.get, f"family-{row.family}", row.attachment_id)
+            tally.look("attachment_objects", row.attachment_id, bytes_outside(row, await self._context.outside(read)))
+
+    patch.setattr(maintenance.OutsideBytes, "read", wrong)
 
 
 def what_does_not_decode_is_nothing(patch: pytest.MonkeyPatch) -> None:

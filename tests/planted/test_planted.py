@@ -19,6 +19,7 @@ from tests.backends.sqlite.furnished import seed
 from tests.backends.sqlite.test_verify_damage import damaged, opened
 from tests.planted import bugs
 from tests.test_clocks import Skewed, one_life_under_wrong_clocks
+from tests.test_folder import test_a_put_over_a_damaged_file_writes_it_anew
 
 import holdfast
 from holdfast.blocking import BlockingStore
@@ -26,7 +27,9 @@ from holdfast.opening import open_backend
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract import HostileInputContract, LocalBench
+from holdfast.testing.contract import HostileInputContract, LocalBench, OutsideBytesContract
+from holdfast.testing.contract.attachments import Shelf
+from holdfast.testing.contract.outside import Door
 from holdfast.waiting import BlockingWaiting
 
 T = TypeVar("T")
@@ -40,6 +43,15 @@ def bench(folder: Path) -> Iterator[LocalBench]:
         yield made
     finally:
         made.close()
+
+
+@contextlib.contextmanager
+def failing_as_an_error() -> Iterator[None]:
+    """Raise an `AssertionError` where pytest would end the test because nothing was raised."""
+    try:
+        yield
+    except pytest.fail.Exception as failure:
+        raise AssertionError(str(failure)) from None
 
 
 def names_never_run_together(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -71,6 +83,33 @@ def damage_is_never_read_as_nothing(folder: Path, _: pytest.FixtureRequest) -> N
         after = answers(store)
         assert {finding.table for finding in store.maintenance.verify().findings} == {"nodes"}
     assert [name for name in after if name != "stats" and after[name] not in (before[name], "Corrupt")] == []
+
+
+def a_commit_promises_only_bytes_that_are_stored(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        door = Door(Shelf(), folder)
+        OutsideBytesContract().test_a_commit_never_promises_bytes_that_a_killed_put_did_not_write(
+            made, door, made.clock
+        )
+
+
+def a_damaged_file_is_written_anew(folder: Path, _: pytest.FixtureRequest) -> None:
+    test_a_put_over_a_damaged_file_writes_it_anew(folder, b"ab")
+
+
+def a_vast_key_does_not_spoil_new_sessions(folder: Path, _: pytest.FixtureRequest) -> None:
+    seed(folder / "seed.db", folder / "shelf")
+    path = damaged(folder / "seed.db", f"UPDATE sessions SET session_key = {2**62} WHERE session_id = 'fork'")
+    assert path is not None
+    with opened(path) as store:
+        with pytest.raises(holdfast.Corrupt):
+            store.sessions.handle("fork").load(holdfast.FullGraph())
+        store.sessions.create("new").commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("a")], leaf="a")))
+
+
+def one_unreadable_file_does_not_hide_the_others(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        OutsideBytesContract().test_verification_goes_on_after_bytes_that_cannot_be_read(made)
 
 
 class Failing:
@@ -137,6 +176,10 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.the_clients_clock_decides_on_postgresql, wrong_clocks_steal_nothing),
         (bugs.a_source_key_is_looked_up_without_its_session, names_never_run_together),
         (bugs.a_delivery_is_reserved_outside_of_the_transaction, an_emission_is_all_or_nothing),
+        (bugs.a_commit_takes_an_intent_for_the_bytes, a_commit_promises_only_bytes_that_are_stored),
+        (bugs.a_put_trusts_the_file_that_is_there, a_damaged_file_is_written_anew),
+        (bugs.a_key_is_as_large_as_its_column, a_vast_key_does_not_spoil_new_sessions),
+        (bugs.a_failing_read_ends_verification, one_unreadable_file_does_not_hide_the_others),
         (bugs.what_does_not_decode_is_nothing, damage_is_never_read_as_nothing),
         (bugs.a_filter_is_written_into_the_statement, odd_owners_are_kept_apart),
         (bugs.a_replayed_turn_is_answered_from_plain_reads, a_turn_that_is_sent_again_waits_for_the_standby),

@@ -27,7 +27,7 @@ def put(data: object = b"data", media_type: object = "text/plain", **changes: An
 
 
 def row(**changes: Any) -> AttachmentRow:
-    plain = AttachmentRow(7, ID, 3, f"sha256:{ID}", "text/plain", 4, 1, 2, "l", 50, None)
+    plain = AttachmentRow(7, ID, 3, f"sha256:{ID}", "text/plain", 4, 1, 2, "l", 50, None, None)
     return msgspec.structs.replace(plain, **changes)
 
 
@@ -85,6 +85,33 @@ def test_a_repeated_intent_refreshes_the_time_and_a_committed_one_stays_committe
     assert kept == row(label="new", intent_at_ms=90, committed_at_ms=60)
 
 
+def test_a_repeated_intent_knows_that_bytes_are_stored_only_if_they_are_the_same_ones() -> None:
+    intent, _ = put()
+    again = attachments.intended(intent, row(stored_in="outside"), session_key=7, family=3, now_ms=50)
+    assert again == row(stored_in="outside")
+    elsewhere = row(uri="s3://data", stored_in="caller")
+    assert attachments.intended(intent, elsewhere, session_key=7, family=3, now_ms=50) == row()
+    foreign = msgspec.structs.replace(intent, uri="s3://data")
+    assert attachments.intended(foreign, row(), session_key=7, family=3, now_ms=50) == elsewhere
+
+
+def test_a_put_takes_over_a_committed_reference_to_bytes_elsewhere_only_with_its_bytes() -> None:
+    intent, _ = put()
+    assert attachments.must_stay_readable(row(uri="s3://data", committed_at_ms=60), intent)
+    for before in (None, row(uri="s3://data"), row(committed_at_ms=60)):
+        assert not attachments.must_stay_readable(before, intent)
+
+
+def test_bytes_written_outside_count_if_their_intent_still_stands() -> None:
+    stored = row(stored_in="outside")
+    assert attachments.confirmed(row(), row()) == stored
+    assert attachments.confirmed(row(), row(intent_at_ms=51, stored_in="outside")) == row(
+        intent_at_ms=51, stored_in="outside"
+    )
+    for found in (None, row(intent_at_ms=51), row(uri="s3://data", stored_in="caller")):
+        assert attachments.confirmed(row(), found) is None
+
+
 def test_a_row_is_shown_as_a_ref_and_as_an_entry() -> None:
     assert attachments.ref_of(row()) == AttachmentRef(ID, "text/plain", 4, 1, 2, "l")
     assert attachments.entry_of("chat", row(committed_at_ms=60)) == AttachmentEntry("chat", ID, f"sha256:{ID}", 50, 60)
@@ -113,12 +140,14 @@ def test_an_attachment_comes_with_its_own_bytes() -> None:
 @pytest.mark.parametrize(
     ("changes", "data", "reason"),
     [
-        ({"committed_at_ms": 60}, None, "missing"),
+        ({"committed_at_ms": 60}, None, "never stored"),
+        ({"committed_at_ms": 60, "stored_in": "database"}, None, "missing$|missing:"),
+        ({"committed_at_ms": 60, "stored_in": "outside"}, None, "attachments="),
         ({}, b"dada", "do not match"),
         ({}, b"", "do not match"),
         ({"committed_at_ms": 60}, b"dada", "do not match"),
     ],
-    ids=["missing", "other", "empty", "committed"],
+    ids=["never stored", "missing", "missing outside", "other", "empty", "committed"],
 )
 def test_bytes_that_should_be_here_and_are_not_are_damage(
     changes: dict[str, Any], data: bytes | None, reason: str

@@ -305,6 +305,12 @@ def test_a_session_sees_its_own_nodes_and_what_it_inherited_until_its_graph_is_r
     assert graph.segments_of(seen, **at) == segments
 
 
+@pytest.mark.parametrize("at", [{"epoch": 2**32}, {"upto": 2**32}])
+def test_a_view_beyond_the_last_place_of_a_session_is_damage(at: dict[str, int]) -> None:
+    with pytest.raises(Corrupt, match="revisions 7"):
+        graph.segments_of(session(session_key=7), **at)
+
+
 @pytest.mark.parametrize(("seen", "count"), [(session(), 3), (FORKED, 14), (REPLACED, 3)])
 def test_inherited_nodes_count(seen: SessionRow, count: int) -> None:
     assert graph.visible_count(seen) == count

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidRequest, LeaseHeld, LeaseLost
+from holdfast.errors import Corrupt, InvalidRequest, LeaseHeld, LeaseLost
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.records.limits import Limits
@@ -53,6 +53,12 @@ def test_only_the_hash_of_a_token_is_stored() -> None:
     assert stored == row(fence=1)
     assert handed_out == lease(fence=1)
     assert "secret" not in repr(stored)
+
+
+def test_a_floor_that_nothing_can_be_counted_on_from_is_damage() -> None:
+    assert take(None, "w1", 100, floor=2**62 - 1)[0].fence == 2**62
+    with pytest.raises(Corrupt, match="fence_floor"):
+        take(None, "w1", 100, floor=2**62)
 
 
 def test_a_token_matches_its_own_hash_only() -> None:

@@ -61,7 +61,7 @@ def test_a_blob_is_what_its_ref_says() -> None:
 def test_a_manifest_row_and_a_batch_are_in_the_family_of_a_living_session(
     owner: r.SessionRow | None, expected: list[str]
 ) -> None:
-    row = r.AttachmentRow(3, "photo", 1, "s3://photo", "image/png", 7, None, None, None, 1, None)
+    row = r.AttachmentRow(3, "photo", 1, "s3://photo", "image/png", 7, None, None, None, 1, None, "caller")
     assert problems(rules.attachment(row, owner)) == [f"attachments 3/photo: {one}" for one in expected]
     assert problems(rules.batch(batch(), owner)) == [f"work 7: {one}" for one in expected]
 
@@ -85,11 +85,29 @@ def test_attachment_bytes_are_named_by_their_hash() -> None:
 
 def test_bytes_outside_are_those_of_the_reference() -> None:
     name = codec.digest(b"abc")
-    row = r.AttachmentRow(3, name, 1, f"sha256:{name}", "image/png", 3, None, None, None, 1, 2)
+    row = r.AttachmentRow(3, name, 1, f"sha256:{name}", "image/png", 3, None, None, None, 1, 2, "outside")
     assert problems(rules.bytes_outside(row, b"abc")) == []
     for data in (b"abd", None):
         with pytest.raises(Corrupt):
             list(rules.bytes_outside(row, data))
+
+
+def test_a_committed_reference_says_where_its_bytes_are() -> None:
+    name = codec.digest(b"abc")
+    row = r.AttachmentRow(3, name, 1, f"sha256:{name}", "image/png", 3, None, None, None, 1, 2, "database")
+    key = f"attachments 3/{name}"
+    assert problems(rules.attachment(row, LIVING)) == []
+    assert problems(rules.is_missing(row)) == [f"attachment_objects {name}: the bytes are missing"]
+    outside = msgspec.structs.replace(row, stored_in="outside")
+    assert problems(rules.is_missing(outside)) == []
+    never = msgspec.structs.replace(row, stored_in=None)
+    assert problems(rules.attachment(never, LIVING)) == [f"{key}: is committed, but its bytes were never stored"]
+    assert problems(rules.attachment(msgspec.structs.replace(never, committed_at_ms=None), LIVING)) == []
+    for uri, stored_in in ((row.uri, "caller"), ("s3://photo", "database"), ("s3://photo", None)):
+        wrong = msgspec.structs.replace(row, uri=uri, stored_in=stored_in)
+        assert problems(rules.attachment(wrong, LIVING)) == [
+            f"{key}: its bytes are stored in {stored_in!r}, its uri says otherwise"
+        ]
 
 
 def test_only_bytes_of_ours_are_doomed() -> None:

@@ -27,10 +27,17 @@ async def record_intent(
     session = await sessions.ensure(tx, address)
     existing = await tx.find_attachment(session.session_key, intent.attachment_id)
     row = rules.intended(intent, existing, session_key=session.session_key, family=session.family, now_ms=tx.now_ms)
-    await tx.save_attachment(row)
     if data is not None:
-        await tx.put_object(session.family, intent.attachment_id, rules.packed(intent.attachment_id, data))
+        return session, await _save_with_bytes(tx, row, data)
+    await tx.save_attachment(row)
     return session, row
+
+
+async def _save_with_bytes(tx: Transaction, row: AttachmentRow, data: bytes) -> AttachmentRow:
+    stored = msgspec.structs.replace(row, stored_in=rules.DATABASE)
+    await tx.save_attachment(stored)
+    await tx.put_object(row.family, row.attachment_id, rules.packed(row.attachment_id, data))
+    return stored
 
 
 async def record_intent_outside(
@@ -38,27 +45,40 @@ async def record_intent_outside(
 ) -> tuple[SessionRow, AttachmentRow, bool]:
     """Write the manifest row, and say whether the bytes are to be written outside the database.
 
-    While somebody deletes the same bytes there, nobody could say whether they outlast it: the database takes them then,
-    and whatever is outside may go.
+    The database takes them if it has them, if a deletion of the same bytes outside is under way (they might not outlast
+    it, and whatever is outside may go), and if the row is committed with bytes elsewhere: a put that ends before its
+    bytes are outside would leave a committed reference without any.
     """
-    session, row = await record_intent(tx, address, intent, None)
-    if await _is_in_database(tx, row.family, row.attachment_id):
-        return session, row, False
-    notes = await tx.find_doomed(row.family, row.attachment_id)
-    if not rules.is_being_deleted(notes, now_ms=tx.now_ms):
+    session = await sessions.ensure(tx, address)
+    existing = await tx.find_attachment(session.session_key, intent.attachment_id)
+    row = rules.intended(intent, existing, session_key=session.session_key, family=session.family, now_ms=tx.now_ms)
+    present = await _is_in_database(tx, row.family, row.attachment_id)
+    doomed = rules.is_being_deleted(await tx.find_doomed(row.family, row.attachment_id), now_ms=tx.now_ms)
+    if not (present or doomed or rules.must_stay_readable(existing, intent)):
+        await tx.save_attachment(row)
         return session, row, True
-    await tx.put_object(row.family, row.attachment_id, rules.packed(row.attachment_id, data))
-    await doom(tx, row)
-    return session, row, False
+    stored = await _save_with_bytes(tx, row, data)
+    if doomed and not present:
+        await doom(tx, row)
+    return session, stored, False
 
 
 async def _is_in_database(tx: Transaction, family: int, attachment_id: str) -> bool:
     return bool(await tx.present_keys(StoredObject, [(family, attachment_id)]))
 
 
-async def still_intended(tx: Transaction, row: AttachmentRow) -> bool:
-    """After bytes were written outside: whether their intent stands as it was, so that nobody deleted them."""
-    return await tx.find_attachment(row.session_key, row.attachment_id) == row
+async def confirm_stored(tx: Transaction, address: sessions.Address, row: AttachmentRow) -> AttachmentRow | None:
+    """Mark bytes as stored that were written outside. Returns None if their intent does not stand any more.
+
+    The session is held, as by everybody who records or forgets an intent: the row cannot vanish before it is saved.
+    """
+    if await sessions.find(tx, address) is None:
+        return None
+    found = await tx.find_attachment(row.session_key, row.attachment_id)
+    stored = rules.confirmed(row, found)
+    if stored is not None and stored != found:
+        await tx.save_attachment(stored)
+    return stored
 
 
 async def doom(tx: Transaction, row: AttachmentRow) -> None:
@@ -69,7 +89,7 @@ async def doom(tx: Transaction, row: AttachmentRow) -> None:
 async def commit_refs(
     tx: Transaction, address: sessions.Address, attachment_ids: Sequence[str]
 ) -> tuple[SessionRow | None, int]:
-    """Make references permanent outside of a turn; unknown ones are passed over."""
+    """Make references permanent outside of a turn; those that are unknown or have no bytes are passed over."""
     session = await sessions.find(tx, address)
     if session is None:
         return None, 0

@@ -15,7 +15,7 @@ from holdfast.operations import verification_contents as contents
 from holdfast.operations import verification_processes as processes
 from holdfast.operations import verification_sessions as sessions
 from holdfast.operations.verification_pages import START, Place, Tally, next_rows
-from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.ports import Transaction
 from holdfast.records.maintenance import Finding
 from holdfast.rows import (
     ArtifactRow,
@@ -35,7 +35,7 @@ from holdfast.rows import (
 )
 from holdfast.rules import verification as rules
 
-Check: TypeAlias = Callable[[Transaction, list[Any], Tally, AttachmentBytes | None], Awaitable[None]]
+Check: TypeAlias = Callable[[Transaction, list[Any], Tally], Awaitable[None]]
 
 CHECKS: Final[dict[type[Row], Check]] = {
     SessionRow: sessions.check_sessions,
@@ -68,9 +68,7 @@ async def verify_structures(tx: Transaction) -> Tally:
     return tally
 
 
-async def verify_page(
-    tx: Transaction, kind: type[Row], place: Place, objects: AttachmentBytes | None
-) -> tuple[Tally, Place | None]:
+async def verify_page(tx: Transaction, kind: type[Row], place: Place) -> tuple[Tally, Place | None]:
     """One page of a table, and where the next one begins."""
     tally = Tally({}, [])
     rows, behind = await next_rows(tx, kind, place, tally)
@@ -78,10 +76,17 @@ async def verify_page(
     for row in rows:
         tally.look(table_of(kind), name_of(row), rules.columns(row, table_of(kind), name_of(row)))
     try:
-        await CHECKS[kind](tx, rows, tally, objects)
+        await CHECKS[kind](tx, rows, tally)
     except Corrupt as error:
         tally.damage(table_of(kind), "*", error)
     return tally, behind
 
 
-__all__ = ["CHECKS", "START", "Place", "Tally", "verify_page", "verify_structures"]
+async def is_kept_outside(tx: Transaction, row: AttachmentRow) -> bool:
+    """Whether a reference still needs the bytes outside that were found wanting: others may have changed it since."""
+    if await tx.find_attachment(row.session_key, row.attachment_id) != row:
+        return False
+    return not await tx.present_keys(StoredObject, [(row.family, row.attachment_id)])
+
+
+__all__ = ["CHECKS", "START", "Place", "Tally", "is_kept_outside", "verify_page", "verify_structures"]

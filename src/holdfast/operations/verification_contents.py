@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from holdfast.inventory import DoomedObject, Setting, StoredObject, name_of
-from holdfast.operations.attachments import outside, space_of
 from holdfast.operations.verification_pages import Tally, known, note_orphans
-from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.ports import Transaction
 from holdfast.rows import ArtifactRow, AttachmentRow, BatchRow, LeaseRow, ObjectRow, ProcessRow, SessionRow
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import verification as rules
 
 
-async def check_work(tx: Transaction, rows: list[BatchRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+async def check_work(tx: Transaction, rows: list[BatchRow], tally: Tally) -> None:
     """Batches, settled ones too, and the sessions that they wait for."""
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
@@ -22,7 +19,7 @@ async def check_work(tx: Transaction, rows: list[BatchRow], tally: Tally, _objec
         tally.look("work", name_of(row), rules.batch(row, owners.get(row.session_key)))
 
 
-async def check_leases(tx: Transaction, rows: list[LeaseRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+async def check_leases(tx: Transaction, rows: list[LeaseRow], tally: Tally) -> None:
     """Leases, and the sessions and processes that they are on."""
     keys = [key for row in rows if (key := rules.leased_session(row)) is not None]
     owners = await known(tx, SessionRow, [(key,) for key in keys])
@@ -43,13 +40,11 @@ async def check_leases(tx: Transaction, rows: list[LeaseRow], tally: Tally, _obj
                 note_orphans(tally, [(row, name_of(row), row.resource)], "session")
 
 
-async def check_attachments(
-    tx: Transaction, rows: list[AttachmentRow], tally: Tally, objects: AttachmentBytes | None
-) -> None:
+async def check_attachments(tx: Transaction, rows: list[AttachmentRow], tally: Tally) -> None:
     """The manifest, and the bytes of every permanent reference whose bytes are ours to keep.
 
-    Bytes in the database are proven where that table is walked. Bytes outside are read if their place is given; if it
-    is not, they are counted as unread.
+    Bytes in the database are proven where that table is walked. Those outside are left to the caller, who reads them
+    with no transaction open.
     """
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
@@ -61,16 +56,13 @@ async def check_attachments(
             continue
         if not attachment_rules.is_kept_here(row):
             tally.checked("foreign attachments", 1)
-        elif objects is None:
-            tally.checked("unread attachments", 1)
+        elif row.stored_in == attachment_rules.OUTSIDE:
+            tally.outside.append(row)
         else:
-            data = outside(partial(objects.get, space_of(row.family), row.attachment_id))
-            tally.look("attachment_objects", row.attachment_id, rules.bytes_outside(row, data))
+            tally.look("attachment_objects", row.attachment_id, rules.is_missing(row))
 
 
-async def check_objects(
-    tx: Transaction, rows: list[StoredObject], tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_objects(tx: Transaction, rows: list[StoredObject], tally: Tally) -> None:
     """Attachment bytes in the database, which somebody refers to."""
     for row in rows:
         if not await tx.attachment_is_referenced(row.family, row.attachment_id):
@@ -79,9 +71,7 @@ async def check_objects(
         tally.look("attachment_objects", name_of(row), rules.attachment_object(row.attachment_id, content))
 
 
-async def check_doomed(
-    tx: Transaction, rows: list[DoomedObject], tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_doomed(tx: Transaction, rows: list[DoomedObject], tally: Tally) -> None:
     """Notes of bytes to be deleted name bytes of a family."""
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     note_orphans(tally, [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)], "family")
@@ -89,15 +79,11 @@ async def check_doomed(
         tally.look("doomed_objects", name_of(row), rules.doomed(row.family, row.attachment_id))
 
 
-async def check_artifacts(
-    _tx: Transaction, rows: list[ArtifactRow], tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_artifacts(_tx: Transaction, rows: list[ArtifactRow], tally: Tally) -> None:
     """Artifacts have the content that they are stored with."""
     for row in rows:
         tally.look("artifacts", name_of(row), rules.artifact(row))
 
 
-async def check_settings(
-    _tx: Transaction, _rows: list[Setting], _tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_settings(_tx: Transaction, _rows: list[Setting], _tally: Tally) -> None:
     """A number of the whole store can be read: there is nothing to compare it with."""

@@ -11,7 +11,7 @@ from holdfast.errors import Corrupt
 from holdfast.inventory import Key, key_of, table_of
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import Finding, VerifyReport
-from holdfast.rows import Row
+from holdfast.rows import AttachmentRow, Row
 from holdfast.rules import verification as rules
 
 R = TypeVar("R", bound=Row)
@@ -28,6 +28,8 @@ class Tally(msgspec.Struct):
 
     counts: dict[str, int] = {}
     findings: list[Finding] = []
+    outside: list[AttachmentRow] = []
+    """Permanent references whose bytes are outside of the database: nobody has read those yet."""
 
     def checked(self, table: str, count: int) -> None:
         """Note that rows were looked at."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 from holdfast.errors import Corrupt
 from holdfast.inventory import Key, name_of
 from holdfast.operations.verification_pages import Tally, known, note_orphans
-from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.ports import Transaction
 from holdfast.records.processes import Process
 from holdfast.rows import DeliveryRow, EventRow, GrantRow, OccurrenceRow, ProcessRow, SubscriptionRow
 from holdfast.rules import processes
 from holdfast.rules import verification as rules
 
 
-async def check_processes(
-    tx: Transaction, rows: list[ProcessRow], tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_processes(tx: Transaction, rows: list[ProcessRow], tally: Tally) -> None:
     """Processes, and how many events their logs have."""
     for row in rows:
         await tally.attempt("processes", row.process_id, _check_process(tx, row, tally))
@@ -26,7 +24,7 @@ async def _check_process(tx: Transaction, row: ProcessRow, tally: Tally) -> None
     tally.look("processes", row.process_id, rules.process(row, log, endings))
 
 
-async def check_events(tx: Transaction, rows: list[EventRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+async def check_events(tx: Transaction, rows: list[EventRow], tally: Tally) -> None:
     """Events, as their processes would append them again."""
     owners = await known(tx, ProcessRow, [(row.process_id,) for row in rows])
     orphans = [(row, name_of(row), row.process_id) for row in rows if not owners.has(row.process_id)]
@@ -44,7 +42,7 @@ def _readable(row: ProcessRow) -> Process | None:
         return None
 
 
-async def check_grants(tx: Transaction, rows: list[GrantRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+async def check_grants(tx: Transaction, rows: list[GrantRow], tally: Tally) -> None:
     """Handles are on processes that exist."""
     present = await tx.present_keys(ProcessRow, [(row.process_id,) for row in rows])
     orphans = [(row, name_of(row), row.process_id) for row in rows if (row.process_id,) not in present]
@@ -53,25 +51,19 @@ async def check_grants(tx: Transaction, rows: list[GrantRow], tally: Tally, _obj
         tally.look("grants", name_of(row), rules.grant(row))
 
 
-async def check_subscriptions(
-    _tx: Transaction, rows: list[SubscriptionRow], tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_subscriptions(_tx: Transaction, rows: list[SubscriptionRow], tally: Tally) -> None:
     """Subscriptions say in their columns what their drafts say."""
     for row in rows:
         tally.look("subscriptions", name_of(row), rules.subscription(row))
 
 
-async def check_occurrences(
-    _tx: Transaction, rows: list[OccurrenceRow], tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_occurrences(_tx: Transaction, rows: list[OccurrenceRow], tally: Tally) -> None:
     """Occurrences have the ids that their sources give them."""
     for row in rows:
         tally.look("occurrences", name_of(row), rules.occurrence(row))
 
 
-async def check_deliveries(
-    tx: Transaction, rows: list[DeliveryRow], tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_deliveries(tx: Transaction, rows: list[DeliveryRow], tally: Tally) -> None:
     """Deliveries lead from an occurrence to a subscription."""
     occurrences: set[Key] = await tx.present_keys(OccurrenceRow, [(row.occurrence_id,) for row in rows])
     subscriptions: set[Key] = await tx.present_keys(SubscriptionRow, [(row.subscription_sequence,) for row in rows])

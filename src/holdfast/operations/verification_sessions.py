@@ -5,16 +5,14 @@ from __future__ import annotations
 from holdfast.errors import Corrupt
 from holdfast.inventory import StoredBlob, StoredUsage, name_of
 from holdfast.operations.verification_pages import PAGE, Known, Tally, known, note_orphans
-from holdfast.ports import AttachmentBytes, Transaction
+from holdfast.ports import Transaction
 from holdfast.rows import BlobRow, NodeRow, RevisionRow, Segment, SessionRow
 from holdfast.rules import commits, graph
 from holdfast.rules import verification as common
 from holdfast.rules import verification_sessions as rules
 
 
-async def check_sessions(
-    tx: Transaction, rows: list[SessionRow], tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_sessions(tx: Transaction, rows: list[SessionRow], tally: Tally) -> None:
     """Sessions, their families and sources, and everything that they count."""
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     for row in rows:
@@ -76,9 +74,7 @@ async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     tally.look("usage", str(row.session_key), rules.ledger(row.session_key, counters, spent, first_revision=first))
 
 
-async def check_revisions(
-    tx: Transaction, rows: list[RevisionRow], tally: Tally, _objects: AttachmentBytes | None
-) -> None:
+async def check_revisions(tx: Transaction, rows: list[RevisionRow], tally: Tally) -> None:
     """Revisions, their sessions, leaves and blobs."""
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     leaves = await known(tx, NodeRow, [(row.leaf_key,) for row in rows if row.leaf_key is not None])
@@ -112,7 +108,7 @@ async def _check_refs(tx: Transaction, rows: list[RevisionRow], tally: Tally) ->
             tally.note(common.missing_blob(place[1], name))
 
 
-async def check_nodes(tx: Transaction, rows: list[NodeRow], tally: Tally, _objects: AttachmentBytes | None) -> None:
+async def check_nodes(tx: Transaction, rows: list[NodeRow], tally: Tally) -> None:
     """Nodes, their parents, and the sessions and turns that wrote them."""
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     _note_ownerless(tally, rows, owners)
@@ -126,7 +122,7 @@ async def check_nodes(tx: Transaction, rows: list[NodeRow], tally: Tally, _objec
             tally.look("nodes", name_of(row), rules.addition(row, turn, before, following))
 
 
-async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally, _objects: AttachmentBytes | None) -> None:
+async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally) -> None:
     """Counters have a session that lives; what they count is compared with its turns."""
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     _note_ownerless(tally, rows, owners)
@@ -134,7 +130,7 @@ async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally, _o
         tally.look("usage", name_of(row), common.counter(name_of(row), owners.get(row.session_key)))
 
 
-async def check_blobs(tx: Transaction, rows: list[StoredBlob], tally: Tally, _objects: AttachmentBytes | None) -> None:
+async def check_blobs(tx: Transaction, rows: list[StoredBlob], tally: Tally) -> None:
     """Contents, the families that they belong to, and the key frames that deltas rest on."""
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     orphans = [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from holdfast.ports.shortcuts import Shortcuts
 from holdfast.ports.tables import (
@@ -62,7 +62,7 @@ class AttachmentBytes(Protocol):
     """Where attachment bytes live when it is not the database. Names are hashes and never come from a caller."""
 
     def put(self, space: str, name: str, data: bytes) -> None:
-        """Store durably; existing bytes of the name stay."""
+        """Store durably; over bytes of the name that differ, because those are damaged."""
         ...
 
     def get(self, space: str, name: str) -> bytes | None:
@@ -74,6 +74,15 @@ class AttachmentBytes(Protocol):
 
         It runs outside of every transaction and takes less than an hour. Once it raised, the bytes must stay.
         """
+        ...
+
+
+@runtime_checkable
+class UnfinishedBytes(Protocol):
+    """A place for attachment bytes that knows what killed writers left behind. Optional."""
+
+    def sweep_unfinished(self, older_than_ms: int) -> tuple[int, int]:
+        """Remove what was begun that long ago and never finished. Returns how many, and their bytes."""
         ...
 
 

@@ -251,7 +251,7 @@ class AttachmentTables(Protocol):
         ...
 
     async def stamp_attachments(self, session_key: int, attachment_ids: Sequence[str], now_ms: int) -> int:
-        """Set `committed_at_ms` where it is None. Returns the count."""
+        """Set `committed_at_ms` where it is None and the bytes are stored (`stored_in`). Returns the count."""
         ...
 
     async def forget_attachment(self, session_key: int, attachment_id: str) -> int:
@@ -277,7 +277,7 @@ class AttachmentTables(Protocol):
         ...
 
     async def put_object(self, family: int, attachment_id: str, row: r.ObjectRow) -> None:
-        """Store bytes; existing ones stay."""
+        """Store bytes, over what is there if that differs."""
         ...
 
     async def get_object(self, family: int, attachment_id: str) -> r.ObjectRow | None:

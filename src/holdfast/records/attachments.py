@@ -39,3 +39,5 @@ class SweepReport(Record, frozen=True):
     forgotten_intents: int
     deleted_objects: int
     deleted_bytes: int
+    deleted_unfinished: int = 0
+    """Files in a folder that killed writers left half written; their bytes are counted, too."""

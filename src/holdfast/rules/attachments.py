@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,6 +20,11 @@ DELETION_MS = 3_600_000
 
 NOT_YET = 0
 """The `deleting_until_ms` of a note that nobody works off."""
+
+DATABASE: Final = "database"
+OUTSIDE: Final = "outside"
+CALLER: Final = "caller"
+"""The values of `stored_in`: in a table, behind `attachments=`, or at a URI that the caller answers for."""
 
 CONTENT_ID = re.compile(r"[0-9a-f]{64}")
 
@@ -101,7 +106,12 @@ def check_intent(
 def intended(
     intent: AttachmentIntent, existing: AttachmentRow | None, *, session_key: int, family: int, now_ms: int
 ) -> AttachmentRow:
-    """The manifest row after an intent: repeated, it refreshes time and metadata; what was committed stays so."""
+    """Return the manifest row after an intent: repeated, it refreshes time and metadata; a commit is kept.
+
+    Bytes of ours count as stored only if the row said so before: while it exists, nothing deletes them.
+    """
+    before = None if existing is None or existing.uri != intent.uri else existing.stored_in
+    ours = intent.uri == own_uri(intent.attachment_id) and is_content_id(intent.attachment_id)
     return AttachmentRow(
         session_key=session_key,
         attachment_id=intent.attachment_id,
@@ -114,7 +124,25 @@ def intended(
         label=intent.label,
         intent_at_ms=now_ms,
         committed_at_ms=None if existing is None else existing.committed_at_ms,
+        stored_in=before if ours else CALLER,
     )
+
+
+def confirmed(row: AttachmentRow, found: AttachmentRow | None) -> AttachmentRow | None:
+    """Return the manifest row after the bytes of an intent were written outside, None if the intent does not stand.
+
+    An intent that was forgotten and recorded anew does not count: its bytes may have been deleted in between.
+    """
+    if found is None or found.uri != row.uri:
+        return None
+    if found.stored_in is not None:
+        return found
+    return msgspec.structs.replace(row, stored_in=OUTSIDE) if found == row else None
+
+
+def must_stay_readable(existing: AttachmentRow | None, intent: AttachmentIntent) -> bool:
+    """Whether a put takes over a committed reference to bytes elsewhere: it must not end between row and bytes."""
+    return existing is not None and existing.committed_at_ms is not None and existing.uri != intent.uri
 
 
 def ref_of(row: AttachmentRow) -> AttachmentRef:
@@ -138,6 +166,15 @@ def opened(row: ObjectRow) -> bytes:
     return codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash)
 
 
+MISSING = {
+    None: "the bytes were never stored",
+    CALLER: "the bytes were never stored here",
+    DATABASE: "the bytes are missing",
+    OUTSIDE: "the bytes are missing: was the store opened with the attachments= that it was written with?",
+}
+"""Why there are no bytes for a committed reference, by `stored_in`."""
+
+
 def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
     """The attachment with its bytes, which must match.
 
@@ -146,11 +183,7 @@ def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
     if data is None and (row.committed_at_ms is None or not is_kept_here(row)):
         raise UnknownRef("attachment_id", row.attachment_id, "its bytes are not kept here, or were never put")
     if data is None:
-        raise Corrupt(
-            "attachment_objects",
-            row.attachment_id,
-            "the bytes are missing: was the store opened with the attachments= that it was written with?",
-        )
+        raise Corrupt("attachment_objects", row.attachment_id, MISSING[row.stored_in])
     if codec.digest(data) != row.attachment_id:
         raise Corrupt("attachment_objects", row.attachment_id, "the bytes do not match their hash")
     return Attachment(ref_of(row), data)

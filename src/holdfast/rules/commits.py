@@ -287,7 +287,11 @@ def judge(
     checkpoints.require_known(intent.contents, facts.hashes)
     for index, attachment_id in enumerate(intent.attachments):
         if attachment_id not in facts.attachment_ids:
-            raise UnknownRef(f"attachments[{index}]", attachment_id, "the session has no such attachment: put it first")
+            raise UnknownRef(
+                f"attachments[{index}]",
+                attachment_id,
+                "the session has no such attachment, or its bytes were never stored: put it first",
+            )
     usage = _judge_usage(intent, ledger, revision)
     enqueues, enqueued = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
     node_count = graph.position_of(rows[-1].node_key) if rows else max(session.node_count, epoch)

@@ -85,6 +85,8 @@ def segments_of(session: SessionRow, *, epoch: int | None = None, upto: int | No
     """
     at_epoch = session.epoch if epoch is None else epoch
     own = Segment(session.session_key, at_epoch, session.node_count if upto is None else upto)
+    if max(own.epoch, own.upto) > NODES_PER_SESSION:
+        raise Corrupt("revisions", str(session.session_key), f"one of them ends at node {max(own.epoch, own.upto)}")
     return (own, *lineage_of(session)) if at_epoch == 0 else (own,)
 
 

@@ -7,7 +7,8 @@ import hmac
 import msgspec
 
 from holdfast import codec
-from holdfast.errors import InvalidRequest, LeaseHeld, LeaseLost
+from holdfast.columns import COUNTERS
+from holdfast.errors import Corrupt, InvalidRequest, LeaseHeld, LeaseLost
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.records.limits import LARGEST_INTEGER, Limits
@@ -81,6 +82,8 @@ def claim(
     """The new lease: refused while another owner's is live; its own owner may take it again, with a new token."""
     if current is not None and current.is_live(now_ms) and current.owner_id != owner_id:
         raise LeaseHeld(describe(resource), current.owner_id or "", current.expires_at_ms)
+    if fence_floor >= COUNTERS:
+        raise Corrupt("settings", "fence_floor", f"{fence_floor} is no fence: nothing can be counted on from it")
     fence = (fence_floor if current is None else current.fence) + 1
     return LeaseRow(*stored_as, owner_id, hash_token(token), fence, now_ms, expiry(now_ms, ttl_ms))
 

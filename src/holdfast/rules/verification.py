@@ -88,6 +88,16 @@ def attachment(row: AttachmentRow, owner: SessionRow | None) -> Iterator[Finding
         yield Finding("attachments", key, "its session is deleted")
     elif owner is not None and row.family != owner.family:
         yield Finding("attachments", key, f"it is in family {row.family}, its session in {owner.family}")
+    if attachments.is_kept_here(row) == (row.stored_in == attachments.CALLER):
+        yield Finding("attachments", key, f"its bytes are stored in {row.stored_in!r}, its uri says otherwise")
+    elif row.committed_at_ms is not None and row.stored_in is None:
+        yield Finding("attachments", key, "is committed, but its bytes were never stored")
+
+
+def is_missing(row: AttachmentRow) -> Iterator[Finding]:
+    """A permanent reference whose bytes were stored in the database has them there."""
+    if row.stored_in == attachments.DATABASE:
+        yield Finding("attachment_objects", row.attachment_id, attachments.MISSING[row.stored_in])
 
 
 def bytes_outside(row: AttachmentRow, data: bytes | None) -> Iterator[Finding]:

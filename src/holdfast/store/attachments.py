@@ -9,7 +9,7 @@ from holdfast.errors import SessionDeleted, Unavailable
 from holdfast.noting import DEBUG, note
 from holdfast.operations import attachments as operations
 from holdfast.operations import maintenance
-from holdfast.ports import AttachmentBytes
+from holdfast.ports import AttachmentBytes, UnfinishedBytes
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
 from holdfast.records.common import Page
 from holdfast.records.limits import LARGEST_INTEGER
@@ -61,9 +61,10 @@ class SessionAttachments:
     async def _put_outside(
         self, objects: AttachmentBytes, intent: rules.AttachmentIntent, body: bytes
     ) -> AttachmentRow:
-        """The intent, then the bytes, then a look whether the intent still stands; if a sweep came between, once more.
+        """Write the intent, then the bytes, then the mark that they are stored; start over if a sweep came between.
 
-        Never the bytes first: whoever deletes bytes relies on the intent being there before them.
+        Never the bytes first: a deletion relies on the intent being there before them. Never the mark first: a commit
+        relies on the bytes being there.
         """
         backend = self._context.backend
         written: AttachmentRow | None = None
@@ -81,8 +82,10 @@ class SessionAttachments:
                 write = partial(objects.put, operations.space_of(session.family), intent.attachment_id, body)
                 await self._context.outside(write)
                 written = row
-                if await backend.read(partial(operations.still_intended, row=row)):
-                    return row
+                address = self._binding.address()
+                stored = await backend.write(partial(operations.confirm_stored, address=address, row=row))
+                if stored is not None:
+                    return stored
             raise Unavailable("sweeps forget the attachment as fast as it is put: sweep with a greater age, then retry")
         except (SessionDeleted, Unavailable):
             if written is not None:
@@ -155,6 +158,9 @@ class SessionAttachments:
     ) -> AttachmentEntry:
         """Write the manifest row of bytes that the caller keeps elsewhere; again, it refreshes the time.
 
+        A `uri` of `sha256:<attachment_id>` says that this store keeps the bytes: such a reference can be committed only
+        after `put` has stored them.
+
         >>> session = store.sessions.create("chat-42")
         >>> session.attachments.record_intent("photo-1", uri="s3://bucket/photo-1").committed_at_ms is None
         True
@@ -175,7 +181,9 @@ class SessionAttachments:
         return rules.entry_of(session.session_id, row)
 
     async def commit_refs(self, attachment_ids: Sequence[str]) -> int:
-        """Make references permanent outside of a turn; unknown ids are passed over. Returns how many changed.
+        """Make references permanent outside of a turn. Returns how many changed.
+
+        Ids that are unknown, or whose bytes were never stored, are passed over.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.attachments.commit_refs([session.attachments.put(b"abc").id])
@@ -256,6 +264,8 @@ class Attachments:
     async def sweep(self, *, older_than_ms: int, progress: Callable[[Progress], None] | None = None) -> SweepReport:
         """Forget references that nobody committed in that many milliseconds, and delete bytes that nobody refers to.
 
+        A folder of attachments also loses what killed writers left half written that long ago.
+
         `progress` is called with the references that are done, as in `verify`; bytes outside of the database are
         deleted after them.
 
@@ -279,5 +289,12 @@ class Attachments:
             if step[0] < SWEEP_BATCH:
                 break
         deleted, bytes_outside = await context.delete_doomed()
+        unfinished, bytes_unfinished = await self._sweep_unfinished(age)
         steps.finished()
-        return SweepReport(intents, objects + deleted, freed + bytes_outside)
+        return SweepReport(intents, objects + deleted, freed + bytes_outside + bytes_unfinished, unfinished)
+
+    async def _sweep_unfinished(self, older_than_ms: int) -> tuple[int, int]:
+        objects: object = self._context.objects
+        if not isinstance(objects, UnfinishedBytes):
+            return 0, 0
+        return await self._context.outside(partial(objects.sweep_unfinished, older_than_ms))

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from holdfast.clock import SystemClock
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Unavailable
 from holdfast.inventory import table_of
 from holdfast.noting import DEBUG, WARNING, note
 from holdfast.operations import diagnosis, verification
 from holdfast.operations import maintenance as operations
 from holdfast.operations import sessions as session_operations
+from holdfast.operations.attachments import space_of
+from holdfast.ports import AttachmentBytes
 from holdfast.records.diagnosis import Concern, Diagnosis
 from holdfast.records.graph import VacuumReport
-from holdfast.records.maintenance import GarbageReport, Progress, PruneReport, RetentionPolicy, Stats, VerifyReport
+from holdfast.records.maintenance import (
+    Finding,
+    GarbageReport,
+    Progress,
+    PruneReport,
+    RetentionPolicy,
+    Stats,
+    VerifyReport,
+)
+from holdfast.rows import AttachmentRow
 from holdfast.rules import checks
 from holdfast.rules import diagnosis as diagnosis_rules
 from holdfast.rules import maintenance as rules
+from holdfast.rules import verification as verification_rules
 from holdfast.store.context import Context
 
 BATCH = 1_000
 FAMILIES = 100
 UNBOUNDED = 2**62
+FAILURES_IN_A_ROW = 20
+"""After so many failures one after the other, the place for bytes outside is taken for gone: each may be a timeout."""
 
 
 class Steps:
@@ -251,6 +265,7 @@ class Maintenance:
         context.refuse_within("verification")
         steps = Steps(checks.callback("progress", progress))
         tally = verification.Tally({}, [])
+        outside = OutsideBytes(context)
         await self._count_rows(steps)
         try:
             tally.add(await context.backend.read(verification.verify_structures))
@@ -259,10 +274,11 @@ class Maintenance:
         for kind in verification.CHECKS:
             place: verification.Place | None = verification.START
             while place is not None:
-                page = partial(verification.verify_page, kind=kind, place=place, objects=context.objects)
+                page = partial(verification.verify_page, kind=kind, place=place)
                 try:
                     step, place = await context.backend.read(page)
                     tally.add(step)
+                    await outside.read(step.outside, tally)
                     steps.took(step.counts.get(table_of(kind), 0) if table_of(kind) in rules.COUNTED else 0)
                 except Corrupt as error:
                     tally.damage(table_of(kind), "*", error)
@@ -275,6 +291,40 @@ class Maintenance:
             # A table that cannot be counted is found damaged when it is read.
             with contextlib.suppress(Corrupt):
                 steps.begin(rules.counted_rows(await self._context.backend.read(operations.stats)))
+
+
+class OutsideBytes:
+    """Reads attachment bytes outside of the database, with no transaction open, and proves them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._failures = 0
+
+    async def read(self, rows: Sequence[AttachmentRow], tally: verification.Tally) -> None:
+        """Note what is wrong with the bytes of these references. One that cannot be read does not hide the others."""
+        for row in rows:
+            if self._context.objects is None or self._failures == FAILURES_IN_A_ROW:
+                tally.checked("unread attachments", 1)
+                continue
+            problems = await self._problems(self._context.objects, row)
+            # A sweep may have taken the bytes since the page was read, and a put may have brought them back elsewhere.
+            stands = not problems or await self._context.backend.read(partial(verification.is_kept_outside, row=row))
+            tally.findings += problems if stands else []
+
+    async def _problems(self, objects: AttachmentBytes, row: AttachmentRow) -> list[Finding]:
+        look = verification.Tally({}, [], [])
+        try:
+            data = await self._context.outside(partial(objects.get, space_of(row.family), row.attachment_id))
+            look.look("attachment_objects", row.attachment_id, verification_rules.bytes_outside(row, data))
+        except Corrupt as error:
+            look.damage("attachment_objects", row.attachment_id, error)
+        except Unavailable as error:
+            self._failures += 1
+            given_up = "; the rest is not read any more" if self._failures == FAILURES_IN_A_ROW else ""
+            look.note(Finding("attachment_objects", row.attachment_id, f"cannot be read: {error.message}{given_up}"))
+            return look.findings
+        self._failures = 0
+        return look.findings
 
 
 def _room(total: PruneReport, allowed: int | None) -> int:

@@ -25,7 +25,7 @@ class MemoryAttachments:
         stamped = 0
         for attachment_id in attachment_ids:
             row = self.tables.attachments.get((session_key, attachment_id))
-            if row is not None and row.committed_at_ms is None:
+            if row is not None and row.committed_at_ms is None and row.stored_in is not None:
                 await self.save_attachment(msgspec.structs.replace(row, committed_at_ms=now_ms))
                 stamped += 1
         return stamped
@@ -67,8 +67,7 @@ class MemoryAttachments:
         return any(True for _ in found)
 
     async def put_object(self, family: int, attachment_id: str, row: r.ObjectRow) -> None:
-        if self.tables.attachment_objects.get((family, attachment_id)) is None:
-            self.tables.attachment_objects.put((family, attachment_id), row)
+        self.tables.attachment_objects.put((family, attachment_id), row)
 
     async def get_object(self, family: int, attachment_id: str) -> r.ObjectRow | None:
         return self.tables.attachment_objects.get((family, attachment_id))

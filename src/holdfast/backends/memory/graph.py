@@ -36,7 +36,8 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
             attachment_ids=frozenset(
                 attachment_id
                 for attachment_id in query.attachment_ids
-                if self.tables.attachments.get((session.session_key, attachment_id)) is not None
+                if (row := self.tables.attachments.get((session.session_key, attachment_id))) is not None
+                and row.stored_in is not None
             ),
             lease=self.tables.leases.get(("session", str(session.session_key))) if query.with_lease else None,
         )

@@ -105,7 +105,7 @@ class Link:
         try:
             # Fetched to the end: a statement that is left half way would keep its snapshot open.
             return self.connection.execute(self._texts[name], bindings).fetchall()
-        except (apsw.Error, UnicodeDecodeError) as error:
+        except (apsw.Error, UnicodeDecodeError, OverflowError) as error:
             raise translated(error, self.path) from error
 
     def run(self, name: str, bindings: Bindings = ()) -> int:
@@ -114,7 +114,7 @@ class Link:
         try:
             self.connection.execute(self._texts[name], bindings)
             return self.connection.changes()
-        except apsw.Error as error:
+        except (apsw.Error, OverflowError) as error:
             raise translated(error, self.path) from error
 
     def run_many(self, name: str, rows: Iterable[Bindings]) -> list[Values]:
@@ -122,7 +122,7 @@ class Link:
         self._count()
         try:
             return self.connection.executemany(self._texts[name], rows).fetchall()
-        except (apsw.Error, UnicodeDecodeError) as error:
+        except (apsw.Error, UnicodeDecodeError, OverflowError) as error:
             raise translated(error, self.path) from error
 
     def close(self) -> None:

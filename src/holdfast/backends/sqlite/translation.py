@@ -35,10 +35,13 @@ DAMAGE = (
 """What errors say about stored data."""
 
 
-def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> HoldfastError:
+def translated(error: apsw.Error | UnicodeDecodeError | OverflowError, path: str) -> HoldfastError:
     """The error that a caller gets. The caller raises it from the original."""
     if isinstance(error, UnicodeDecodeError):
         return Corrupt("database", path, "a text column holds something that is not text")
+    if isinstance(error, OverflowError):
+        # What callers send is bounded, so that this was computed from a stored number.
+        return Corrupt("database", path, "a stored number is so large that what follows from it cannot be stored")
     for kinds, advice in ADVICE:
         if isinstance(error, kinds):
             return Unavailable(f"{path}: {advice}")

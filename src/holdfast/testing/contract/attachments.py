@@ -27,11 +27,11 @@ class Shelf:
         self.working_deletes: int | None = None
 
     def put(self, space: str, name: str, data: bytes) -> None:
-        """Keep bytes; those that are there stay."""
+        """Keep bytes, over what is there."""
         if self.failing_puts:
             self.failing_puts -= 1
             raise holdfast.Unavailable("the shelf is away")
-        self.held.setdefault((space, name), data)
+        self.held[space, name] = data
 
     def get(self, space: str, name: str) -> bytes | None:
         """The bytes, None if there are none."""
@@ -235,6 +235,22 @@ class AttachmentContract(Contract):
         assert isinstance(info.value, holdfast.UnknownRef)
         assert (info.value.field, info.value.ref) == ("attachments[1]", swept)
         assert [entry.attachment_id for entry in session.attachments.list_uncommitted()] == [ABC]
+
+    def test_a_commit_is_refused_while_the_bytes_are_only_intended(self, home: Home, bench: Bench) -> None:
+        session = home.store.sessions.create("chat")
+        session.attachments.record_intent(ABC, uri=f"sha256:{ABC}", byte_count=3)
+        for _ in ("first", "again"):
+            with refused(bench, holdfast.UnknownRef) as info:
+                session.commit(holdfast.Commit(attachments=[ABC]))
+            assert isinstance(info.value, holdfast.UnknownRef)
+            assert (info.value.field, info.value.ref) == ("attachments[0]", ABC)
+        assert session.attachments.commit_refs([ABC]) == 0
+        assert session.attachments.entry(ABC).committed_at_ms is None
+        session.attachments.put(b"abc")
+        session.attachments.record_intent(ABC, uri=f"sha256:{ABC}", byte_count=3)
+        session.commit(holdfast.Commit(attachments=[ABC]))
+        assert session.attachments.get(ABC).data == b"abc"
+        assert home.store.maintenance.verify().ok
 
     def test_a_refused_commit_makes_no_attachment_permanent(self, store: BlockingStore, bench: Bench) -> None:
         session = store.sessions.create("chat")

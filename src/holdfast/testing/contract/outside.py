@@ -74,6 +74,7 @@ class Alien:
     def __init__(self) -> None:
         self.shelf = Shelf()
         self.away: set[str] = set()
+        self.unreadable: set[str] = set()
 
     def put(self, space: str, name: str, data: bytes) -> None:
         """Keep bytes."""
@@ -83,6 +84,8 @@ class Alien:
     def get(self, space: str, name: str) -> bytes | None:
         """The bytes."""
         self._fail("get")
+        if name in self.unreadable:
+            raise PermissionError(13, "Permission denied", name)
         return self.shelf.get(space, name)
 
     def delete(self, space: str, name: str) -> int | None:
@@ -231,6 +234,80 @@ class OutsideBytesContract(Contract):
         door.after_put = []
         assert session.attachments.put(b"abc").id == ABC
         assert session.attachments.get(ABC).data == b"abc"
+
+    def test_a_commit_never_promises_bytes_that_a_killed_put_did_not_write(
+        self, bench: Bench, door: Door, clock: ManualClock
+    ) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        assert session.attachments.put(b"abc").id == ABC
+        clock.advance(1)
+        assert other.attachments.sweep(older_than_ms=0).deleted_objects == 1
+        door.before_put.append(_die)
+        with pytest.raises(Died):
+            other.sessions.handle("chat").attachments.put(b"abc")
+        with pytest.raises(holdfast.UnknownRef):
+            session.commit(holdfast.Commit(turn_id="t", attachments=[ABC]))
+        assert session.attachments.commit_refs([ABC]) == 0
+        assert store.maintenance.verify().ok
+        session.attachments.put(b"abc")
+        session.commit(holdfast.Commit(turn_id="t", attachments=[ABC]))
+        assert session.attachments.get(ABC).data == b"abc"
+
+    def test_bytes_that_a_killed_put_wrote_count_from_the_next_put_on(self, bench: Bench, door: Door) -> None:
+        store = bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        door.after_put.append(_die)
+        with pytest.raises(Died):
+            session.attachments.put(b"abc")
+        with pytest.raises(holdfast.UnknownRef):
+            session.commit(holdfast.Commit(attachments=[ABC]))
+        session.attachments.put(b"abc")
+        session.commit(holdfast.Commit(attachments=[ABC]))
+        assert session.attachments.get(ABC).data == b"abc"
+        assert store.maintenance.verify().ok
+
+    def test_a_killed_put_over_a_committed_reference_leaves_it_readable(self, bench: Bench, door: Door) -> None:
+        store = bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        session.attachments.record_intent(ABC, uri="s3://bucket/abc")
+        session.commit(holdfast.Commit(attachments=[ABC]))
+        door.before_put.append(_die)
+        session.attachments.put(b"abc")
+        assert session.attachments.get(ABC).data == b"abc"
+        door.before_put.clear()
+        session.attachments.put(b"abc")
+        assert store.maintenance.verify().ok
+
+    def test_two_puts_of_the_same_bytes_at_once_both_count(self, bench: Bench, door: Door, clock: ManualClock) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        session = store.sessions.create("chat")
+
+        def put_later() -> None:
+            clock.advance(1)
+            other.sessions.handle("chat").attachments.put(b"abc", label="later")
+
+        door.before_put.append(put_later)
+        assert session.attachments.put(b"abc", label="sooner").label == "later"
+        session.commit(holdfast.Commit(attachments=[ABC]))
+        assert session.attachments.get(ABC).data == b"abc"
+
+    def test_verification_goes_on_after_bytes_that_cannot_be_read(self, bench: Bench) -> None:
+        alien = Alien()
+        store = bench.open(attachments=alien)
+        session = store.sessions.create("chat")
+        ids = [session.attachments.put(b"%d" % number).id for number in range(25)]
+        session.commit(holdfast.Commit(attachments=ids))
+        lost = ids[7]
+        alien.shelf.held = {place: data for place, data in alien.shelf.held.items() if place[1] != lost}
+        alien.unreadable = {ids[3]}
+        found = {finding.key: finding.problem for finding in store.maintenance.verify().findings}
+        assert found.keys() == {ids[3], lost}
+        assert found[ids[3]].startswith("cannot be read: ")
+        alien.away = {"get"}
+        report = store.maintenance.verify()
+        assert len(report.findings) == 20, "a place that fails again and again is not asked for ever"
+        assert report.unread_attachments == 5
 
     def test_a_reader_whose_attachment_goes_meanwhile_is_not_told_of_damage(self, bench: Bench, door: Door) -> None:
         store, other = bench.open(attachments=door), bench.open(attachments=door)

@@ -166,6 +166,7 @@ CREATE TABLE {schema}.attachments (
     label text COLLATE "C",
     intent_at_ms bigint NOT NULL,
     committed_at_ms bigint,
+    stored_in text COLLATE "C",
     PRIMARY KEY (family, session_key, attachment_id)
 );
 

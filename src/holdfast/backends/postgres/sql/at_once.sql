@@ -74,6 +74,7 @@ attached AS (
         ON attachment.family = $1::bigint
             AND attachment.session_key = $2::bigint
             AND attachment.attachment_id = ANY($30::text[])
+            AND attachment.stored_in IS NOT NULL
     FOR NO KEY UPDATE OF attachment
 ),
 -- end part

@@ -3,7 +3,7 @@
 -- name: find_attachment
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 FROM {schema}.attachments
 WHERE family = $1::bigint
     AND session_key = $2::bigint
@@ -12,10 +12,10 @@ WHERE family = $1::bigint
 -- name: save_attachment
 INSERT INTO {schema}.attachments (
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 ) VALUES (
     $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::bigint, $7::bigint, $8::bigint, $9::text, $10::bigint,
-    $11::bigint
+    $11::bigint, $12::text
 )
 ON CONFLICT (family, session_key, attachment_id) DO UPDATE
 SET
@@ -26,7 +26,8 @@ SET
     height = excluded.height,
     label = excluded.label,
     intent_at_ms = excluded.intent_at_ms,
-    committed_at_ms = excluded.committed_at_ms
+    committed_at_ms = excluded.committed_at_ms,
+    stored_in = excluded.stored_in
 
 -- name: stamp_attachments
 UPDATE {schema}.attachments
@@ -35,6 +36,7 @@ WHERE family = $1::bigint
     AND session_key = $2::bigint
     AND attachment_id = ANY($3::text[])
     AND committed_at_ms IS NULL
+    AND stored_in IS NOT NULL
 
 -- name: forget_attachment
 DELETE FROM {schema}.attachments
@@ -45,7 +47,7 @@ WHERE family = $1::bigint
 -- name: list_attachments
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 FROM {schema}.attachments
 WHERE family = $1::bigint
     AND session_key = $2::bigint
@@ -56,7 +58,7 @@ LIMIT $4::bigint
 -- name: list_uncommitted
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 FROM {schema}.attachments
 WHERE committed_at_ms IS NULL
     AND intent_at_ms <= $1::bigint
@@ -67,7 +69,7 @@ LIMIT $5::bigint
 -- name: list_session_uncommitted
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 FROM {schema}.attachments
 WHERE committed_at_ms IS NULL
     AND family = $6::bigint
@@ -80,11 +82,11 @@ LIMIT $5::bigint
 -- name: copy_committed_attachments
 INSERT INTO {schema}.attachments (
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 )
 SELECT
     $3::bigint, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 FROM {schema}.attachments
 WHERE family = $1::bigint
     AND session_key = $2::bigint
@@ -99,13 +101,21 @@ SELECT EXISTS (
         AND attachment_id = $2::text
 )
 
+-- Bytes that differ are damaged, because their hash is their name: they are replaced.
 -- name: put_object
-INSERT INTO {schema}.attachment_objects (
+INSERT INTO {schema}.attachment_objects AS stored (
     family, attachment_id, hash, encoding, size, body
 ) VALUES (
     $1::bigint, $2::text, $3::text, $4::text, $5::bigint, $6::bytea
 )
-ON CONFLICT (family, attachment_id) DO NOTHING
+ON CONFLICT (family, attachment_id) DO UPDATE
+SET
+    hash = excluded.hash,
+    encoding = excluded.encoding,
+    size = excluded.size,
+    body = excluded.body
+WHERE (stored.hash, stored.encoding, stored.size, stored.body)
+    IS DISTINCT FROM (excluded.hash, excluded.encoding, excluded.size, excluded.body)
 
 -- name: get_object
 SELECT

@@ -80,6 +80,7 @@ SELECT
         WHERE family = $1::bigint
             AND session_key = $2::bigint
             AND attachment_id = ANY($12::text[])
+            AND stored_in IS NOT NULL
     ),
     ARRAY(
         SELECT ROW(

@@ -152,6 +152,7 @@ CREATE TABLE attachments (
     label TEXT,
     intent_at_ms INTEGER NOT NULL,
     committed_at_ms INTEGER,
+    stored_in TEXT,
     PRIMARY KEY (session_key, attachment_id)
 ) STRICT, WITHOUT ROWID;
 

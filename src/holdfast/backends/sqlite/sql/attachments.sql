@@ -3,7 +3,7 @@
 -- name: find_attachment
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 FROM attachments
 WHERE session_key = ?1
     AND attachment_id = ?2
@@ -11,9 +11,9 @@ WHERE session_key = ?1
 -- name: save_attachment
 INSERT INTO attachments (
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 ) VALUES (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 )
 ON CONFLICT (session_key, attachment_id) DO UPDATE
 SET
@@ -25,14 +25,16 @@ SET
     height = excluded.height,
     label = excluded.label,
     intent_at_ms = excluded.intent_at_ms,
-    committed_at_ms = excluded.committed_at_ms
+    committed_at_ms = excluded.committed_at_ms,
+    stored_in = excluded.stored_in
 
--- name: find_attachment_ids
+-- name: find_stored_attachments
 SELECT
     attachment_id
 FROM attachments
 WHERE session_key = ?1
     AND attachment_id IN (SELECT value FROM json_each(?2))
+    AND stored_in IS NOT NULL
 
 -- name: stamp_attachments
 UPDATE attachments
@@ -40,6 +42,7 @@ SET committed_at_ms = ?3
 WHERE session_key = ?1
     AND attachment_id IN (SELECT value FROM json_each(?2))
     AND committed_at_ms IS NULL
+    AND stored_in IS NOT NULL
 
 -- name: forget_attachment
 DELETE FROM attachments
@@ -49,7 +52,7 @@ WHERE session_key = ?1
 -- name: list_attachments
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 FROM attachments
 WHERE session_key = ?1
     AND attachment_id > ?2
@@ -59,7 +62,7 @@ LIMIT ?3
 -- name: list_uncommitted
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 FROM attachments INDEXED BY attachments_uncommitted
 WHERE committed_at_ms IS NULL
     AND intent_at_ms <= :older_than_ms
@@ -70,7 +73,7 @@ LIMIT :limit
 -- name: list_session_uncommitted
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 FROM attachments INDEXED BY attachments_session_uncommitted
 WHERE committed_at_ms IS NULL
     AND session_key = :session_key
@@ -82,10 +85,11 @@ LIMIT :limit
 -- name: copy_committed_attachments
 INSERT INTO attachments (
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms
+    committed_at_ms, stored_in
 )
 SELECT
-    ?2, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms, committed_at_ms
+    ?2, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms, committed_at_ms,
+    stored_in
 FROM attachments
 WHERE session_key = ?1
     AND committed_at_ms IS NOT NULL
@@ -99,13 +103,21 @@ SELECT EXISTS (
         AND attachment_id = ?2
 )
 
+-- Bytes that differ are damaged, because their hash is their name: they are replaced.
 -- name: put_object
 INSERT INTO attachment_objects (
     family, attachment_id, hash, encoding, size, body
 ) VALUES (
     ?1, ?2, ?3, ?4, ?5, ?6
 )
-ON CONFLICT (family, attachment_id) DO NOTHING
+ON CONFLICT (family, attachment_id) DO UPDATE
+SET
+    hash = excluded.hash,
+    encoding = excluded.encoding,
+    size = excluded.size,
+    body = excluded.body
+WHERE (attachment_objects.hash, attachment_objects.encoding, attachment_objects.size, attachment_objects.body)
+    IS NOT (excluded.hash, excluded.encoding, excluded.size, excluded.body)
 
 -- name: get_object
 SELECT

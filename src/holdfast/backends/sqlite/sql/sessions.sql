@@ -15,13 +15,21 @@ SELECT
 FROM sessions
 WHERE session_key IN (SELECT value FROM json_each(?1))
 
--- Differs: a NULL key takes the next number of AUTOINCREMENT.
+-- Differs: a NULL key takes the next number of AUTOINCREMENT. If a damaged row or counter stands at the end of
+-- what fits, the next number behind the rows that fit is taken.
 -- name: insert_session
 INSERT INTO sessions (
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
 ) VALUES (
-    NULL, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17
+    CASE
+        WHEN max(
+            (SELECT coalesce(max(session_key), 0) FROM sessions),
+            (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'sessions')
+        ) >= 2147483647
+            THEN (SELECT coalesce(max(session_key), 0) + 1 FROM sessions WHERE session_key < 2147483647)
+    END,
+    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17
 )
 RETURNING
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,

@@ -1,12 +1,20 @@
 -- Subscriptions, occurrences and deliveries.
 
--- Differs: a NULL sequence takes the next number of AUTOINCREMENT.
+-- Differs: a NULL sequence takes the next number of AUTOINCREMENT. If a damaged row or counter stands at the end of
+-- what fits, the next number behind the rows that fit is taken.
 -- name: insert_subscription
 INSERT INTO subscriptions (
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
     created_at_ms, updated_at_ms, body
 ) VALUES (
-    NULL, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
+    CASE
+        WHEN max(
+            (SELECT coalesce(max(sequence), 0) FROM subscriptions),
+            (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'subscriptions')
+        ) >= 4611686018427387903
+            THEN (SELECT coalesce(max(sequence), 0) + 1 FROM subscriptions WHERE sequence < 4611686018427387903)
+    END,
+    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
 )
 RETURNING
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,

@@ -12,14 +12,22 @@ CROSS JOIN work AS batch
         AND batch.source_key = pair.value ->> 1
 ORDER BY batch.enqueue_seq
 
--- Differs: a NULL sequence takes the next number of AUTOINCREMENT.
+-- Differs: a NULL sequence takes the next number of AUTOINCREMENT. If a damaged row or counter stands at the end of
+-- what fits, the next number behind the rows that fit is taken.
 -- name: insert_batch
 INSERT INTO work (
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
 ) VALUES (
-    NULL, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
+    CASE
+        WHEN max(
+            (SELECT coalesce(max(enqueue_seq), 0) FROM work),
+            (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'work')
+        ) >= 4611686018427387903
+            THEN (SELECT coalesce(max(enqueue_seq), 0) + 1 FROM work WHERE enqueue_seq < 4611686018427387903)
+    END,
+    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
 )
 RETURNING
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,

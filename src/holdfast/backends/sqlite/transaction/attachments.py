@@ -25,7 +25,7 @@ class Attachments(Base):
         self._store("save_attachment", row)
 
     async def stamp_attachments(self, session_key: int, attachment_ids: Sequence[str], now_ms: int) -> int:
-        """Set `committed_at_ms` where it is None."""
+        """Set `committed_at_ms` where it is None and the bytes are stored."""
         return self._run("stamp_attachments", (session_key, json_list(attachment_ids), now_ms))
 
     async def forget_attachment(self, session_key: int, attachment_id: str) -> int:
@@ -61,7 +61,7 @@ class Attachments(Base):
         return bool(self._number("attachment_is_referenced", (family, attachment_id)))
 
     async def put_object(self, family: int, attachment_id: str, row: r.ObjectRow) -> None:
-        """Store bytes; existing ones stay."""
+        """Store bytes, over what is there if that differs."""
         self._run("put_object", (family, attachment_id, *msgspec.structs.astuple(row)))
 
     async def get_object(self, family: int, attachment_id: str) -> r.ObjectRow | None:

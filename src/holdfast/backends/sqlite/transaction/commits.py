@@ -34,7 +34,7 @@ class Commits(Graph, Work):
             if not query.claim_ids
             else tuple(self._all(r.BatchRow, "batches_of_claims", (session.session_key, json_list(query.claim_ids)))),
             sources=tuple(self._find_sources(query.sources)),
-            attachment_ids=self._existing_attachments(session.session_key, query.attachment_ids),
+            attachment_ids=self._stored_attachments(session.session_key, query.attachment_ids),
             lease=self._find_lease(SESSION_LEASE, str(session.session_key)) if query.with_lease else None,
         )
 
@@ -43,10 +43,10 @@ class Commits(Graph, Work):
             return frozenset()
         return frozenset(hash for (hash,) in self._link.run_many("find_hash", [(family, hash) for hash in hashes]))
 
-    def _existing_attachments(self, session_key: int, attachment_ids: tuple[str, ...]) -> frozenset[str]:
+    def _stored_attachments(self, session_key: int, attachment_ids: tuple[str, ...]) -> frozenset[str]:
         if not attachment_ids:
             return frozenset()
-        found = self._values("find_attachment_ids", (session_key, json_list(attachment_ids)))
+        found = self._values("find_stored_attachments", (session_key, json_list(attachment_ids)))
         return frozenset(attachment_id for (attachment_id,) in found)
 
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
