@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from holdfast import store as asynchronous
 from holdfast.ports import Backend
+from holdfast.records.limits import Limits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -141,6 +142,7 @@ class Queue(Facet):
     abandon = without_await(asynchronous.Queue.abandon)
     cancel = without_await(asynchronous.Queue.cancel)
     get = without_await(asynchronous.Queue.get)
+    find = without_await(asynchronous.Queue.find)
     list = without_await(asynchronous.Queue.list)
     list_pending = without_await(asynchronous.Queue.list_pending)
     sessions = without_await(asynchronous.Queue.sessions)
@@ -279,6 +281,11 @@ class BlockingStore:
     def schema_version(self) -> int:
         """The version of the stored schema."""
         return self._store.schema_version
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of one call, as the store was opened with."""
+        return self._store.limits
 
     def now_ms(self) -> int:
         """The time by this store's clock: on PostgreSQL the server's, otherwise the one that it was opened with."""

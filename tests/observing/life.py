@@ -80,6 +80,7 @@ class Life:
         changed = holdfast.WorkDraft(session_id="chat", payloads=[CANARY], source_key="k1")
         self.refused("queue.enqueue", holdfast.SourceKeyConflict, store.queue.enqueue, changed)
         done("queue.get", store.queue.get, "chat", batch.batch_id)
+        done("queue.find", store.queue.find, "chat", "k1")
         done("queue.list", store.queue.list, "chat")
         done("queue.list_pending", store.queue.list_pending, "chat")
         done("queue.sessions", store.queue.sessions)

@@ -5,10 +5,11 @@ They are put over the right code with a monkeypatch, which takes them out again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import blocking, codec, folder, store
@@ -16,8 +17,10 @@ from holdfast.backends.postgres import PostgresBackend, attempts
 from holdfast.backends.postgres.fresh import Fresh
 from holdfast.backends.postgres.link import Link as PostgresLink
 from holdfast.backends.sqlite import link
+from holdfast.cli import tail
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
+from holdfast.moving import bundle, restoring
 from holdfast.operations import triggers as operations
 from holdfast.records.triggers import Emission
 from holdfast.rules import triggers as rules
@@ -132,3 +135,24 @@ def a_role_may_hide_the_warnings_of_a_commit(patch: pytest.MonkeyPatch) -> None:
         return right(options).replace("client_min_messages = warning", "client_min_messages = error")
 
     patch.setattr(attempts, "limits_text", wrong)
+
+
+def an_import_is_written_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(restoring, "_rehearse", lambda target, read: None)
+
+
+def the_hash_of_a_manifest_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    def wrong(data: bytes) -> bundle.Manifest:
+        first = msgspec.json.decode(data, type=bundle.FirstLine)
+        return msgspec.json.decode(first.manifest, type=bundle.Manifest)
+
+    patch.setattr(bundle, "_manifest", wrong)
+
+
+def a_tail_remembers_what_was_listed_and_not_what_was_read(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Any) -> Iterator[dict[str, Any]]:
+        for process in self._looked_at():
+            yield from map(tail._event, self._events(process, self._shown.get(process.id)))
+            self._shown[process.id] = tail.Shown(process.event_count, process.updated_at_ms, process.created_at_ms)
+
+    patch.setattr(tail.Logs, "news", wrong)

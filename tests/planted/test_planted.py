@@ -17,6 +17,8 @@ from tests.backends.postgres import test_replication as replication
 from tests.backends.postgres.test_replication import unconfirmed  # noqa: F401 - a fixture
 from tests.backends.sqlite.furnished import seed
 from tests.backends.sqlite.test_verify_damage import damaged, opened
+from tests.cli import test_tail
+from tests.moving import test_bundles
 from tests.planted import bugs
 from tests.test_clocks import Skewed, one_life_under_wrong_clocks
 from tests.test_folder import test_a_put_over_a_damaged_file_writes_it_anew
@@ -170,6 +172,20 @@ def an_unconfirmed_commit_is_told_behind_a_pooler(folder: Path, request: pytest.
     assert isinstance(server.outcome(replication.commit(turn_id=str(folder)), store), holdfast.DurabilityUncertain)
 
 
+def a_refused_import_leaves_no_trace(*_: object) -> None:
+    with holdfast.open_blocking("memory:") as store:
+        test_bundles.test_whatever_is_wrong_with_a_bundle_is_said_before_anything_is_written(store)
+
+
+def no_bit_of_a_bundle_changes_unnoticed(*_: object) -> None:
+    test_bundles.test_every_flipped_bit_is_refused()
+
+
+def a_tail_shows_each_event_once(folder: Path, _: pytest.FixtureRequest) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_tail.test_what_is_written_between_listing_and_reading_is_shown_once(str(folder / "state.db"), patch)
+
+
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
     plant.__name__: (plant, check)
     for plant, check in (
@@ -185,6 +201,9 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_replayed_turn_is_answered_from_plain_reads, a_turn_that_is_sent_again_waits_for_the_standby),
         (bugs.a_transaction_that_wrote_nothing_waits_for_no_standby, a_call_with_nothing_to_do_waits_for_the_standby),
         (bugs.a_role_may_hide_the_warnings_of_a_commit, an_unconfirmed_commit_is_told_behind_a_pooler),
+        (bugs.a_tail_remembers_what_was_listed_and_not_what_was_read, a_tail_shows_each_event_once),
+        (bugs.an_import_is_written_before_it_is_judged, a_refused_import_leaves_no_trace),
+        (bugs.the_hash_of_a_manifest_is_not_checked, no_bit_of_a_bundle_changes_unnoticed),
     )
 }
 

@@ -96,6 +96,8 @@ async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
         assert_type(await store.queue.abandon(claim.completion()), int)
         assert_type(claim.token, holdfast.Token)
     assert_type(await store.queue.cancel("chat", "b"), holdfast.WorkBatch | None)
+    assert_type(store.limits, holdfast.Limits)
+    assert_type(await store.queue.find("chat", "key"), holdfast.WorkBatch | None)
     batch = await store.queue.get("chat", "b")
     assert_type(batch, holdfast.WorkBatch | None)
     if batch is not None:

@@ -52,6 +52,7 @@ OF_COMMANDS = {
 
 PHRASES = (
     ("import it under another id", "import it under another id (--as)"),
+    ("if you trust the file, raise the limits", "if you trust the file, add --trusted"),
     ("raise busy_timeout_ms", "give it more --patience"),
     ("raise lock_timeout_ms", "give it more --patience"),
     ("raise statement_timeout_ms", "give it more --patience"),

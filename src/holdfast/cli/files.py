@@ -18,21 +18,21 @@ def export(call: Call) -> int:
     """A session, written to a file or to standard output."""
     import gzip
 
-    from holdfast.moving import bundle
+    from holdfast.moving import exporting
 
     given = call.options
     if given.json and given.output == "-":
         raise Misused("the session and JSON do not go into one stream: add --output FILE")
     with call.store() as store:
         if given.output == "-":
-            bundle.export(store, given.session, sys.stdout.buffer)
+            exporting.export(store, given.session, sys.stdout.buffer)
             return 0
-        total = bundle.about(store, given.session)
+        total = exporting.about(store, given.session)
         with whole_file(call, given.output) as file, call.terminal.progress("exporting", total) as progress:
             packed: Any = file
             if given.output.endswith(".gz"):
                 packed = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
-            manifest = bundle.export(store, given.session, packed, progress.step)
+            manifest = exporting.export(store, given.session, packed, progress.step)
             if packed is not file:
                 packed.close()
     if given.json:
@@ -53,18 +53,21 @@ def import_(call: Call) -> int:
     from holdfast.moving import bundle, restoring
 
     given = call.options
+    limits = bundle.TRUSTED if given.trusted else bundle.BundleLimits()
     with tempfile.SpooledTemporaryFile(bundle.SPOOLED_BYTES) as spooled:
         file: IO[bytes] = spooled
         if given.file == "-":
             if sys.stdin is None:
                 raise Misused("there is no standard input to read from: name a file")
             while chunk := sys.stdin.buffer.read(CHUNK_BYTES):
+                if spooled.tell() > limits.total_bytes:
+                    break  # refused below
                 spooled.write(chunk)
             spooled.seek(0)
         else:
             file = Path(given.file).open("rb")  # noqa: SIM115 - closed below, with what is read from it
         with file:
-            read = bundle.Bundle(file)
+            read = bundle.Bundle(file, limits)
             total = sum(read.manifest.counts.values())
             if given.into is not None:
                 require_ordinary(given.into)
@@ -105,9 +108,12 @@ COMMANDS = (
         (
             argument("file", metavar="FILE", help="the file, or - for standard input"),
             argument("--as", dest="into", metavar="SESSION", help="import it under this id"),
+            argument("--trusted", action="store_true", help="take a file of any size"),
         ),
         ("holdfast sessions import chat-42.jsonl.gz", "holdfast sessions import chat-42.jsonl --as chat-42-copy"),
         "An object: `session_id`, `outcome` (`imported` or `already_there`), and `manifest` as in the file.",
-        "The whole file is checked before anything is written. The same file again changes nothing.",
+        "The whole file is judged before anything is written: a file that is refused leaves no trace. The same file\n"
+        "again changes nothing. Without --trusted, a line may have 144 MiB, the whole file 4 GiB and 1,000,000 lines\n"
+        "after decompression, which holds what stores with default limits export.",
     ),
 )

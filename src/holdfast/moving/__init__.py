@@ -16,8 +16,9 @@
 
 from __future__ import annotations
 
-from holdfast.moving.bundle import Bundle, Manifest, export
+from holdfast.moving.bundle import TRUSTED, Bundle, BundleLimits, Manifest
 from holdfast.moving.copying import copy_session
+from holdfast.moving.exporting import export
 from holdfast.moving.restoring import Restored, restore
 
-__all__ = ["Bundle", "Manifest", "Restored", "copy_session", "export", "restore"]
+__all__ = ["TRUSTED", "Bundle", "BundleLimits", "Manifest", "Restored", "copy_session", "export", "restore"]

@@ -1,43 +1,68 @@
-"""A bundle is one session as JSON lines: a manifest that vouches for the rest, then everything that is moved.
+"""A bundle is one session as JSON lines: a first line that vouches for the rest, then everything that is moved.
 
-The manifest is the first line: the format and its version, how many lines of each kind follow, and the SHA-256 of all
-of them. The lines come in the order in which a reader needs them: the session's metadata, its attachments, its nodes
-with parents before children, the parts of its checkpoint, its frames, its head, and its unsettled work. A gzip file is
-recognised by its first bytes. A reader checks all of it before it uses any of it.
+The first line names the format and its version and holds the manifest with the SHA-256 of its bytes; the manifest holds
+the number of lines of each kind and the SHA-256 of all of them. So no bit of a bundle can change unnoticed. The lines
+come in the order in which a reader needs them: the session's metadata, its attachments, its nodes with parents before
+children, the parts of its checkpoint, its frames, its head, and its unsettled work. A gzip file is recognised by its
+first bytes. A reader checks all of it before it uses any of it, within `BundleLimits`.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import tempfile
+import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import IO, Any, TypeAlias
+from collections.abc import Iterator
+from typing import IO, Annotated, Any, NoReturn, TypeAlias
 
 import msgspec
 
 import holdfast
-from holdfast.paging import every
-from holdfast.wide import WIDE
 
 FORMAT = "holdfast-session"
 VERSION = 1
-SPOOLED_BYTES = 16 * 1024 * 1024
+MIB = 1024**2
+FIRST_LINE_BYTES = 64 * 1024
+SPOOLED_BYTES = 16 * MIB
 """What is larger waits in a temporary file instead of in memory."""
-LINE_BYTES = 2 * 1024**3
-PAGE = 1000
 TOMBSTONE = "holdfast.tombstone"
 """The kind of a node that stands for a tombstoned one."""
 BESIDE_THE_TURN = ("attachment", "work")
+ONCE = ("meta", "head")
+DAMAGED = "the file is damaged"
+STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+DECODED_BYTES = {b"{": 200, b"[": 100, b":": 120, b",": 40, b'"': 80}
+"""An estimate from above of what a dict, a list, an entry, an item and a text take besides the text itself."""
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class BundleLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on what reading a bundle takes; one that exceeds them is `ImportRefused`.
+
+    The defaults hold every line that a store with default `Limits` exports. `decoded_bytes` bounds an estimate of the
+    memory that one line takes once it is decoded, `total_bytes` is measured after decompression.
+
+    >>> from holdfast import moving
+    >>> moving.BundleLimits(lines=10).total_bytes
+    4294967296
+    """
+
+    line_bytes: int = 144 * MIB
+    decoded_bytes: int = 384 * MIB
+    total_bytes: int = 4096 * MIB
+    lines: int = 1_000_000
+
+
+TRUSTED = BundleLimits(line_bytes=2**40, decoded_bytes=2**50, total_bytes=2**60, lines=2**60)
+"""No bounds to speak of, for a bundle that comes from a store of one's own."""
 
 
 class Source(msgspec.Struct, frozen=True):
     """Where the session stood that was exported."""
 
-    revision: int
-    node_count: int
+    revision: Count
+    node_count: Count
 
 
 def name_of_state(source: Source) -> str:
@@ -46,23 +71,30 @@ def name_of_state(source: Source) -> str:
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The first line."""
+    """What the other lines must be."""
 
-    format: str
-    version: int
     session_id: str
     source: Source
-    counts: dict[str, int]
+    counts: dict[str, Count]
     sha256: str
     turn_sha256: str
     """The hash of what the newest revision shows: the lines but for attachments and work, which change without one."""
-    without_bytes: int = 0
+    without_bytes: Count = 0
     """How many attachments are only referred to: their bytes are kept elsewhere, or could not be found."""
 
     @property
     def turn_id(self) -> str:
         """The id of the turn that an import commits: the same state again is the same turn."""
         return f"{name_of_state(self.source)}{self.turn_sha256}"
+
+
+class FirstLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The manifest, and the SHA-256 of its bytes as they stand in the line."""
+
+    format: str
+    version: int
+    sha256: str
+    manifest: msgspec.Raw
 
 
 class MetaLine(msgspec.Struct, frozen=True, tag="meta", tag_field="line"):
@@ -122,8 +154,13 @@ Line: TypeAlias = MetaLine | AttachmentLine | NodeLine | ComponentLine | FrameLi
 KINDS: tuple[str, ...] = ("meta", "attachment", "node", "component", "frame", "head", "work")
 
 
+def kind_of(line: Line) -> str:
+    """One of `KINDS`."""
+    return str(type(line).__struct_config__.tag)
+
+
 class Tally:
-    """What the manifest says of the lines."""
+    """Counts and hashes of lines, as the manifest has them."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
@@ -133,7 +170,7 @@ class Tally:
 
     def add(self, line: Line, data: bytes) -> None:
         """Count one line."""
-        kind = str(type(line).__struct_config__.tag)
+        kind = kind_of(line)
         self.counts[kind] += 1
         self.without_bytes += isinstance(line, AttachmentLine) and line.data is None
         self._whole.update(data)
@@ -145,179 +182,123 @@ class Tally:
         return self._whole.hexdigest(), self._turn.hexdigest()
 
 
-# Writing.
-
-
-def export(
-    store: holdfast.BlockingStore, session_id: str, out: IO[bytes], step: Callable[[int], None] = lambda _: None
-) -> Manifest:
-    """Write a session as a bundle. Each line is a step."""
-    session = store.sessions.handle(session_id)
-    view = session.load(holdfast.FullGraph())
-    state = Source(0, 0) if view is None else Source(view.revision, view.node_count)
-    tally = Tally()
-    with tempfile.SpooledTemporaryFile(SPOOLED_BYTES) as body:
-        for line in lines_of(store, session, view):
-            data = msgspec.json.encode(line) + b"\n"
-            tally.add(line, data)
-            body.write(data)
-            step(1)
-        if view is None and not any(tally.counts.values()):
-            raise holdfast.UnknownSession(session_id)
-        whole, turn = tally.hashes()
-        manifest = Manifest(FORMAT, VERSION, session_id, state, tally.counts, whole, turn, tally.without_bytes)
-        out.write(msgspec.json.encode(manifest) + b"\n")
-        body.seek(0)
-        while chunk := body.read(1 << 20):
-            out.write(chunk)
-    return manifest
-
-
-def about(store: holdfast.BlockingStore, session_id: str) -> int:
-    """How many lines a bundle of the session will have, but for a few."""
-    session = store.sessions.handle(session_id)
-    view = session.load(holdfast.ActivePath(last=1))
-    return (0 if view is None else view.node_count) + sum(1 for _ in _references(session))
-
-
-def lines_of(
-    store: holdfast.BlockingStore, session: holdfast.BlockingSession, view: holdfast.SessionView | None
-) -> Iterator[Line]:
-    """Everything of a session that is moved."""
-    meta = session.meta()
-    if meta is not None:
-        yield MetaLine(meta)
-    yield from _attachments(session)
-    if view is not None:
-        yield from _graph(view)
-        yield from _state(view)
-    for batch in every(partial(store.queue.list, session.session_id or ""), size=PAGE):
-        yield WorkLine(_draft(batch))
-
-
-def _references(session: holdfast.BlockingSession) -> Iterator[holdfast.AttachmentRef]:
-    return every(session.attachments.list, size=PAGE)
-
-
-def _attachments(session: holdfast.BlockingSession) -> Iterator[AttachmentLine]:
-    for ref in _references(session):
-        entry = session.attachments.entry(ref.id)
-        data: bytes | None = None
-        try:
-            data = session.attachments.get(ref.id).data
-        except holdfast.UnknownRef:
-            # Kept elsewhere, or announced and never put: the reference is moved as it is.
-            data = None
-        yield AttachmentLine(ref, entry.uri, entry.committed_at_ms is not None, data)
-
-
-def _graph(view: holdfast.SessionView) -> Iterator[NodeLine]:
-    for hidden in tombstones_of(view.graph.nodes, view.graph.leaf):
-        yield NodeLine(placeholder(hidden), hidden=True)
-    for node in view.graph.nodes:
-        yield NodeLine(node)
-
-
-def tombstones_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> list[str]:
-    """The hidden nodes that something still points at."""
-    live = {node.id for node in nodes}
-    pointed_at = [node.parent for node in nodes if node.parent is not None]
-    if leaf is not None:
-        pointed_at.append(leaf)
-    return list(dict.fromkeys(one for one in pointed_at if one not in live))
-
-
-def placeholder(node_id: str) -> holdfast.Node:
-    """What stands for a tombstoned node."""
-    return holdfast.Node(node_id, kind=TOMBSTONE, created_at_ms=0)
-
-
-def _state(view: holdfast.SessionView) -> Iterator[Line]:
-    components = {} if view.checkpoint is None else view.checkpoint.components()
-    for name, value in components.items():
-        ref = view.manifest.refs[name]
-        if isinstance(value, bytes):
-            yield ComponentLine(name, ref, data=value)
-        else:
-            yield ComponentLine(name, ref, document=value)
-    for frame in view.frames:
-        yield FrameLine(frame)
-    if view.revision > 0:
-        yield HeadLine(
-            view.graph.leaf, view.config, view.current_frame_id, view.ledger, has_checkpoint=view.checkpoint is not None
-        )
-
-
-def _draft(batch: holdfast.WorkBatch) -> holdfast.WorkDraft:
-    """The work anew. Without a source key it gets one, so that importing it twice enqueues it once."""
-    return holdfast.WorkDraft(
-        payloads=[item.payload for item in batch.items],
-        source_key=batch.source_key or f"import:{batch.batch_id}",
-        delivery=batch.delivery,
-        slot=batch.slot,
-        merge_key=batch.merge_key,
-        available_at_ms=batch.available_at_ms,
-    )
-
-
-# Reading.
-
-
 class Bundle:
-    """A bundle whose every line was read and proven once; `lines` reads them again."""
+    """A bundle whose every line was read and matched against its manifest; `lines` reads them again."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], limits: BundleLimits = BundleLimits()) -> None:  # noqa: B008 - a frozen value
         self._file = _unpacked(file)
+        self._limits = limits
         self._file.seek(0)
-        self.manifest = _manifest(_readline(self._file))
+        self.manifest = _manifest(self._readline(1))
+        self.size_bytes = 0
         self._check()
 
     def _check(self) -> None:
         tally = Tally()
-        for data in iter(lambda: _readline(self._file), b""):
-            line = self._decode(data)
-            _check_name(line)
+        before = ""
+        for number, data in self._read():
+            if number - 1 > self._limits.lines:
+                _refuse(f"the file has more than {self._limits.lines} lines")
+            self.size_bytes += len(data)
+            if self.size_bytes > self._limits.total_bytes:
+                _refuse(f"the file has more than {self._limits.total_bytes} bytes")
+            line = self._decode(number, data)
+            _check_place(number, kind_of(line), before)
+            _check_line(number, line)
             tally.add(line, data)
-        said = (self.manifest.sha256, self.manifest.turn_sha256)
-        if tally.hashes() != said or tally.counts != self.manifest.counts:
+            before = kind_of(line)
+        manifest = self.manifest
+        if tally.hashes() != (manifest.sha256, manifest.turn_sha256) or tally.counts != manifest.counts:
             raise holdfast.ImportRefused(
-                "the file is damaged or cut short: its lines do not match its manifest; export it again"
+                f"{DAMAGED} or cut short: its lines do not match its manifest; export it again"
             )
+        counts = tally.counts
+        if counts["head"] != (manifest.source.revision > 0) or (
+            not counts["head"] and (counts["component"] or counts["frame"])
+        ):
+            raise holdfast.ImportRefused(f"{DAMAGED}: its head does not match its manifest; export it again")
 
-    def _decode(self, data: bytes) -> Line:
+    def _decode(self, number: int, data: bytes) -> Line:
+        if decoded_bytes(data, self._limits.decoded_bytes) > self._limits.decoded_bytes:
+            _refuse(f"line {number} would take more than {self._limits.decoded_bytes} bytes of memory")
         try:
             line: Line = msgspec.json.decode(data, type=Line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise holdfast.ImportRefused(f"the file is damaged: {error}; export it again") from None
+        except (ValueError, RecursionError) as error:
+            # Errors of msgspec's, and text that is not UTF-8, are value errors.
+            raise holdfast.ImportRefused(f"{DAMAGED} in line {number}: {error}; export it again") from None
         return line
 
     def lines(self) -> Iterator[Line]:
-        """Every line after the manifest."""
+        """Every line after the first."""
+        for line, _ in self.sized_lines():
+            yield line
+
+    def sized_lines(self) -> Iterator[tuple[Line, int]]:
+        """Every line after the first, with its length in bytes."""
         self._file.seek(0)
-        _readline(self._file)
-        for data in iter(lambda: _readline(self._file), b""):
-            yield self._decode(data)
+        self._readline(1)
+        for number, data in self._read():
+            yield self._decode(number, data), len(data)
 
+    def _read(self) -> Iterator[tuple[int, bytes]]:
+        number = 2
+        while data := self._readline(number):
+            yield number, data
+            number += 1
 
-def _check_name(line: Line) -> None:
-    """Refuse content under the name of another: a store in memory says which name it would give."""
-    if not isinstance(line, ComponentLine) and (not isinstance(line, AttachmentLine) or line.data is None):
-        return
-    said = line.ref if isinstance(line, ComponentLine) else line.ref.id
-    with holdfast.open_blocking("memory:", limits=WIDE) as scratch:
+    def _readline(self, number: int) -> bytes:
+        most = min(self._limits.line_bytes, FIRST_LINE_BYTES) if number == 1 else self._limits.line_bytes
         try:
-            given = _name_given(scratch.sessions.handle("scratch"), line)
-        except holdfast.InvalidRequest as error:
-            raise holdfast.ImportRefused(f"the file is damaged: {error}; export it again") from None
-    if given != said:
-        raise holdfast.ImportRefused(f"{said!r} is not the name of its content: the file was changed; export it again")
+            data = self._file.readline(most + 1)
+        except (EOFError, OSError, zlib.error) as error:
+            raise holdfast.ImportRefused(f"{DAMAGED}: {error}; export it again") from None
+        if len(data) > most and number == 1:
+            raise holdfast.ImportRefused(f"this is not an exported session: its first line has more than {most} bytes")
+        if len(data) > most:
+            _refuse(f"line {number} has more than {most} bytes")
+        return data
 
 
-def _name_given(session: holdfast.BlockingSession, line: ComponentLine | AttachmentLine) -> str:
-    if isinstance(line, AttachmentLine):
-        return session.attachments.put(line.data or b"").id
-    checkpoint = holdfast.Checkpoint.of({line.name: line.document if line.data is None else line.data})
-    return session.commit(holdfast.Commit(checkpoint=checkpoint)).manifest.refs[line.name]
+def decoded_bytes(data: bytes, enough: int) -> int:
+    """Estimate from above the memory that a JSON text takes once it is decoded.
+
+    What strings hold is told apart from structure only if it matters: if the first estimate exceeds `enough`.
+    """
+    texts = len(data) * (1 if data.isascii() else 4)
+    estimate = texts + _structure_bytes(data)
+    return estimate if estimate <= enough else texts + _structure_bytes(STRING.sub(b'"', data))
+
+
+def _structure_bytes(data: bytes) -> int:
+    """What the containers and their entries take, without the text in them."""
+    return sum(size * data.count(sign) for sign, size in DECODED_BYTES.items())
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise holdfast.ImportRefused(f"{problem}: if you trust the file, raise the limits")
+
+
+def _check_place(number: int, kind: str, before: str) -> None:
+    """Refuse a line that comes before one that it needs, or twice."""
+    if before and (KINDS.index(kind) < KINDS.index(before) or (kind == before and kind in ONCE)):
+        raise holdfast.ImportRefused(f"{DAMAGED}: line {number} ({kind}) follows a line of {before}; export it again")
+
+
+def _check_line(number: int, line: Line) -> None:
+    """Refuse what no export writes and no store would notice."""
+    problem = None
+    match line:
+        case AttachmentLine(ref, uri, committed=True, data=None) if uri == f"sha256:{ref.id}":
+            problem = f"attachment {ref.id!r} was committed, and its bytes are missing"
+        case FrameLine(frame) if frame.execution_state is None and frame.execution_state_ref is not None:
+            problem = f"the execution state of frame {frame.frame_id!r} is missing"
+        case ComponentLine(name, _, document, data) if document is not None and data is not None:
+            problem = f"component {name!r} has two contents"
+        case WorkLine(draft) if draft.source_key is None or draft.session_id is not None:
+            problem = "work needs a source key, and no session"
+        case _:
+            return
+    raise holdfast.ImportRefused(f"{DAMAGED} in line {number}: {problem}; export it again")
 
 
 def _unpacked(file: IO[bytes]) -> IO[bytes]:
@@ -327,29 +308,30 @@ def _unpacked(file: IO[bytes]) -> IO[bytes]:
     return gzip.GzipFile(fileobj=file, mode="rb") if head == b"\x1f\x8b" else file  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 
-def _readline(file: IO[bytes]) -> bytes:
-    try:
-        data = file.readline(LINE_BYTES)
-    except (EOFError, OSError, zlib.error) as error:
-        raise holdfast.ImportRefused(f"the file is damaged: {error}; export it again") from None
-    if len(data) == LINE_BYTES:
-        raise holdfast.ImportRefused(f"the file has a line of more than {LINE_BYTES} bytes, which no export writes")
-    return data
+class _Format(msgspec.Struct):
+    """What the first line of every version has."""
+
+    format: str
+    version: int
 
 
 def _manifest(data: bytes) -> Manifest:
     try:
-        head: Any = msgspec.json.decode(data)
-        name, version = head["format"], head["version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise holdfast.ImportRefused("this is no exported session: its first line is no manifest") from None
-    if name != FORMAT or not isinstance(version, int):
-        raise holdfast.ImportRefused(f"this is no exported session: its format is {name!r}")
-    if version > VERSION:
+        said = msgspec.json.decode(data, type=_Format)
+    except (ValueError, RecursionError):
+        raise holdfast.ImportRefused("this is not an exported session: its first line has no format") from None
+    if said.format != FORMAT:
+        raise holdfast.ImportRefused("this is not an exported session: its format is another one")
+    if said.version > VERSION:
         raise holdfast.ImportRefused(
-            f"the file has format version {version}, this program knows {VERSION}: upgrade holdfast"
+            f"the file has format version {said.version}, this program knows {VERSION}: upgrade holdfast"
         )
+    if said.version != VERSION:
+        raise holdfast.ImportRefused(f"{DAMAGED}: there is no format version {said.version}; export it again")
     try:
-        return msgspec.convert(head, Manifest)
-    except msgspec.ValidationError as error:
+        first = msgspec.json.decode(data, type=FirstLine)
+        if hashlib.sha256(first.manifest).hexdigest() != first.sha256:
+            raise holdfast.ImportRefused(f"{DAMAGED}: its manifest does not match its hash; export it again")
+        return msgspec.json.decode(first.manifest, type=Manifest)
+    except (ValueError, RecursionError) as error:
         raise holdfast.ImportRefused(f"the manifest is damaged: {error}; export it again") from None

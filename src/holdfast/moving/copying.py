@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 
 import holdfast
-from holdfast.moving import bundle, restoring
+from holdfast.moving import bundle, exporting, restoring
 from holdfast.moving.background import MARKER
 from holdfast.paging import every
 
@@ -39,12 +39,12 @@ def copy_session(
         return False
     with tempfile.SpooledTemporaryFile(bundle.SPOOLED_BYTES) as file:
         try:
-            bundle.export(source, one.session_id, file)
+            exporting.export(source, one.session_id, file)
         except holdfast.UnknownSession:
             # A lease or work that is settled made it, and nothing is left to copy.
             return False
         file.seek(0)
-        read = bundle.Bundle(file)
+        read = bundle.Bundle(file, bundle.TRUSTED)
         if there is not None and there != read.manifest.turn_id:
             raise holdfast.ImportRefused(
                 "it is there already in another state, or is another session: copy it into a new store"

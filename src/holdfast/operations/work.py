@@ -218,6 +218,13 @@ async def find(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | N
     return rules.batch_of(session_id, found[0], now_ms=tx.now_ms) if found else None
 
 
+async def find_source(tx: Transaction, session_id: str, source_key: str) -> WorkBatch | None:
+    """Return the batch of a source key, settled or not."""
+    session = await sessions.find(tx, (session_id, None))
+    found = [] if session is None else await tx.find_sources([(session.session_key, source_key)])
+    return rules.batch_of(session_id, found[0], now_ms=tx.now_ms) if found else None
+
+
 async def sessions_page(tx: Transaction, *, after: int, limit: int) -> Page[str]:
     """One page of the sessions that have work that is ready and in nobody's hands."""
     found = await tx.sessions_with_work(tx.now_ms, after=after, limit=limit + 1)

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.ports import Transaction
+from holdfast.records.limits import Limits
 from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import Attachments, SessionAttachments
 from holdfast.store.context import Context
@@ -65,6 +66,15 @@ class Store:
     def schema_version(self) -> int:
         """The version of the stored schema."""
         return self._context.backend.schema_version
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of one call, as the store was opened with.
+
+        >>> store.limits.commit_nodes
+        10000
+        """
+        return self._context.limits
 
     async def now_ms(self) -> int:
         """The time by this store's clock: on PostgreSQL the server's, otherwise the one that it was opened with.

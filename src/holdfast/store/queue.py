@@ -158,6 +158,19 @@ class Queue:
         batch = self._context.identifier("batch_id", batch_id)
         return await self._context.backend.read(lambda tx: operations.find(tx, session, batch))
 
+    async def find(self, session_id: str, source_key: str) -> WorkBatch | None:
+        """Return the batch that a source key made, settled or not; None if the key is free.
+
+        >>> draft = holdfast.WorkDraft(session_id="chat-42", payloads=[1], source_key="message-1")
+        >>> store.queue.find("chat-42", "message-1") is None
+        True
+        >>> store.queue.enqueue(draft) == store.queue.find("chat-42", "message-1")
+        True
+        """
+        session = self._context.identifier("session_id", session_id)
+        key = self._context.identifier("source_key", source_key)
+        return await self._context.backend.read(lambda tx: operations.find_source(tx, session, key))
+
     async def list(
         self, session_id: str, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[WorkBatch]:

@@ -303,6 +303,7 @@ CALLS: list[Call] = [
         "queue.cancel", lambda w: {"session_id": "chat", "batch_id": w.batch.batch_id}, "session_id:id batch_id:id"
     ),
     Call("queue.get", lambda w: {"session_id": "chat", "batch_id": w.batch.batch_id}, "session_id:id batch_id:id"),
+    Call("queue.find", always(session_id="chat", source_key="key"), "session_id:id source_key:id"),
     Call("queue.sessions", always(limit=1), PAGE),
     Call("queue.list", always(session_id="chat", limit=1), f"session_id:id {PAGE}"),
     Call("queue.list_pending", always(session_id="chat", limit=1), f"session_id:id {PAGE}"),

@@ -341,6 +341,17 @@ class QueueContract(Contract):
         assert found is not None
         assert found.state == "completed"
 
+    def test_work_is_found_by_its_source_key_settled_or_not(self, store: BlockingStore) -> None:
+        batch = store.queue.enqueue(work("x", source_key="k"))
+        store.queue.enqueue(work("y", session_id="mail", source_key="other"))
+        assert store.queue.find("chat", "k") == batch
+        assert [store.queue.find("chat", key) for key in ("other", "K")] == [None, None]
+        assert store.queue.find("never made", "k") is None
+        settle(store, take(store))
+        found = store.queue.find("chat", "k")
+        assert found is not None
+        assert (found.state, texts([found])) == ("completed", ["x"])
+
     # Deleted sessions.
 
     def test_work_for_a_deleted_session_is_refused_until_it_is_made_anew(
