@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -125,3 +131,159 @@ def test_all_events_of_one_log_since_a_time_are_shown_however_many(
     for which in (["--for", "1ms"], ["--process", "build"]):
         shown = told(on("tail", *which, "--since", "1h", "--json"))
         assert [one["event"]["sequence"] for one in shown] == list(range(1, 12))
+
+
+# Others write while a look is under way.
+
+KINDS = [holdfast.EventType("progress"), holdfast.EventType("late", after_terminal=True)]
+
+
+def afterwards(patch: pytest.MonkeyPatch, facet: Any, name: str, write: Callable[[], object]) -> None:
+    """Let another store write after each answer of a listing, before what was listed is read."""
+    right = getattr(facet, name)
+
+    def listing(*args: Any, **named: Any) -> Any:
+        page = right(*args, **named)
+        write()
+        return page
+
+    patch.setattr(facet, name, listing)
+
+
+def test_what_is_written_between_listing_and_reading_is_shown_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open_blocking(url) as store, holdfast.open_blocking(url) as writer:
+        since_ms = store.now_ms()
+        writer.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=KINDS))
+        turns, logs = tail.Turns(store, None, since_ms), tail.Logs(store, since_ms)
+        session = writer.sessions.create("chat")
+        with monkeypatch.context() as patch:
+            afterwards(patch, store.processes, "list", lambda: writer.events.append("build", "progress"))
+            afterwards(patch, store.sessions, "list", lambda: session.commit(holdfast.Commit()))
+            shown = [one for look in (logs, turns) * 4 for one in look.news()]
+        shown += [one for look in (logs, turns) for one in look.news()]
+    events = [one["event"].sequence for one in shown if one["what"] == "event"]
+    revisions = [one["revision"].revision for one in shown if one["what"] == "turn"]
+    assert (events, revisions) == ([1, 2, 3, 4], [1, 2, 3, 4])
+
+
+def test_nothing_is_shown_again_once_it_was_forgotten(url: str) -> None:
+    clock = ManualClock()
+    with holdfast.open_blocking(url, clock=clock) as store:
+        turns, logs = tail.Turns(store, None, store.now_ms()), tail.Logs(store, store.now_ms())
+
+        def news() -> list[tuple[str, int]]:
+            shown = [one for look in (logs, turns) for one in look.news()]
+            return [
+                (one["what"], one["event"].sequence if "event" in one else one["revision"].revision) for one in shown
+            ]
+
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=KINDS))
+        store.processes.complete("build", holdfast.Completed())
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit())
+        assert news() == [("event", 1), ("turn", 1)]
+        clock.advance(MINUTE_MS)
+        store.processes.register(holdfast.ProcessRegistration("other", holdfast.External()))
+        store.processes.complete("other", holdfast.Completed())
+        store.sessions.create("another").commit(holdfast.Commit())
+        assert news() == [("event", 1), ("turn", 1)]
+        assert news() == []
+        assert (len(logs._shown), len(turns._shown)) == (1, 1)
+        store.events.append("build", "late")
+        session.commit(holdfast.Commit())
+        assert news() == [("event", 2), ("turn", 2)]
+        assert news() == []
+        store.sessions.delete("chat")
+        store.sessions.create("chat").commit(holdfast.Commit())
+        assert news() == [("turn", 1)]
+
+
+def test_an_end_that_becomes_visible_late_is_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is that of a transaction which began long before others that were seen."""
+    clock, late = ManualClock(), ManualClock()
+    with holdfast.open_blocking(url, clock=clock) as store, holdfast.open_blocking(url, clock=late) as writer:
+        logs = tail.Logs(store, store.now_ms())
+        for name in ("build", "other"):
+            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
+        assert list(logs.news()) == []
+        clock.advance(10 * MINUTE_MS)
+        store.processes.complete("other", holdfast.Completed())
+        assert [one["process_id"] for one in logs.news()] == ["other"]
+        writer.processes.complete("build", holdfast.Completed())
+        assert [one["process_id"] for one in logs.news()] == ["build"]
+        assert list(logs.news()) == []
+
+
+def test_more_processes_than_a_look_takes_are_all_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "MOST", 2)
+    monkeypatch.setattr(paging, "PAGE", 2)
+    with holdfast.open_blocking(url) as store:
+        logs = tail.Logs(store, store.now_ms())
+        for number in range(7):
+            store.processes.register(holdfast.ProcessRegistration(f"p{number}", holdfast.External(), event_types=KINDS))
+            store.events.append(f"p{number}", "progress")
+        assert len(list(logs.news())) == 7
+
+
+WRITER = """
+import sys, holdfast
+url, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+kinds = [holdfast.EventType("progress")]
+with holdfast.open_blocking(url) as store:
+    store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=kinds))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    session = store.sessions.handle("shared")
+    for number in range(count):
+        store.events.append(name, "progress", number)
+        session.commit(holdfast.Commit(turn_id=f"{name}-{number}"))
+        if number % 20 == 0:
+            short = f"{name}-short-{number}"
+            store.processes.register(holdfast.ProcessRegistration(short, holdfast.External()))
+            store.processes.complete(short, holdfast.Completed())
+    store.processes.complete(name, holdfast.Completed())
+"""
+
+
+def started(stack: contextlib.ExitStack, *arguments: str) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    stack.enter_context(child)
+    stack.callback(child.kill)
+    return child
+
+
+def test_a_tail_under_load_shows_each_turn_and_event_once(url: str) -> None:
+    """Writers are processes of their own; the last turn is committed after all of theirs and ends the test."""
+    count, names = 120, ["one", "two"]
+    with contextlib.ExitStack() as stack:
+        following = started(
+            stack, "-m", "holdfast", "tail", "--json", "--interval", "10ms", "--since", "1h", "--url", url
+        )
+        writers = [started(stack, "-c", WRITER, url, name, str(count)) for name in names]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+        ends = [writer.communicate(timeout=120) for writer in writers]
+        assert [writer.returncode for writer in writers] == [0, 0], ends
+        with holdfast.open_blocking(url) as store:
+            store.sessions.handle("last").commit(holdfast.Commit(turn_id="last"))
+        shown: Counter[tuple[Any, ...]] = Counter()
+        assert following.stdout is not None
+        while ("last", 1) not in shown:
+            one = json.loads(following.stdout.readline())
+            if one["what"] == "turn":
+                shown[one["session_id"], one["revision"]["revision"]] += 1
+            elif one["what"] == "event":
+                shown[one["process_id"], "event", one["event"]["sequence"]] += 1
+        following.send_signal(signal.SIGINT)
+    expected = {(name, "event", sequence) for name in names for sequence in range(1, count + 2)}
+    expected |= {(f"{name}-short-{number}", "event", 1) for name in names for number in range(0, count, 20)}
+    expected |= {("shared", revision) for revision in range(1, 2 * count + 1)} | {("last", 1)}
+    assert {key: times for key, times in shown.items() if times != 1} == {}
+    assert set(shown) == expected

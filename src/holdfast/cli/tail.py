@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import holdfast
 from holdfast.cli.commands import Command, argument, duration_ms, up_to
@@ -29,8 +29,10 @@ PAGE = 200
 INTERVAL_MS = 1000
 LEAST_INTERVAL_MS = 10
 LONGEST_INTERVAL_MS = 3_600_000
-OVERLAP_MS = 10_000
-"""A change may become visible after a later one: each look goes back this far, and shows nothing twice."""
+OVERLAP_MS = 30_000
+"""A change may become visible after a later one: each look goes back this far, and shows nothing twice.
+
+It covers the default timeouts of locks and statements. What forgets a session or process relies on it as well."""
 
 
 def tail(call: Call) -> int:
@@ -153,6 +155,17 @@ class Feed(Generic[T]):
                 return
 
 
+class Shown(NamedTuple):
+    """How far a session or log was shown: the number of the newest turn or event that was read, not only listed.
+
+    Others write between a listing and the reading that follows it, so the two differ under load.
+    """
+
+    number: int
+    changed_at_ms: int
+    created_at_ms: int | None
+
+
 class Turns:
     """Turns that were committed, found through the feed of changed sessions."""
 
@@ -160,7 +173,7 @@ class Turns:
         self._store = store
         self._session_id = session_id
         self._since_ms = since_ms
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._shown: dict[str, Shown] = {}
 
         def changed(since_ms: int, after: str | None) -> holdfast.Page[holdfast.SessionSummary]:
             return store.sessions.list(changed_since_ms=since_ms, after=after, limit=PAGE)
@@ -176,30 +189,37 @@ class Turns:
         """Each turn once."""
         for one in self._feed.look():
             if self._session_id in {None, one.session_id}:
-                yield from self._turns(one, self._feed.floor_ms)
-        self._seen = {name: seen for name, seen in self._seen.items() if seen[1] >= self._feed.floor_ms}
+                yield from self._turns(one)
+        # A session that is forgotten was shown up to its last change before the floor, and is read on from there.
+        self._shown = {name: shown for name, shown in self._shown.items() if shown.changed_at_ms >= self._feed.floor_ms}
 
-    def _turns(self, one: holdfast.SessionSummary, floor_ms: int) -> Iterator[dict[str, Any]]:
-        known = self._seen.get(one.session_id, (0, 0))[0]
-        if one.revision > known:
-            self._seen[one.session_id] = (one.revision, one.changed_at_ms)
-            oldest_ms = max(self._since_ms, floor_ms)
-            for entry in reversed(self._history(one.session_id, known, oldest_ms)):
-                yield {
-                    "what": "turn",
-                    "at_ms": entry.committed_at_ms,
-                    "session_id": one.session_id,
-                    "text": f"revision {entry.revision} {entry.turn_id or ''}".rstrip(),
-                    "revision": entry,
-                }
+    def _turns(self, one: holdfast.SessionSummary) -> Iterator[dict[str, Any]]:
+        shown = self._shown.get(one.session_id)
+        if shown is not None and (one.revision < shown.number or one.created_at_ms != shown.created_at_ms):
+            shown = None  # deleted, and made anew
+        new = [] if shown is not None and one.revision == shown.number else self._history(one.session_id, shown)
+        number, changed_at_ms = one.revision, one.changed_at_ms
+        if new:
+            number = max(number, new[0].revision)
+            changed_at_ms = max(changed_at_ms, new[0].committed_at_ms)
+        self._shown[one.session_id] = Shown(number, changed_at_ms, one.created_at_ms)
+        for entry in reversed(new):
+            yield {
+                "what": "turn",
+                "at_ms": entry.committed_at_ms,
+                "session_id": one.session_id,
+                "text": f"revision {entry.revision} {entry.turn_id or ''}".rstrip(),
+                "revision": entry,
+            }
 
-    def _history(self, session_id: str, known: int, oldest_ms: int) -> list[holdfast.Revision]:
-        """What is new, the newest first."""
+    def _history(self, session_id: str, shown: Shown | None) -> list[holdfast.Revision]:
+        """Return what is new, the newest first."""
         new: list[holdfast.Revision] = []
+        oldest_ms = self._since_ms if shown is not None else max(self._since_ms, self._feed.floor_ms)
         # Deleted since it was listed, it has none.
         with contextlib.suppress(holdfast.SessionDeleted):
             for entry in every(partial(self._store.sessions.handle(session_id).history, newest_first=True)):
-                if entry.revision <= known or entry.committed_at_ms < oldest_ms:
+                if entry.committed_at_ms < oldest_ms or (shown is not None and entry.revision <= shown.number):
                     break
                 new.append(entry)
         return new
@@ -277,7 +297,8 @@ class Logs:
     def __init__(self, store: holdfast.BlockingStore, since_ms: int) -> None:
         self._store = store
         self._since_ms = since_ms
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._shown: dict[str, Shown] = {}
+        self._running: set[str] = set()
 
         def ended(since_ms: int, after: str | None) -> holdfast.Page[holdfast.Process]:
             return store.processes.ended(since_ms=since_ms, after=after, limit=PAGE)
@@ -291,29 +312,48 @@ class Logs:
 
     def news(self) -> Iterator[dict[str, Any]]:
         """Each event once."""
+        for process in self._looked_at():
+            shown = self._shown.get(process.id)
+            if shown is not None and process.created_at_ms != shown.created_at_ms:
+                shown = None  # pruned, and registered anew
+            read = list(self._events(process, shown))
+            number = max([process.event_count, *(event.sequence for event in read[-1:])])
+            changed_at_ms = max([process.updated_at_ms, *(event.occurred_at_ms for event in read[-1:])])
+            self._shown[process.id] = Shown(number, changed_at_ms, process.created_at_ms)
+            yield from (_event(event) for event in read)
+        # A process that is forgotten has ended, and was shown up to its last change before the floor.
+        self._shown = {
+            name: shown
+            for name, shown in self._shown.items()
+            if name in self._running or shown.changed_at_ms >= self._feed.floor_ms
+        }
+
+    def _looked_at(self) -> Iterator[holdfast.Process]:
+        looked = {one.id: one for one in every(self._store.processes.list)}
+        gone = self._running - looked.keys()
+        self._running = set(looked)
         # Those that end between the two listings are in the second one.
-        looked = {one.id: one for one in self._store.processes.list(limit=MOST)}
         looked |= {one.id: one for one in self._feed.look()}
-        for process_id, process in looked.items():
-            before = self._seen.get(process_id, (0, 0))[0]
-            if process.event_count > before and process.updated_at_ms >= self._since_ms:
-                yield from self._events(process_id, before)
-        floor_ms = self._feed.floor_ms
-        again = {name: seen for name, seen in self._seen.items() if seen[1] >= floor_ms}
-        self._seen = again | {name: (one.event_count, one.updated_at_ms) for name, one in looked.items()}
+        yield from looked.values()
+        # An end that became visible later than the feed goes back.
+        for name in gone - looked.keys():
+            process = self._store.processes.get(name)
+            if process is not None:
+                yield process
 
-    def _events(self, process_id: str, after: int) -> Iterator[dict[str, Any]]:
-        for event in self._read(process_id, after):
-            if event.occurred_at_ms >= self._since_ms:
-                yield _event(event)
-
-    def _read(self, process_id: str, after: int) -> Iterator[holdfast.ProcessEvent]:
+    def _events(self, process: holdfast.Process, shown: Shown | None) -> Iterator[holdfast.ProcessEvent]:
         # Pruned since it was listed, it has none.
         with contextlib.suppress(holdfast.UnknownProcess):
-            if not after:
-                yield from _since(self._store, process_id, self._since_ms)
+            if shown is not None:
+                if process.event_count > shown.number:
+                    yield from _log(self._store, process.id, shown.number)
                 return
-            yield from _log(self._store, process_id, after)
+            # One that runs was never forgotten, so that all of its log is new; of others the floor says what is.
+            oldest_ms = max(self._since_ms, self._feed.floor_ms) if process.is_terminal else self._since_ms
+            if process.updated_at_ms >= oldest_ms:
+                for event in _since(self._store, process.id, oldest_ms):
+                    if event.occurred_at_ms >= oldest_ms:
+                        yield event
 
 
 def _since(store: holdfast.BlockingStore, process_id: str, since_ms: int) -> Iterator[holdfast.ProcessEvent]:
@@ -348,8 +388,9 @@ COMMANDS = (
         "One object a line: `what` (`turn`, `work` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "
         "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
         "A single process is waited for, and the first work of a single session. Everything else is looked at every\n"
-        "--interval (10ms to 1h): the store wakes nobody who waits for anything at all. A look reads at most 1000 of\n"
-        "each kind, of turns and ended processes the next one reads the rest. Work that comes and goes between two\n"
-        "looks is not shown; its turn is. Times are those of the store's clock.",
+        "--interval (10ms to 1h): the store wakes nobody who waits for anything at all. Each turn and each event is\n"
+        "shown once, unless a transaction of 30 s or more brings it. A look reads at most 1000 changed sessions,\n"
+        "ended processes and batches; of the first two the next one reads the rest. Work that comes and goes between\n"
+        "two looks is not shown; its turn is. Times are those of the store's clock.",
     ),
 )
