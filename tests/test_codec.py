@@ -396,9 +396,59 @@ def test_content_that_is_not_what_was_stored_is_damage(
     encoding: str, body: bytes, size: int, hash_of: bytes, reason: str
 ) -> None:
     hash = hashlib.sha256(hash_of).hexdigest()
+    for read in (codec.unpack, codec.prove):
+        with pytest.raises(Corrupt, match=reason) as info:
+            read(encoding, body, size=size, hash=hash, table="blobs", key="k")
+        assert (info.value.table, info.value.key) == ("blobs", "k")
+
+
+LARGE = b"abcdefgh" * (1 << 20)
+LARGE_PACKED = codec.zstd.compress(LARGE)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "size", "hash_of", "base", "reason"),
+    [
+        ("zstd", LARGE_PACKED, len(LARGE) + 1, LARGE, None, "does not match its hash"),
+        ("zstd", LARGE_PACKED, len(LARGE) - 1, LARGE, None, "does not match its hash"),
+        ("zstd", codec.zstd.compress(LARGE * 2), len(LARGE), LARGE, None, "does not match its hash"),
+        ("zstd", LARGE_PACKED, len(LARGE), b"other", None, "does not match its hash"),
+        ("zstd", LARGE_PACKED[:-4], len(LARGE), LARGE, None, "does not decompress"),
+        ("zstd", LARGE_PACKED + b"rest", len(LARGE), LARGE, None, "does not decompress"),
+        ("zstd", LARGE[:100], len(LARGE), LARGE, None, "does not decompress"),
+        ("delta", LARGE_PACKED, len(LARGE), LARGE, None, "unknown encoding 'delta'"),
+        ("zstd", LARGE_PACKED, len(LARGE), LARGE, LARGE, "unknown encoding 'zstd'"),
+    ],
+)
+def test_large_content_that_is_not_what_was_stored_is_not_proven(
+    encoding: str, body: bytes, size: int, hash_of: bytes, base: bytes | None, reason: str
+) -> None:
     with pytest.raises(Corrupt, match=reason) as info:
-        codec.unpack(encoding, body, size=size, hash=hash, table="blobs", key="k")
+        codec.prove(encoding, body, size=size, hash=codec.digest(hash_of), table="blobs", key="k", base=base)
     assert (info.value.table, info.value.key) == ("blobs", "k")
+
+
+def test_large_content_is_proven_in_little_memory() -> None:
+    data = bytes(1 << 26)
+    packed, hash = codec.zstd.compress(data), codec.digest(data)
+    delta = codec.pack_delta(LARGE + b"!", LARGE)
+    del data
+    tracemalloc.start()
+    try:
+        codec.prove("zstd", packed, size=1 << 26, hash=hash, table="blobs", key="k")
+        codec.prove(
+            "delta", delta, size=len(LARGE) + 1, hash=codec.digest(LARGE + b"!"), table="blobs", key="k", base=LARGE
+        )
+        assert tracemalloc.get_traced_memory()[1] < 1 << 25
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("read", [codec.unpack, codec.prove])
+@pytest.mark.parametrize("encoding", ["raw", "zstd"])
+def test_a_content_that_claims_more_than_any_has_is_not_opened(read: Any, encoding: str) -> None:
+    with pytest.raises(Corrupt, match="claims to have 6442450944 bytes"):
+        read(encoding, b"", size=6 << 30, hash="", table="blobs", key="k")
 
 
 def test_a_frame_that_promises_too_much_is_refused_before_it_is_opened() -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.records.common import Document
+from holdfast.records.limits import LARGEST_CONTENT
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -35,6 +36,9 @@ COMPRESS_FROM_BYTES = 256
 
 LARGEST_WINDOW_LOG = 27
 """The largest window, 128 MiB, that a reader of zstd grants without being asked for more."""
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""How much of a content is in memory at a time while it is only proven."""
 
 Encoding = Literal["raw", "zstd", "delta"]
 ContentFormat = Literal["json", "bytes"]
@@ -249,6 +253,7 @@ def unpack(
     encoding: str, body: bytes, *, size: int, hash: str, table: str, key: object, base: bytes | None = None
 ) -> bytes:
     """The original bytes, proven by their hash. A delta needs the base that it was packed with."""
+    _check_claim(size, table=table, key=key)
     if encoding == "raw":
         data = body
     elif (encoding == "zstd" and base is None) or (encoding == "delta" and base is not None):
@@ -260,11 +265,45 @@ def unpack(
     return data
 
 
+def prove(
+    encoding: str, body: bytes, *, size: int, hash: str, table: str, key: object, base: bytes | None = None
+) -> None:
+    """Raise `Corrupt` unless `unpack` would return what was stored. Takes little memory, however large that is."""
+    if encoding == "raw" or size <= CHUNK_BYTES:
+        unpack(encoding, body, size=size, hash=hash, table=table, key=key, base=base)
+        return
+    _check_claim(size, table=table, key=key)
+    if encoding != ("zstd" if base is None else "delta"):
+        raise Corrupt(table, str(key), f"unknown encoding {encoding!r}")
+    seen, length = hashlib.sha256(), 0
+    try:
+        decompressor = _decompressor(base)
+        data = decompressor.decompress(body, max_length=CHUNK_BYTES)
+        while data and length <= size:
+            seen.update(data)
+            length += len(data)
+            data = b"" if decompressor.eof else decompressor.decompress(b"", max_length=CHUNK_BYTES)
+    except (zstd.ZstdError, ValueError, OverflowError) as error:
+        raise Corrupt(table, str(key), "the stored content does not decompress") from error
+    if not decompressor.eof or decompressor.unused_data:
+        raise Corrupt(table, str(key), "the stored content does not decompress")
+    if length != size or seen.hexdigest() != hash:
+        raise Corrupt(table, str(key), "the stored content does not match its hash")
+
+
+def _check_claim(size: int, *, table: str, key: object) -> None:
+    if size > LARGEST_CONTENT:
+        raise Corrupt(table, str(key), f"claims to have {size} bytes, no content has more than {LARGEST_CONTENT}")
+
+
+def _decompressor(base: bytes | None) -> zstd.ZstdDecompressor:
+    return zstd.ZstdDecompressor(zstd_dict=None if base is None else zstd.ZstdDict(base, is_raw=True).as_prefix)
+
+
 def _decompress(body: bytes, size: int, base: bytes | None, *, table: str, key: object) -> bytes:
     try:
         stated = zstd.get_frame_info(body).decompressed_size
-        prefix = None if base is None else zstd.ZstdDict(base, is_raw=True).as_prefix
-        decompressor = zstd.ZstdDecompressor(zstd_dict=prefix)
+        decompressor = _decompressor(base)
         # A damaged or hostile frame must not make us allocate more than was stored, even if it lies about its size.
         data = decompressor.decompress(body, max_length=size + 1) if stated == size else b""
     except (zstd.ZstdError, ValueError, OverflowError) as error:

@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, InvalidRequest
 from holdfast.folder import Folder
 from holdfast.ports import AttachmentBytes, Backend, Clock
 from holdfast.ports.observing import Observer
-from holdfast.records.limits import Limits
+from holdfast.records.limits import LARGEST_CONTENT, Limits
 from holdfast.records.options import PostgresOptions, SqliteOptions
 from holdfast.rules import checks
 from holdfast.store import Context, Store
@@ -302,6 +302,9 @@ def _check_parts(limits: object, clock: object, attachments: object, observe: ob
     given = checks.instance("limits", limits, Limits)
     for name in given.__struct_fields__:
         checks.whole(f"limits.{name}", getattr(given, name), least=1)
+    for name in ("document_bytes", "component_bytes", "attachment_bytes", "artifact_bytes"):
+        # No reader unpacks more, so that a small frame in a hostile file cannot claim all memory.
+        checks.whole(f"limits.{name}", getattr(given, name), most=LARGEST_CONTENT)
     # Whoever reads a document may stand deep in the stack: what was accepted must stay readable from there.
     checks.whole("limits.document_depth", given.document_depth, most=DEEPEST)
     if clock is not None and not callable(getattr(clock, "now_ms", None)):

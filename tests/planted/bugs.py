@@ -23,6 +23,7 @@ from holdfast.errors import Corrupt
 from holdfast.moving import bundle, restoring
 from holdfast.operations import triggers as operations
 from holdfast.records.triggers import Emission
+from holdfast.rules import graph
 from holdfast.rules import triggers as rules
 from holdfast.rules.verification import bytes_outside
 from holdfast.statements import Statements
@@ -75,6 +76,16 @@ def a_put_trusts_the_file_that_is_there(patch: pytest.MonkeyPatch) -> None:
 
 def a_key_is_as_large_as_its_column(patch: pytest.MonkeyPatch) -> None:
     _rewrite(patch, "insert_session", ">= 2147483647", ">= 9223372036854775807")
+
+
+def a_content_may_claim_any_size(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(codec, "LARGEST_CONTENT", 2**63)
+    patch.setattr(codec, "_decompress", lambda *_args, **_named: b"")
+
+
+def a_node_may_be_its_own_ancestor(patch: pytest.MonkeyPatch) -> None:
+    right = graph.node_of
+    patch.setattr(graph, "node_of", lambda row: right(msgspec.structs.replace(row, parent_key=None)))
 
 
 def a_failing_read_ends_verification(patch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from tests.test_clocks import Skewed, one_life_under_wrong_clocks
 from tests.test_folder import test_a_put_over_a_damaged_file_writes_it_anew
 
 import holdfast
+from holdfast import codec
 from holdfast.blocking import BlockingStore
 from holdfast.opening import open_backend
 from holdfast.ports import Backend
@@ -107,6 +108,20 @@ def a_vast_key_does_not_spoil_new_sessions(folder: Path, _: pytest.FixtureReques
         with pytest.raises(holdfast.Corrupt):
             store.sessions.handle("fork").load(holdfast.FullGraph())
         store.sessions.create("new").commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("a")], leaf="a")))
+
+
+def a_claim_is_judged_before_it_is_believed(_folder: Path, _: pytest.FixtureRequest) -> None:
+    with pytest.raises(holdfast.Corrupt, match="claims to have"):
+        codec.unpack("zstd", b"", size=6 << 30, hash=codec.digest(b""), table="blobs", key="k")
+
+
+def a_circle_is_never_shown(folder: Path, _: pytest.FixtureRequest) -> None:
+    seed(folder / "seed.db", folder / "shelf")
+    turned = "UPDATE nodes SET parent_key = (SELECT node_key FROM nodes WHERE node_id = 'n2') WHERE node_id = 'n0'"
+    path = damaged(folder / "seed.db", turned)
+    assert path is not None
+    with opened(path) as store, failing_as_an_error(), pytest.raises(holdfast.Corrupt):
+        store.sessions.handle("x").load(holdfast.FullGraph())
 
 
 def one_unreadable_file_does_not_hide_the_others(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -195,6 +210,8 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_commit_takes_an_intent_for_the_bytes, a_commit_promises_only_bytes_that_are_stored),
         (bugs.a_put_trusts_the_file_that_is_there, a_damaged_file_is_written_anew),
         (bugs.a_key_is_as_large_as_its_column, a_vast_key_does_not_spoil_new_sessions),
+        (bugs.a_content_may_claim_any_size, a_claim_is_judged_before_it_is_believed),
+        (bugs.a_node_may_be_its_own_ancestor, a_circle_is_never_shown),
         (bugs.a_failing_read_ends_verification, one_unreadable_file_does_not_hide_the_others),
         (bugs.what_does_not_decode_is_nothing, damage_is_never_read_as_nothing),
         (bugs.a_filter_is_written_into_the_statement, odd_owners_are_kept_apart),

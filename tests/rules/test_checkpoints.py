@@ -165,6 +165,14 @@ def test_no_frames_are_frames_too() -> None:
     assert contents.bodies == {json_ref(b"[]"): b"[]"}
 
 
+def test_a_list_of_frames_that_no_reader_would_unpack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "LARGEST_CONTENT", 100)
+    frame = AgentFrame("f", reason="r", created_at_ms=1)
+    with pytest.raises(InvalidRequest, match="no reader unpacks") as info:
+        checkpoints.check_frames("frames", [frame], checkpoints.Contents({}, {}), LIMITS)
+    assert (info.value.field, info.value.limit) == ("frames", 100)
+
+
 def test_a_state_that_is_sent_wins_over_a_ref() -> None:
     _, states, contents = frames(AgentFrame("f", execution_state=b"new", execution_state_ref=bytes_ref(b"old")))
     assert states == (bytes_ref(b"new"),)

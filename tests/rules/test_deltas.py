@@ -194,7 +194,8 @@ SECOND = but(DELTA, hash=ref_of(b"second"), base_hash=DELTA.hash)
         ([but(DELTA, base_hash=DELTA.hash)], DELTA, "is a delta itself"),
         ([LYING, WHOLE], LYING, "does not match its hash"),
         ([but(DELTA, size=SIZE + 1), WHOLE], DELTA, "size does not match"),
-        ([but(DELTA, size=2**63 - 1), WHOLE], DELTA, "size does not match"),
+        ([but(DELTA, size=2**30), WHOLE], DELTA, "size does not match"),
+        ([but(DELTA, size=2**63 - 1), WHOLE], DELTA, "claims to have 9223372036854775807 bytes"),
         ([but(DELTA, body=DELTA.body[:-1]), WHOLE], DELTA, "does not decompress"),
         ([but(DELTA, body=DELTA.body + b"!"), WHOLE], DELTA, "does not decompress"),
         ([but(DELTA, body=DELTA.body[:12]), WHOLE], DELTA, "does not decompress"),
@@ -208,6 +209,20 @@ def test_a_delta_that_cannot_be_read_is_told(rows: list[BlobRow], named: BlobRow
     with pytest.raises(Corrupt, match=reason) as info:
         deltas.opened(rows)
     assert (info.value.table, info.value.key) == ("blobs", named.hash)
+
+
+def test_a_content_is_proven_alone_or_with_its_key_frame() -> None:
+    deltas.prove(WHOLE, ())
+    deltas.prove(DELTA, [WHOLE])
+    for row, frames, reason in (
+        (DELTA, [], "is missing"),
+        (SECOND, [DELTA], "is a delta itself"),
+        (LYING, [WHOLE], "does not match its hash"),
+        (DELTA, [but(WHOLE, body=b"?" + BASE[1:])], "does not match its hash"),
+        (but(WHOLE, hash="photo"), [], "is not a ref"),
+    ):
+        with pytest.raises(Corrupt, match=reason):
+            deltas.prove(row, frames)
 
 
 def test_a_delta_on_another_key_frame_than_its_own_is_told() -> None:

@@ -341,10 +341,12 @@ def test_a_node_comes_back_from_its_row() -> None:
     ("damaged", "reason"),
     [
         (row(2, "b", (1, "a"), parent_id=None), "its parent is missing"),
+        (row(2, "b", (2, "b")), "is not older than itself"),
+        (row(2, "b", (3, "c")), "is not older than itself"),
         (row(2, "b", payload=b"{"), "not JSON"),
         (row(2, "b", caused_by=b"{"), "not JSON"),
     ],
-    ids=["parent", "payload", "cause"],
+    ids=["parent", "own parent", "younger parent", "payload", "cause"],
 )
 def test_a_damaged_node_is_told_and_not_shown(damaged: NodeRow, reason: str) -> None:
     with pytest.raises(Corrupt, match=reason) as info:

@@ -12,7 +12,12 @@ from holdfast.rules import checks
 
 def content_ref(kind: str, data: bytes) -> str:
     """The ref that content gets by itself."""
-    return f"{kind}:sha256:{codec.digest(data)}"
+    return minted_ref(kind, codec.digest(data))
+
+
+def minted_ref(kind: str, hash: str) -> str:
+    """The ref that content with this hash gets by itself."""
+    return f"{kind}:sha256:{hash}"
 
 
 def check_artifact(kind: object, ref: object | None, data: object, limits: Limits) -> tuple[str, str, bytes]:
@@ -39,6 +44,12 @@ def opened(row: ArtifactRow) -> Artifact:
     key = f"{row.kind}/{row.ref}"
     data = codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="artifacts", key=key)
     return Artifact(row.kind, row.ref, data, row.stored_at_ms)
+
+
+def prove(row: ArtifactRow) -> None:
+    """Raise `Corrupt` unless the artifact can be read."""
+    key = f"{row.kind}/{row.ref}"
+    codec.prove(row.encoding, row.body, size=row.size, hash=row.hash, table="artifacts", key=key)
 
 
 def summary_of(row: ArtifactHead) -> ArtifactSummary:

@@ -166,6 +166,11 @@ def opened(row: ObjectRow) -> bytes:
     return codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash)
 
 
+def prove(row: ObjectRow) -> None:
+    """Raise `Corrupt` unless the bytes that the database kept can be read."""
+    codec.prove(row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash)
+
+
 MISSING = {
     None: "the bytes were never stored",
     CALLER: "the bytes were never stored here",

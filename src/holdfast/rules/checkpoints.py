@@ -11,7 +11,7 @@ from holdfast import codec
 from holdfast.errors import Corrupt, InvalidRequest, UnknownRef
 from holdfast.records.checkpoints import WELL_KNOWN_COMPONENTS, Checkpoint, CheckpointManifest, Component, Ref
 from holdfast.records.graph import AgentFrame
-from holdfast.records.limits import Limits
+from holdfast.records.limits import LARGEST_CONTENT, Limits
 from holdfast.rows import BlobRow, Run
 from holdfast.rules import checks, deltas
 
@@ -83,6 +83,9 @@ def check_frames(field: str, value: object, contents: Contents, limits: Limits) 
     if len(set(ids)) != len(ids):
         raise InvalidRequest(field, "names a frame twice")
     encoded = codec.encode_canonical(stored)
+    if len(encoded) > LARGEST_CONTENT:
+        problem = f"is {len(encoded)} bytes long, and no reader unpacks more than {LARGEST_CONTENT}"
+        raise InvalidRequest(field, problem, limit=LARGEST_CONTENT)
     states = tuple(frame.execution_state_ref for frame in stored if frame.execution_state_ref is not None)
     return contents.mint("json", encoded), states
 

@@ -86,11 +86,30 @@ def opened(rows: Iterable[BlobRow]) -> dict[str, bytes]:
     return whole | {row.hash: _opened(row, _parts(row)[1], whole[base_hash]) for row, base_hash in resting}
 
 
+def prove(row: BlobRow, key_frames: Iterable[BlobRow]) -> None:
+    """Raise `Corrupt` unless a stored content can be read. Only the key frame of a delta is held in memory."""
+    if row.base_hash is None:
+        codec.prove(row.encoding, row.body, size=row.size, hash=_hash(row), table="blobs", key=row.hash)
+        return
+    found = {frame.hash: frame for frame in key_frames}
+    if row.base_hash not in found:
+        raise Corrupt("blobs", row.hash, f"its key frame {row.base_hash} is missing")
+    if found[row.base_hash].base_hash is not None:
+        raise Corrupt("blobs", row.hash, f"its key frame {row.base_hash} is a delta itself")
+    base = opened([found[row.base_hash]])[row.base_hash]
+    frame = _parts(row)[1]
+    codec.prove(row.encoding, frame, size=row.size, hash=_hash(row), table="blobs", key=row.hash, base=base)
+
+
 def _opened(row: BlobRow, frame: bytes, base: bytes | None) -> bytes:
+    return codec.unpack(row.encoding, frame, size=row.size, hash=_hash(row), table="blobs", key=row.hash, base=base)
+
+
+def _hash(row: BlobRow) -> str:
     parts = codec.split_ref(row.hash)
     if parts is None:
         raise Corrupt("blobs", row.hash, "is not a ref")
-    return codec.unpack(row.encoding, frame, size=row.size, hash=parts[1], table="blobs", key=row.hash, base=base)
+    return parts[1]
 
 
 def _parts(row: BlobRow) -> tuple[tuple[int, int], bytes]:

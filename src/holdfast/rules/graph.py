@@ -191,7 +191,12 @@ def extends(session: SessionRow, intents: Sequence[NodeIntent], current: Sequenc
 
 
 def node_of(row: NodeRow) -> Node:
-    """The node that a row holds; one whose parent is gone is damage, because history loses nothing."""
+    """The node that a row holds; one whose parent is gone is damage, because history loses nothing.
+
+    So is one whose parent is not older: parents come before their children, and a graph has no circles.
+    """
+    if row.parent_key is not None and row.parent_key >= row.node_key:
+        raise Corrupt("nodes", str(row.node_key), f"its parent {row.parent_key} is not older than itself")
     if row.parent_key is not None and row.parent_id is None:
         raise Corrupt("nodes", str(row.node_key), "its parent is missing")
     return Node(

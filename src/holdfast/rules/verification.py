@@ -71,7 +71,7 @@ def columns(row: Row, table: str, key: str) -> Iterator[Finding]:
 
 def blob(row: BlobRow, key_frames: Iterable[BlobRow] = ()) -> Iterator[Finding]:
     """A content is what its ref says, and a delta has a key frame that is whole."""
-    deltas.opened([*key_frames, row])
+    deltas.prove(row, key_frames)
     yield from ()
 
 
@@ -110,7 +110,7 @@ def attachment_object(attachment_id: str, row: ObjectRow) -> Iterator[Finding]:
     """Attachment bytes are named by their hash."""
     if row.hash != attachment_id or not attachments.is_content_id(attachment_id):
         yield Finding("attachment_objects", attachment_id, f"is not the hash of its bytes, {row.hash!r}")
-    attachments.opened(row)
+    attachments.prove(row)
 
 
 def doomed(family: int, attachment_id: str) -> Iterator[Finding]:
@@ -121,8 +121,8 @@ def doomed(family: int, attachment_id: str) -> Iterator[Finding]:
 
 def artifact(row: ArtifactRow) -> Iterator[Finding]:
     """An artifact whose ref names its content has that content."""
-    opened = artifacts.opened(row)
-    minted = artifacts.content_ref(row.kind, opened.data)
+    artifacts.prove(row)
+    minted = artifacts.minted_ref(row.kind, row.hash)
     if row.ref.startswith(f"{row.kind}:sha256:") and row.ref != minted:
         yield Finding("artifacts", f"{row.kind}/{row.ref}", f"its content is that of {minted!r}")
 
