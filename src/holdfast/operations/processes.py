@@ -14,7 +14,7 @@ from holdfast.records.leases import Lease
 from holdfast.records.processes import ExternalRef, Process, ProcessSessionReport, SignalWait
 from holdfast.rows import ProcessFilter, ProcessRow
 from holdfast.rules import events as event_rules
-from holdfast.rules import leases, sessions
+from holdfast.rules import leases, replacements, sessions
 from holdfast.rules import processes as rules
 
 
@@ -63,7 +63,14 @@ async def ended_page(tx: Transaction, after: tuple[int, str], limit: int) -> Pag
 
 async def set_external_ref(tx: Transaction, process_id: str, ref: ExternalRef) -> Process:
     """Say where the work really runs."""
-    return await _save(tx, rules.with_external_ref(await require(tx, process_id), ref, now_ms=tx.now_ms))
+    before = await require(tx, process_id)
+    after = rules.with_external_ref(before, ref, now_ms=tx.now_ms)
+    what = f"external ref of process {process_id!r}"
+    if tx.again and replacements.is_stored(before.external_ref, after.external_ref, what):
+        # Whoever waits has not heard of the earlier try.
+        tx.notify(events.process_topic(process_id))
+        return rules.process_of(before)
+    return await _save(tx, after)
 
 
 async def set_wait(tx: Transaction, process_id: str, wait: SignalWait) -> Process:

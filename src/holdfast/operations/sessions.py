@@ -17,7 +17,7 @@ from holdfast.records.graph import AgentFrame, FullGraph, Graph, Node, ReadScope
 from holdfast.records.limits import Limits
 from holdfast.records.sessions import SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
-from holdfast.rules import checkpoints, commits, deltas, graph
+from holdfast.rules import checkpoints, commits, deltas, graph, replacements
 from holdfast.rules import sessions as rules
 
 Address: TypeAlias = tuple[str, int | None]
@@ -58,6 +58,9 @@ async def newest(tx: Transaction, session_id: str, *, presence: bool = False) ->
 async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
     """The session with metadata: given now if it has none, left alone if it has."""
     row = await tx.find_session(meta.session_id)
+    if tx.again and row is not None and row.deleted_at_ms is not None:
+        # Perhaps it was made by the earlier try, and deleted since: that must not be undone.
+        raise replacements.unknown(f"session {meta.session_id!r}")
     if row is None or row.deleted_at_ms is not None:
         fresh = rules.new_session(meta.session_id, after=row, now_ms=tx.now_ms)
         return await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))
@@ -69,7 +72,10 @@ async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
 
 async def save_meta(tx: Transaction, address: Address, meta: SessionMeta) -> SessionRow:
     """The session with other metadata."""
-    row = rules.with_meta(await ensure(tx, address), meta, tx.now_ms)
+    row = await ensure(tx, address)
+    if tx.again and replacements.is_stored(rules.meta_of(row), meta, f"metadata of session {address[0]!r}"):
+        return row
+    row = rules.with_meta(row, meta, tx.now_ms)
     hit(await tx.save_session(row), "sessions", row.session_key)
     return row
 

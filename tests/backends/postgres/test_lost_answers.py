@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,9 +52,13 @@ class Cuttable:
         """What another store sees."""
         return self.loop.drive(call(self.witness))
 
-    def cut(self, statement: str, when: Cut, call: Call) -> Any:
-        """What the caller gets whose connection is cut at the statement: an answer, or an error."""
+    def cut(self, statement: str, when: Cut, call: Call, *, meanwhile: Call | None = None) -> Any:
+        """Return what the caller gets whose connection is cut at the statement: an answer, or an error.
+
+        `meanwhile` is a call of the other store's after the statement is done and before it is tried again.
+        """
         self.wire.cut(statement, when)
+        self.wire.meanwhile = None if meanwhile is None else partial(meanwhile, self.witness)
         try:
             answer = self.do(call)
         except holdfast.HoldfastError as error:
@@ -277,3 +282,93 @@ def test_a_process_is_completed_once_and_given(cuttable: Cuttable, when: Cut, le
     assert (process.status, process.outcome) == ("completed", holdfast.Completed(1))
     assert [event.terminal_state for event in cuttable.seen(logged)] == ["completed"]
     assert cuttable.seen(lambda store: store.leases.holder(ON_JOB)) is None
+
+
+# Replacements.
+
+
+def put(data: bytes = b"mine") -> Call:
+    return lambda store: store.artifacts.put("module", "main", data)
+
+
+def got(store: Store) -> Awaitable[Any]:
+    return store.artifacts.get("module", "main")
+
+
+def meta(name: str) -> Call:
+    return lambda store: store.sessions.handle("chat").save_meta(holdfast.SessionMeta("chat", name, created_at_ms=0))
+
+
+def named(store: Store) -> Awaitable[Any]:
+    return store.sessions.handle("chat").meta()
+
+
+def refer(id: str) -> Call:
+    return lambda store: store.processes.set_external_ref("job", holdfast.ExternalRef("ci", id))
+
+
+def registered(store: Store) -> Awaitable[Any]:
+    return store.processes.get("job")
+
+
+Replacement = tuple[Callable[[Any], Call], Call, Callable[[Any], Any], Sequence[Any]]
+REPLACEMENTS: dict[str, Replacement] = {
+    "artifact": (put, got, lambda found: found.data, (b"first", b"mine", b"theirs")),
+    "metadata": (meta, named, lambda found: found.name, ("first", "mine", "theirs")),
+    "external ref": (refer, registered, lambda found: found.external_ref.id, ("first", "mine", "theirs")),
+}
+EACH_REPLACEMENT = pytest.mark.parametrize("kind", REPLACEMENTS)
+
+
+@EACH_REPLACEMENT
+def test_a_replacement_is_not_applied_again_over_that_of_a_later_writer(cuttable: Cuttable, kind: str) -> None:
+    replace, look, value, (first, mine, theirs) = REPLACEMENTS[kind]
+    cuttable.do(register())
+    cuttable.do(replace(first))
+    answer = cuttable.cut("commit", "after", replace(mine), meanwhile=replace(theirs))
+    assert value(cuttable.seen(look)) == theirs
+    assert is_unknown(answer)
+
+
+@EACH_REPLACEMENT
+def test_a_replacement_whose_answer_is_lost_is_found(cuttable: Cuttable, kind: str) -> None:
+    replace, look, value, (first, mine, _) = REPLACEMENTS[kind]
+    cuttable.do(register())
+    cuttable.do(replace(first))
+    assert not isinstance(cuttable.cut("commit", "after", replace(mine)), holdfast.HoldfastError)
+    assert value(cuttable.seen(look)) == mine
+
+
+@EACH_REPLACEMENT
+def test_a_replacement_that_was_never_applied_is_in_doubt_and_changes_nothing(cuttable: Cuttable, kind: str) -> None:
+    replace, look, value, (first, mine, _) = REPLACEMENTS[kind]
+    cuttable.do(register())
+    cuttable.do(replace(first))
+    assert is_unknown(cuttable.cut("commit", "before", replace(mine)))
+    assert value(cuttable.seen(look)) == first
+
+
+@CUTS
+@pytest.mark.parametrize("kind", ["metadata", "external ref"])
+def test_a_first_value_whose_answer_is_lost_is_stored(cuttable: Cuttable, when: Cut, kind: str) -> None:
+    replace, look, value, (_, mine, _) = REPLACEMENTS[kind]
+    cuttable.do(register())
+    assert not isinstance(cuttable.cut("commit", when, replace(mine)), holdfast.HoldfastError)
+    assert value(cuttable.seen(look)) == mine
+
+
+def test_an_artifact_that_was_deleted_after_its_answer_was_lost_stays_deleted(cuttable: Cuttable) -> None:
+    answer = cuttable.cut("commit", "after", put(), meanwhile=lambda store: store.artifacts.delete("module", "main"))
+    assert is_unknown(answer)
+    assert cuttable.seen(got) is None
+
+
+def test_a_session_that_was_deleted_after_its_answer_was_lost_stays_deleted(cuttable: Cuttable) -> None:
+    answer = cuttable.cut(
+        "commit",
+        "after",
+        lambda store: store.sessions.create("new"),
+        meanwhile=lambda store: store.sessions.delete("new"),
+    )
+    assert is_unknown(answer)
+    assert cuttable.seen(lambda store: store.sessions.open("new")) is None

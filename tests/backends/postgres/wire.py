@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -37,6 +37,8 @@ class Wire:
         self._lasting: set[str] = set()
         self._silences: dict[str, Cut] = {}
         self.cut_done: list[str] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """What happens elsewhere once, after the server is done and before the client finds its connection cut."""
         self.silent_done: list[str] = []
         self.silent_passages = 0
         self.all_silent = False
@@ -207,6 +209,9 @@ class Passage:
             if self._answer_is_cut:
                 # The server has done it, and says that it waits for more: nobody will hear that.
                 if head[:1] == b"Z":
+                    meanwhile, self._wire.meanwhile = self._wire.meanwhile, None
+                    if meanwhile is not None:
+                        await meanwhile()
                     return
                 continue
             self._to_client.write(head + body)
