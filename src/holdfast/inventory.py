@@ -94,6 +94,11 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
 """The table of each kind of row, and how many of its first columns are its key."""
 
 
+def table_names() -> list[str]:
+    """Return the name of every table."""
+    return [name for name, _ in TABLES.values()]
+
+
 def table_of(kind: type[r.Row]) -> str:
     """The table that holds rows of this kind."""
     return TABLES[kind][0]

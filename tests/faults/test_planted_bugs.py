@@ -35,6 +35,9 @@ PLANTED = [
     ("failed_connection_returned", "cancel-statements", "postgres", None, 3_000),
     # Which invariant shows it first depends on which turn was lost.
     ("commit_not_awaited", "server-crash", "postgres", None, 30),
+    ("callers_commit_not_awaited", "within-crash", "postgres", "I1", 10),
+    # The caller's savepoint is gone with its transaction, or what it took back is stored.
+    ("callers_transaction_committed", "within-crash", "sqlite", None, 10),
 ]
 
 

@@ -13,6 +13,16 @@ import pytest
 import holdfast
 from holdfast.testing.contract.bench import EventLoop
 
+PRAGMAS = (
+    *("synchronous", "busy_timeout", "cache_size", "temp_store", "foreign_keys", "defer_foreign_keys", "query_only"),
+    *("recursive_triggers", "reverse_unordered_selects", "ignore_check_constraints", "secure_delete", "journal_mode"),
+    *("locking_mode", "wal_autocheckpoint", "cell_size_check", "trusted_schema", "mmap_size", "automatic_index"),
+)
+SWITCHES = [name for name in dir(apsw) if name.startswith("SQLITE_DBCONFIG_ENABLE_")] + [
+    *("SQLITE_DBCONFIG_DEFENSIVE", "SQLITE_DBCONFIG_TRUSTED_SCHEMA", "SQLITE_DBCONFIG_DQS_DML"),
+    *("SQLITE_DBCONFIG_DQS_DDL", "SQLITE_DBCONFIG_WRITABLE_SCHEMA", "SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE"),
+]
+LIMITS = [name for name in dir(apsw) if name.startswith("SQLITE_LIMIT_")]
 TABLE = "CREATE TABLE {} (id text)"
 
 
@@ -36,6 +46,10 @@ class Application:
         raise NotImplementedError
 
     def run(self, statement: str) -> list[Any]:
+        raise NotImplementedError
+
+    def settings(self) -> Any:
+        """Everything that can be set on the connection, as it is now."""
         raise NotImplementedError
 
     def insert(self, name: str) -> None:
@@ -64,6 +78,12 @@ class SqliteApplication(Application):
 
     def run(self, statement: str) -> list[Any]:
         return self.connection.execute(statement).fetchall()
+
+    def settings(self) -> Any:
+        pragmas = {name: self.connection.pragma(name) for name in PRAGMAS}
+        switches = {name: self.connection.config(getattr(apsw, name), -1) for name in SWITCHES}
+        limits = {name: self.connection.limit(getattr(apsw, name)) for name in LIMITS}
+        return pragmas, switches, limits, self.connection.last_insert_rowid()
 
     def close(self) -> None:
         self.connection.close()
@@ -94,6 +114,9 @@ class PostgresApplication(Application):
 
     def run(self, statement: str) -> list[Any]:
         return self.call(self.connection.fetch(statement))
+
+    def settings(self) -> Any:
+        return {row[0]: row[1] for row in self.run("SELECT name, setting FROM pg_settings")}
 
     def close(self) -> None:
         if self.pool is None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -12,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import listener as listening
-from holdfast.backends.postgres.borrowed import SAFE_IN_A_SNAPSHOT
+from holdfast.backends.postgres.borrowed import SAFE_IN_A_SNAPSHOT, SETTINGS
 from holdfast.backends.postgres.link import statements_of
 
 WORK = holdfast.WorkDraft(session_id="chat", payloads=["ship it"])
@@ -59,6 +61,45 @@ def test_waiters_of_the_same_store_are_pushed_at_the_commit(
         await waiter
 
     run(clean_postgres_url, case)
+
+
+TRIGGER = """
+CREATE FUNCTION holdfast.forget_the_disk() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER forget_the_disk BEFORE INSERT ON holdfast.work
+FOR EACH ROW EXECUTE FUNCTION holdfast.forget_the_disk()
+"""
+
+
+def test_an_operation_that_changed_a_setting_is_undone_and_refused(
+    clean_postgres_url: str, postgres_database: Any
+) -> None:
+    async def case(store: Any, connection: Any) -> None:
+        await connection.execute(TRIGGER)
+        async with connection.transaction():
+            with pytest.raises(holdfast.HoldfastError, match="synchronous_commit of your transaction changed"):
+                await store.within(connection).queue.enqueue(WORK)
+            assert await connection.fetchval("SHOW synchronous_commit") == "on"
+            await store.within(connection).sessions.handle("chat").commit(holdfast.Commit(turn_id="t"))
+        assert await queued(store) == 0
+        assert (await store.sessions.handle("chat").load()).revision == 1
+
+    try:
+        run(clean_postgres_url, case)
+    finally:
+        postgres_database.administrator.run("DROP FUNCTION IF EXISTS holdfast.forget_the_disk CASCADE")
+
+
+def test_every_setting_that_the_store_sets_anywhere_is_proven_unchanged() -> None:
+    root = Path(holdfast.__file__).parent / "backends" / "postgres"
+    sql = "".join(path.read_text(encoding="utf-8") for path in (root / "sql").glob("*.sql"))
+    code = (root / "attempts.py").read_text(encoding="utf-8") + (root / "connecting.py").read_text(encoding="utf-8")
+    named = re.findall(r"SET LOCAL (\w+)", sql + code) + re.findall(r"set_config\('(\w+)'", sql)
+    named += re.findall(r'^ +"(\w+)": ', code, re.MULTILINE)
+    assert {"synchronous_commit", "lock_timeout", "row_security", "jit"} <= set(named) <= set(SETTINGS)
 
 
 @pytest.mark.parametrize("isolation", SNAPSHOTS)

@@ -163,6 +163,26 @@ def test_what_the_caller_set_on_his_connection_changes_nothing(store: Any, conne
     assert store.maintenance.verify().ok
 
 
+def test_hooks_of_the_caller_stay_and_its_last_key_is_its_own(store: Any, connect: Any) -> None:
+    connection = connect()
+    heard: list[str] = []
+    connection.set_update_hook(lambda _kind, _database, table, _rowid: heard.append(f"update {table}"))
+    connection.set_commit_hook(lambda: bool(heard.append("commit")))
+    connection.set_authorizer(lambda *_: apsw.SQLITE_OK)
+    connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("INSERT INTO orders VALUES (77)")
+    within = store.within(connection)
+    within.queue.enqueue(WORK)
+    with pytest.raises(holdfast.UnknownProcess):
+        within.events.append("nobody", "progress")
+    assert connection.last_insert_rowid() == 77
+    assert connection.authorizer is not None
+    heard.clear()
+    connection.execute("INSERT INTO orders VALUES (78); COMMIT")
+    assert heard == ["update orders", "commit"]
+
+
 def test_a_waiter_of_the_store_itself_wakes_after_the_commit(store: Any, connect: Any) -> None:
     connection = connect()
     found: list[int] = []

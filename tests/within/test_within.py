@@ -60,6 +60,23 @@ def test_rows_and_operations_show_to_others_with_the_commit_and_not_before(app: 
     assert app.orders() == ["order-1"]
 
 
+def test_no_setting_of_the_callers_connection_changes(app: Any) -> None:
+    prepare(app)
+    app.begin()
+    within = app.within()
+    before = app.settings()
+    app.call(within.queue.enqueue(work("order-0")))
+    app.call(within.events.append("p", "progress", {"at": 0}))
+    app.call(within.triggers.emit("mail", "inbox", idempotency_key="order-0"))
+    app.call(within.sessions.handle("chat").commit(turn("order-0", enqueues=[work("order-1")])))
+    assert what_shows(app, within) == (2, 1, 1, 1)
+    with pytest.raises(holdfast.HeadConflict):
+        app.call(within.sessions.handle("chat").commit(turn("late", expected_revision=7)))
+    assert app.settings() == before
+    app.run("COMMIT")
+    assert app.settings() == before
+
+
 def test_a_rollback_takes_everything_back(app: Any) -> None:
     prepare(app)
     app.begin()

@@ -17,6 +17,7 @@ from holdfast.torture.poolers import POOLED
 from holdfast.torture.power import POWER_LOSS, POWER_LOSS_AGAIN
 from holdfast.torture.stops import STOPPED_HOLDER
 from holdfast.torture.wakes import WAKES
+from holdfast.torture.within import WITHIN_CRASH
 
 FAULTS: tuple[Fault, ...] = (
     CONCURRENT,
@@ -29,6 +30,7 @@ FAULTS: tuple[Fault, ...] = (
     FULL_DISK,
     FULL_SERVER,
     SERVER_CRASH,
+    WITHIN_CRASH,
     FAILOVER,
     POOLED,
     CUT_COMMIT_AND_CLAIM,

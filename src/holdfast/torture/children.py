@@ -27,6 +27,7 @@ LOADED = (
     "holdfast.torture.workers",
     "holdfast.torture.power",
     "holdfast.torture.cuts",
+    "holdfast.torture.within",
 )
 """What is loaded before children are made; what is not installed is left out."""
 

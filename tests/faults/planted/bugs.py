@@ -15,7 +15,10 @@ import msgspec
 
 import holdfast
 from holdfast.backends.postgres.attempts import Runs
+from holdfast.backends.postgres.borrowed import BorrowedPostgres
+from holdfast.backends.postgres.notifier import channel_of, digest
 from holdfast.backends.sqlite import link, writer
+from holdfast.backends.sqlite.borrowed import BorrowedSqlite
 from holdfast.errors import WaitTimeout
 from holdfast.operations import events
 from holdfast.rules import commits, leases, work
@@ -207,3 +210,26 @@ def commit_not_awaited(put: Set) -> None:
         return await right(url, **settings)
 
     put(asyncpg, "connect", connect)
+
+
+def callers_commit_not_awaited(put: Set) -> None:
+    """A notification turns off the wait for the disk, and nobody proves that settings stay as they were."""
+
+    async def leave(self: Any, link: Any, topics: list[str], settings: list[str | None]) -> None:
+        for topic in topics:
+            await link.all("notify", channel_of(self._terms.schema), f":{digest(topic)}")
+
+    put(BorrowedPostgres, "_leave", leave)
+
+
+def callers_transaction_committed(put: Set) -> None:
+    """An operation in a caller's transaction is durable at once, whatever the caller decides later."""
+    right = BorrowedSqlite._run
+
+    def run(self: Any, operation: Any) -> Any:
+        result = right(self, operation)
+        self._link.control("commit")
+        self._link.control("begin_write")
+        return result
+
+    put(BorrowedSqlite, "_run", run)

@@ -18,9 +18,20 @@ from holdfast import rows as r
 from holdfast.backends.postgres.link import Connection, Counter, Link, Values
 from holdfast.backends.postgres.notifier import TOPICS_A_PAYLOAD, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text
+from holdfast.backends.postgres.pooler_check import check_names
 from holdfast.backends.postgres.transaction import PostgresTransaction
-from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, translated, trouble_of
+from holdfast.backends.postgres.translation import (
+    STATEMENT_MISPLACED,
+    DriverFailure,
+    Trouble,
+    names_shared,
+    rows_hidden,
+    state_of,
+    translated,
+    trouble_of,
+)
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable
+from holdfast.inventory import table_names
 from holdfast.ports import Clock, Operation
 from holdfast.statements import Statements
 from holdfast.waiting import BorrowedBackend, Waiting
@@ -30,11 +41,17 @@ T = TypeVar("T")
 FRESH: Final = ("read committed", "read uncommitted")
 """Isolation levels at which each statement sees what was committed before it began."""
 
+SETTINGS: Final = (
+    *("synchronous_commit", "lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"),
+    *("transaction_isolation", "transaction_read_only", "transaction_deferrable", "default_transaction_isolation"),
+    *("default_transaction_read_only", "row_security", "search_path", "role", "session_replication_role"),
+    *("client_min_messages", "application_name", "jit", "plan_cache_mode", "enable_seqscan", "enable_bitmapscan"),
+)
+"""Settings that decide on durability, visibility and limits, and all that Holdfast sets on connections of its own."""
+
 SAFE_IN_A_SNAPSHOT: Final = frozenset(
     {
-        "now_ms_within",
         "identify",
-        "notify",
         "lock_session",
         "insert_session",
         "save_session",
@@ -193,9 +210,9 @@ class BorrowedPostgres(BorrowedBackend):
         try:
             if expected is not None:
                 await self._identify(link, expected)
-            transaction = await self._begin(link, writes)
+            transaction, settings = await self._begin(link, writes)
             result = await operation(transaction)
-            await self._tell(link, transaction.topics)
+            await self._leave(link, transaction.topics, settings)
             await link.control("release_write" if writes else "release_operation")
         except BaseException:
             await self._undo(link)
@@ -211,8 +228,15 @@ class BorrowedPostgres(BorrowedBackend):
             raise InvalidRequest("connection", "leads to another database than the store's")
         self._identified = True
 
-    async def _begin(self, link: Link, writes: bool) -> PostgresTransaction:
-        [(now_ms, isolation, read_only)] = await link.all("now_ms_within")
+    async def _begin(self, link: Link, writes: bool) -> tuple[PostgresTransaction, list[str | None]]:
+        """Return what the operation runs in, and the caller's settings as they are before it."""
+        schema = self._terms.schema
+        entered = await link.all("enter_transaction", list(SETTINGS), schema, table_names())
+        [(now_ms, isolation, read_only, server_pid, settings, filtered)] = entered
+        if server_pid != self._connection.get_server_pid():
+            await check_names(link, "connection")
+        if filtered is not None:
+            raise rows_hidden(self._terms.label, f"{schema}.{filtered}")
         if self._terms.clock is not None:
             now_ms = self._terms.clock.now_ms()
         fresh = isolation in FRESH
@@ -220,19 +244,32 @@ class BorrowedPostgres(BorrowedBackend):
             raise InvalidRequest(
                 "connection", "its transaction is read-only: reads need REPEATABLE READ, writes need more"
             )
-        schema = self._terms.schema
-        if fresh or not writes:
-            # Without a snapshot, whoever reads in several steps holds what he reads, so that the steps agree.
-            return PostgresTransaction(link, now_ms, schema, writes=fresh, clock=self._terms.clock)
-        return SnapshotTransaction(self._link(SnapshotLink), now_ms, schema, writes=True, clock=self._terms.clock)
+        kind, own = PostgresTransaction, link
+        if writes and not fresh:
+            kind, own = SnapshotTransaction, self._link(SnapshotLink)
+        # Without a snapshot a reader locks what it reads, so that its steps agree.
+        locks = writes or fresh
+        return kind(own, now_ms, schema, writes=locks, clock=self._terms.clock), settings
 
-    async def _tell(self, link: Link, topics: list[str]) -> None:
-        """Leave word for everybody who waits, our own waiters included: the server passes it on at the commit."""
+    async def _leave(self, link: Link, topics: list[str], settings: list[str | None]) -> None:
+        """Queue notifications, and prove that the caller's settings are as they were.
+
+        The server delivers notifications at the caller's commit. They carry no origin: the lending store has told its
+        own waiters nothing yet, and must hear of the change like all the others.
+        """
         digests = list(dict.fromkeys(digest(topic) for topic in topics))
-        for first in range(0, len(digests), TOPICS_A_PAYLOAD):
-            # No origin: the store that lent this has told nobody yet, and must hear of it like all the others.
-            payload = ":" + ",".join(digests[first : first + TOPICS_A_PAYLOAD])
-            await link.all("notify", channel_of(self._terms.schema), payload)
+        payloads = [
+            ":" + ",".join(digests[first : first + TOPICS_A_PAYLOAD])
+            for first in range(0, len(digests), TOPICS_A_PAYLOAD)
+        ]
+        [(after, _)] = await link.all("leave_transaction", list(SETTINGS), channel_of(self._terms.schema), payloads)
+        changed = [name for name, old, new in zip(SETTINGS, settings, after, strict=True) if old != new]
+        if changed:
+            # Undoing the operation takes the change back as well.
+            raise HoldfastError(
+                f"{self._terms.label}: {', '.join(changed)} of your transaction changed during the operation, which "
+                "was undone: remove the trigger that sets it, or report this as a bug of Holdfast"
+            )
 
     async def _undo(self, link: Link) -> None:
         """Take the operation back, even if whoever asked for it is cancelled meanwhile, and once more."""
@@ -257,6 +294,8 @@ class BorrowedPostgres(BorrowedBackend):
         place = self._terms.label
         if state_of(cause) == "25P02":
             return InvalidRequest("connection", "its transaction has failed already: roll it back")
+        if state_of(cause) in STATEMENT_MISPLACED:
+            return names_shared("connection")
         match trouble_of(cause):
             case Trouble.CONTENTION | Trouble.RACE | Trouble.LOCKED:
                 return Unavailable(f"{place}: another transaction was in the way: roll yours back and run it again")

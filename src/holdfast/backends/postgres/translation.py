@@ -10,7 +10,7 @@ from typing import Final
 
 import asyncpg
 
-from holdfast.errors import Corrupt, HoldfastError, InvalidRequest, Outcome, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, Incompatible, InvalidRequest, Outcome, Unavailable
 
 DRIVER_ERRORS: Final = (
     asyncpg.PostgresError,
@@ -89,6 +89,16 @@ DAMAGE: Final = (
 """What errors say about stored data."""
 
 
+ROW_SECURITY_CHECK: Final = "check_enable_rls"
+"""Where in the server a statement is refused that would not see all rows, in whatever language it says so."""
+
+STARTUP_REFUSED: Final = "unsupported startup parameter"
+"""The beginning of what PgBouncer answers to a setting that it does not pass on."""
+
+STATEMENT_MISPLACED: Final = ("42P05", "26000")
+"""A prepared statement that exists already, or does not, on a connection that should be this client's alone."""
+
+
 class Silence(TimeoutError):
     """No answer came to a statement, although the server has a limit of its own for it."""
 
@@ -112,6 +122,8 @@ def trouble_of(error: BaseException) -> Trouble:
         # Prepared before somebody changed a column's type: the driver forgets it, and a second try is new.
         return Trouble.CONTENTION
     state = state_of(error)
+    if _is_poolers(error):
+        return Trouble.OTHER
     if state:
         return _BY_STATE.get(state, Trouble.LOST if state.startswith("08") else Trouble.OTHER)
     if isinstance(error, Silence):
@@ -121,6 +133,42 @@ def trouble_of(error: BaseException) -> Trouble:
     if isinstance(error, asyncpg.InterfaceError) and "closed" not in str(error) and "terminated" not in str(error):
         return Trouble.OTHER
     return Trouble.LOST
+
+
+def _is_poolers(error: BaseException) -> bool:
+    """Report whether only a pooler between client and server answers so."""
+    state = state_of(error)
+    return state in STATEMENT_MISPLACED or (state == "08P01" and str(error).startswith(STARTUP_REFUSED))
+
+
+def behind_pooler(place: str, field: str = "options.pooler") -> InvalidRequest:
+    """Return the error for a connection through a pooler that the options do not speak of."""
+    if field == "options.listen_url":
+        return InvalidRequest(
+            field, f"{place}: leads to a connection pooler such as PgBouncer, which passes no news on"
+        )
+    return InvalidRequest(
+        field,
+        f"{place}: a connection pooler such as PgBouncer stands before the server: "
+        'open the store with PostgresOptions(pooler="transaction"), or with a URL that leads past the pooler',
+    )
+
+
+def names_shared(field: str) -> InvalidRequest:
+    """Return the error for a caller's connections whose prepared statements other clients of a pooler could run."""
+    return InvalidRequest(
+        field,
+        "leads through a connection pooler and keeps prepared statements under names that other clients use, too: "
+        "connect with statement_cache_size=0",
+    )
+
+
+def rows_hidden(place: str, table: str | None = None) -> Incompatible:
+    """Return the error for a role that row-level security would show a part of the rows only."""
+    return Incompatible(
+        f"{place}: row-level security of {table or 'the tables'} applies to this role, and would hide rows without a "
+        "word: ALTER TABLE ... DISABLE ROW LEVEL SECURITY on Holdfast's tables, or ALTER ROLE ... BYPASSRLS"
+    )
 
 
 def is_in_doubt(error: BaseException) -> bool:
@@ -138,14 +186,28 @@ def translated(error: BaseException, place: str, outcome: Outcome = "not_applied
     return found
 
 
+def _told_apart(error: BaseException, place: str) -> HoldfastError | None:
+    """Return the error that needs more than the SQLSTATE to be told from others, if it is one."""
+    if isinstance(error, asyncpg.InvalidCachedStatementError):
+        return Unavailable(f"{place}: the schema is being changed under this store: retry")
+    if _is_poolers(error):
+        return behind_pooler(place)
+    if getattr(error, "server_source_function", None) == ROW_SECURITY_CHECK:
+        return rows_hidden(place)
+    if state_of(error).startswith("0A"):
+        return Incompatible(f"{place}: the server does not support what Holdfast needs ({error}): use another server")
+    return None
+
+
 def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastError:
     state = state_of(error)
     if outcome == "unknown":
         return Unavailable(
             f"{place}: the connection was lost during the commit: look whether it happened", outcome=outcome
         )
-    if isinstance(error, asyncpg.InvalidCachedStatementError):
-        return Unavailable(f"{place}: the schema is being changed under this store: retry")
+    found = _told_apart(error, place)
+    if found is not None:
+        return found
     for beginning, advice in ADVICE:
         if state.startswith(beginning):
             return Unavailable(f"{place}: {advice}")

@@ -157,6 +157,7 @@ class BorrowedSqlite(BorrowedBackend):
 
     def _run(self, operation: Operation[T]) -> T:
         link = self._link
+        rowid = self._connection.last_insert_rowid()
         link.control("save_operation")
         try:
             result = run_to_end(operation(SqliteTransaction(link, read_clock(self._clock))))
@@ -166,6 +167,9 @@ class BorrowedSqlite(BorrowedBackend):
         except BaseException:
             self._undo()
             raise
+        finally:
+            # The caller may ask for the key of a row inserted before.
+            self._connection.set_last_insert_rowid(rowid)
         return result
 
     def _undo(self) -> None:

@@ -46,3 +46,33 @@ SELECT session_key
 FROM {schema}.sessions
 WHERE session_id = $1
 FOR UPDATE
+
+-- An application with rows of its own beside a store, on either database.
+-- name: make_orders
+CREATE TABLE IF NOT EXISTS {schema}.orders (number bigint PRIMARY KEY)
+
+-- name: insert_order
+INSERT INTO {schema}.orders (number) VALUES ($1)
+
+-- name: list_orders
+SELECT number
+FROM {schema}.orders
+ORDER BY number
+
+-- name: begin
+BEGIN
+
+-- name: begin_immediate
+BEGIN IMMEDIATE
+
+-- name: commit
+COMMIT
+
+-- name: rollback
+ROLLBACK
+
+-- name: save_part
+SAVEPOINT part
+
+-- name: undo_part
+ROLLBACK TO SAVEPOINT part

@@ -41,12 +41,43 @@ RELEASE SAVEPOINT holdfast_operation
 SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN pg_logical_emit_message(true, 'holdfast', '') END;
 RELEASE SAVEPOINT holdfast_operation
 
--- The clock, and what kind of transaction the caller has begun.
--- name: now_ms_within
+-- The clock, what kind of transaction the caller has begun and on which server process, the settings named in $1, and a
+-- table of the schema $2 of which row-level security may hide rows from the caller's role.
+-- name: enter_transaction
 SELECT
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
     current_setting('transaction_isolation'),
-    current_setting('transaction_read_only')
+    current_setting('transaction_read_only'),
+    pg_backend_pid(),
+    ARRAY(
+        SELECT current_setting(asked.name, true)
+        FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
+        ORDER BY asked.place
+    ),
+    (
+        SELECT relation.relname::text
+        FROM pg_catalog.pg_class AS relation
+        JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = relation.relnamespace
+        WHERE namespace.nspname = $2::text
+            AND relation.relname = ANY($3::text[])
+            AND relation.relrowsecurity
+            AND pg_catalog.row_security_active(relation.oid)
+        LIMIT 1
+    )
+
+-- The settings again, and one notification for each payload, which the server delivers at the caller's commit.
+-- name: leave_transaction
+SELECT
+    ARRAY(
+        SELECT current_setting(asked.name, true)
+        FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
+        ORDER BY asked.place
+    ),
+    (
+        SELECT count(*)
+        FROM unnest($3::text[]) AS payload
+        CROSS JOIN LATERAL pg_notify($2::text, payload)
+    )
 
 -- Which schema of which database of which server this is; a standby that takes over keeps its server's number.
 -- name: identify
@@ -56,11 +87,32 @@ SELECT
     (SELECT oid::bigint FROM pg_catalog.pg_namespace WHERE nspname = $1::text)
 FROM pg_catalog.pg_control_system() AS control
 
--- What is told is durable already, and nothing is lost with the telling: it does not wait for the disk.
+-- Only for a transaction of its own, never for a caller's: everything in it is committed without waiting for the disk.
+-- The changes that it announces are durable already.
 -- name: notify
 SELECT
     set_config('synchronous_commit', 'off', true),
     pg_notify($1::text, $2::text)
+
+-- A row if a pooler stands before the server: it makes up a process id of its own for each client, or keeps the settings
+-- of our connections to itself. Sent alone, because behind a pooler two messages may reach two servers: the process id
+-- that the client was given follows the text.
+-- name: find_pooler
+SELECT 1
+WHERE false
+    -- part: settings
+    OR current_setting('row_security') <> 'off'
+    OR current_setting('plan_cache_mode') <> 'force_generic_plan'
+    -- end part
+    OR pg_backend_pid() <>
+
+-- A row if the driver's own names of prepared statements reach the server. This statement has one, unless the driver
+-- keeps none, or a pooler gives them names of its own.
+-- name: find_prepared
+SELECT 1
+FROM pg_catalog.pg_prepared_statements
+WHERE starts_with(name, '__asyncpg_')
+LIMIT 1
 
 -- name: ping
 SELECT 1

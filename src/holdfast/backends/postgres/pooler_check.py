@@ -1,0 +1,66 @@
+"""A connection pooler that the options do not speak of is refused before the first statement of an operation.
+
+A transaction pooler gives each transaction another connection of the server. Settings, prepared statements and LISTEN
+then end up with other clients, and a statement that is found by its name may be another client's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from holdfast.backends.postgres.link import Connection, Counter, Link
+from holdfast.backends.postgres.translation import (
+    DRIVER_ERRORS,
+    STATEMENT_MISPLACED,
+    DriverFailure,
+    behind_pooler,
+    names_shared,
+    state_of,
+)
+from holdfast.statements import Statements
+
+CHECK_TIMEOUT_S = 10.0
+
+
+async def is_behind_pooler(connection: Connection, question: str) -> bool:
+    """Ask the server who the client is connected to, in one message: a pooler may send two to two servers."""
+    text = f"{question} {int(connection.get_server_pid())}"
+    answer = await connection.execute(text, timeout=CHECK_TIMEOUT_S)
+    return answer != "SELECT 0"
+
+
+async def check_own(
+    connection: Connection, texts: Statements, place: str, field: Literal["options.pooler", "options.listen_url"]
+) -> None:
+    """Refuse a connection that a pooler answers, although the options say that there is none."""
+    if await is_behind_pooler(connection, texts["find_pooler+settings+"]):
+        raise behind_pooler(place, field)
+
+
+async def check_lent(connection: Connection, texts: Statements, place: str, pooler: str) -> None:
+    """Refuse a connection of a caller's pool if it leads through a pooler and is not made for one."""
+    try:
+        pooled = await is_behind_pooler(connection, texts["find_pooler+"])
+    except DRIVER_ERRORS as error:
+        raise DriverFailure(error) from error
+    if pooled and pooler == "none":
+        raise behind_pooler(place)
+    if pooled:
+        link = Link(connection, texts, CHECK_TIMEOUT_S, Counter())
+        await link.control("begin_read")
+        try:
+            await check_names(link, "url")
+        except DriverFailure as failure:
+            if state_of(failure.cause) in STATEMENT_MISPLACED:
+                raise names_shared("url") from failure.cause
+            raise
+        finally:
+            await link.control("rollback")
+
+
+async def check_names(link: Link, field: Literal["url", "connection"]) -> None:
+    """Refuse names of prepared statements that other clients of the pooler use as well. Needs a transaction."""
+    # An attribute of the driver's own; without it, assume the driver's default.
+    keeps_statements: Any = getattr(link.connection, "_stmt_cache_enabled", True)
+    if keeps_statements and await link.all("find_prepared"):
+        raise names_shared(field)
