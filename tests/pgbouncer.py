@@ -1,4 +1,4 @@
-"""A PgBouncer of the tests' own, in transaction mode, in front of a private server and in a temporary folder."""
+"""A PgBouncer of the tests' own, in front of a private server and in a temporary folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = """
 * = host={server} user={role}
 
 [pgbouncer]
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {size}
 max_client_conn = 300
 listen_addr =
@@ -32,6 +32,7 @@ admin_users = nobody
 pidfile = {folder}/pid
 log_connections = 0
 log_disconnections = 0
+ignore_startup_parameters = {ignored}
 """
 
 
@@ -55,11 +56,22 @@ def version() -> str | None:
 class PgBouncer:
     """Runs until it is removed."""
 
-    def __init__(self, server_folder: Path, role: str, user: pwd.struct_passwd | None) -> None:
+    def __init__(
+        self,
+        server_folder: Path,
+        role: str,
+        user: pwd.struct_passwd | None,
+        *,
+        mode: str = "transaction",
+        ignored: str = "extra_float_digits",
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pooler-"))
         settings = self.folder / "pgbouncer.ini"
         settings.write_text(
-            SETTINGS.format(server=server_folder, role=role, size=POOL_SIZE, folder=self.folder), encoding="utf-8"
+            SETTINGS.format(
+                server=server_folder, role=role, size=POOL_SIZE, folder=self.folder, mode=mode, ignored=ignored
+            ),
+            encoding="utf-8",
         )
         if user is not None:
             os.chown(self.folder, user.pw_uid, user.pw_gid)

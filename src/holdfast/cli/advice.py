@@ -56,6 +56,7 @@ PHRASES = (
     ("raise busy_timeout_ms", "give it more --patience"),
     ("raise lock_timeout_ms", "give it more --patience"),
     ("raise statement_timeout_ms", "give it more --patience"),
+    ('open the store with PostgresOptions(pooler="transaction")', "add --pooler transaction"),
     ("lower max_connections, or raise the server's limit", "retry, or raise the server's limit"),
     (", or raise max_connections or acquire_timeout_ms", ""),
     (

@@ -263,4 +263,6 @@ def limits_text(options: PostgresOptions) -> str:
         f"; SET LOCAL statement_timeout = {int(options.statement_timeout_ms or NO_LIMIT)}"
         # A role may hide warnings, and one of them says that a commit's replication was not confirmed.
         "; SET LOCAL client_min_messages = warning"
+        # Rows that a policy hides must not read as rows that do not exist.
+        "; SET LOCAL row_security = off"
     )

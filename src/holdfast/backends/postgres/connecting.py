@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
-from holdfast.backends.postgres.link import STATEMENT_CACHE, Connection
+from holdfast.backends.postgres.link import STATEMENT_CACHE, Connection, statements_of
+from holdfast.backends.postgres.pool import LABEL
+from holdfast.backends.postgres.pooler_check import check_own
 from holdfast.errors import InvalidRequest
 from holdfast.records.options import PostgresOptions
 
@@ -26,13 +29,24 @@ _described: dict[frozenset[int], Any] = {}
 
 
 class OwnConnection(asyncpg.Connection):
-    """A connection that does not ask each server anew what PostgreSQL's own array types are.
+    """A connection whose prepared statements have names of their own, and which knows PostgreSQL's array types.
 
-    The driver asks the first time that a connection uses one: two trips, and more of the server's time than a turn
-    takes. Should a later driver ask in another way, it just asks again.
+    The driver counts its statements from one in each process, so that two clients that a pooler gives one server
+    connection would run each other's. And it asks the server for array types the first time that a connection uses
+    one: two trips, and more of the server's time than a turn takes. Should a later driver ask in another way, it just
+    asks again.
     """
 
-    __slots__ = ()
+    __slots__ = ("_named", "_namespace")
+
+    def __init__(self, *parts: Any, **named: Any) -> None:
+        super().__init__(*parts, **named)
+        self._namespace = secrets.token_hex(8)
+        self._named = 0
+
+    def _get_unique_id(self, prefix: str) -> str:
+        self._named += 1
+        return f"holdfast_{prefix}_{self._namespace}_{self._named:x}"
 
     async def _introspect_types(self, typeoids: Iterable[int], *rest: Any, **named: Any) -> Any:
         wanted = frozenset(typeoids)
@@ -54,7 +68,7 @@ class Address:
         self._url = _checked("url", url) if isinstance(url, str) else ""
         self._listen_url = self._url if options.listen_url is None else _checked("listen_url", options.listen_url)
         self._options = options
-        self.label = "PostgreSQL" if self.lent is not None else label_of(self._url)
+        self.label = LABEL if self.lent is not None else label_of(self._url)
         # A transaction pooler gives each transaction another server connection, and none hears anything.
         self.can_listen = options.listen_url is not None or options.pooler == "none"
         self.listens_apart = self.lent is None or options.listen_url is not None
@@ -66,11 +80,22 @@ class Address:
     async def connect_listener(self) -> Connection:
         """A new connection that listens."""
         apart = self._options.listen_url is not None
+        pooled = self._options.pooler != "none" and not apart
         return await self._connect(
-            self._listen_url, CONNECT_TIMEOUT_S, pooled=self._options.pooler != "none" and not apart
+            self._listen_url,
+            CONNECT_TIMEOUT_S,
+            pooled=pooled,
+            field="options.listen_url" if apart else "options.pooler",
         )
 
-    async def _connect(self, url: str, timeout_s: float, *, pooled: bool) -> Connection:
+    async def _connect(
+        self,
+        url: str,
+        timeout_s: float,
+        *,
+        pooled: bool,
+        field: Literal["options.pooler", "options.listen_url"] = "options.pooler",
+    ) -> Connection:
         settings = {"application_name": "holdfast"}
         if not pooled:
             settings |= {
@@ -90,6 +115,8 @@ class Address:
                 # A statement of its own has no BEGIN that says so.
                 "default_transaction_isolation": "read committed",
                 "default_transaction_read_only": "off",
+                # Rows that a policy hides must not read as rows that do not exist: the server refuses instead.
+                "row_security": "off",
                 # A commit whose replication is not confirmed is told by a warning.
                 "client_min_messages": "warning",
             }
@@ -104,7 +131,14 @@ class Address:
         except ValueError:
             # Without its cause: the driver's complaint may repeat a part of the URL, and that may be the password.
             raise InvalidRequest("url", "is no URL: use postgresql://user@host:port/database") from None
-        return cast("Connection", connection)
+        found = cast("Connection", connection)
+        if not pooled:
+            try:
+                await check_own(found, statements_of(self._options.schema), label_of(url), field)
+            except BaseException:
+                found.terminate()
+                raise
+        return found
 
 
 def label_of(url: str) -> str:
@@ -113,7 +147,7 @@ def label_of(url: str) -> str:
         parts = urlsplit(url)
         hosts = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", ["localhost"])[0]
     except ValueError:
-        return "PostgreSQL"
+        return LABEL
     return hosts + parts.path
 
 

@@ -96,8 +96,10 @@ class Listener:
         cause = error.cause if isinstance(error, DriverFailure) else error
         # Told aloud once, and not again before somebody listened in between.
         level = WARNING if self._retry_s == RETRY_FIRST_S else DEBUG
-        message = "cannot listen (%(error_class)s): waiters look every %(seconds)s s meanwhile"
-        note("listener", level, message, error_class=type(cause).__name__, seconds=self._retry_s)
+        message = "cannot listen (%(error_class)s%(reason)s): waiters look every %(seconds)s s meanwhile"
+        # Our own errors name no more of a URL than host, port and database; those of the driver may.
+        reason = f": {cause}" if isinstance(cause, HoldfastError) else ""
+        note("listener", level, message, error_class=type(cause).__name__, reason=reason, seconds=self._retry_s)
         self._signals.publish_all()
         await asyncio.sleep(self._retry_s)
         self._retry_s = min(self._retry_s * 2, RETRY_LONGEST_S)

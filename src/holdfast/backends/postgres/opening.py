@@ -60,7 +60,7 @@ def lock_key(schema: str) -> int:
 
 async def prepare(link: Link, options: PostgresOptions) -> None:
     """Make sure that our schema is there in our version, created or migrated if need be and allowed."""
-    await link.control("begin_read")
+    await link.control("begin_opening")
     version = await _found_version(link, options.schema)
     await link.control("rollback")
     if version < SCHEMA_VERSION and not options.migrate:

@@ -9,14 +9,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
+from weakref import WeakSet
 
-from holdfast.backends.postgres.link import Connection
+from holdfast.backends.postgres.link import Connection, statements_of
+from holdfast.backends.postgres.pooler_check import check_lent
 from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
-from holdfast.errors import PoolTimeout, StoreClosed
+from holdfast.errors import HoldfastError, PoolTimeout, StoreClosed
 from holdfast.records.options import PostgresOptions
 
 CLOSE_TIMEOUT_S = 2.0
 """How long a connection may take to say goodbye before it is cut off."""
+
+LABEL = "PostgreSQL"
+"""How messages call a database that is reached through a caller's pool."""
 
 TIDY_LEAST_S, TIDY_MOST_S = 0.02, 30.0
 """How often unused connections are looked after."""
@@ -275,10 +280,29 @@ class LentPool:
     def __init__(self, pool: Any, options: PostgresOptions) -> None:
         self._pool = pool
         self._acquire_ms = options.acquire_timeout_ms
+        self._texts = statements_of(options.schema)
+        self._pooler = options.pooler
+        self._checked: WeakSet[object] = WeakSet()
         self._chores: set[asyncio.Task[None]] = set()
 
     async def acquire(self) -> Connection:
-        """One of his connections."""
+        """Return one of its connections, each checked for a pooler the first time."""
+        connection = await self._acquire()
+        # The pool hands out a proxy; the connection behind it is what stays the same.
+        behind: object = getattr(connection, "_con", connection)
+        if behind not in self._checked:
+            try:
+                await check_lent(connection, self._texts, LABEL, self._pooler)
+            except HoldfastError:
+                await self.release(connection)
+                raise
+            except BaseException:
+                await self.discard(connection)
+                raise
+            self._checked.add(behind)
+        return connection
+
+    async def _acquire(self) -> Connection:
         try:
             connection: Connection = await self._pool.acquire(timeout=self._acquire_ms / 1000)
         except TimeoutError as error:
@@ -327,4 +351,6 @@ async def farewell(connection: Connection) -> None:
     try:
         await connection.close(timeout=CLOSE_TIMEOUT_S)
     except DRIVER_ERRORS:
-        connection.terminate()
+        # A caller's pool may have taken it back meanwhile.
+        with suppress(*DRIVER_ERRORS):
+            connection.terminate()

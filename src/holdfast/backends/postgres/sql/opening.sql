@@ -1,5 +1,10 @@
 -- How a schema says what it is.
 
+-- A version that a policy hides would make the schema look like another program's.
+-- name: begin_opening
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL row_security = off
+
 -- Alone in its statement: one that also reads would read a snapshot from before the lock was given.
 -- name: lock_schema
 SELECT pg_advisory_xact_lock($1::bigint)
@@ -43,6 +48,7 @@ SET value = excluded.value
 
 -- A migration takes as long as it takes, and so does the wait for somebody else's.
 -- name: unlimited
+SET LOCAL row_security = off;
 SET LOCAL lock_timeout = 0;
 SET LOCAL statement_timeout = 0;
 SET LOCAL idle_in_transaction_session_timeout = 0;
