@@ -116,16 +116,16 @@ def test_a_commit_that_the_server_refuses_is_not_in_doubt(store: Any, administra
 
 
 def test_a_read_whose_connection_dies_at_its_end_runs_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = Link.commit
+    end = Link.end
     runs: list[int] = []
 
     async def dying_once(link: Link) -> None:
         runs.append(1)
         if len(runs) == 1:
             raise DriverFailure(ConnectionResetError("gone"))
-        await commit(link)
+        await end(link)
 
-    monkeypatch.setattr(Link, "commit", dying_once)
+    monkeypatch.setattr(Link, "end", dying_once)
     assert store.ask("find_lease", "process", "p") is None
     assert len(runs) == 2
 
