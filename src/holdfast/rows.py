@@ -413,7 +413,7 @@ class LeaseProof(msgspec.Struct, frozen=True):
 
 
 class ClaimAsk(msgspec.Struct, frozen=True):
-    """Who wants how much of a session's work. `lease` is what shows that the session's lease is held."""
+    """A request for a session's next work. `lease` proves its lease; `holding` a claim that the work is added to."""
 
     session_id: str
     owner_id: str
@@ -424,6 +424,7 @@ class ClaimAsk(msgspec.Struct, frozen=True):
     token_hash: str
     exactly: tuple[str, ...] | None
     lease: LeaseProof | None
+    holding: ClaimProof | None = None
 
 
 class ClaimProof(msgspec.Struct, frozen=True):

@@ -12,14 +12,17 @@ from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.rows import LeaseAsk, LeaseProof
 from holdfast.rules import leases as rules
+from holdfast.rules import verdicts
 
 
 async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: Token, ttl_ms: int) -> Lease:
     """Take a lease that is free, expired, or one's own."""
-    at_once = await tx.take_lease(LeaseAsk(*_names(resource), owner_id, rules.hash_token(token), ttl_ms))
-    if at_once is not None:
+    answer = await tx.take_lease(LeaseAsk(*_names(resource), owner_id, rules.hash_token(token), ttl_ms))
+    if answer is not None:
+        verdicts.refuse_lease(answer, resource)
+        assert answer.row is not None, "a lease that was taken is returned"
         _tell_waiters(tx, resource)
-        return rules.lease_of(at_once, resource, token)
+        return rules.lease_of(answer.row, resource, token)
     place = await _place_for_claim(tx, resource)
     current = await tx.find_lease(*place)
     floor = await tx.fence_floor() if current is None else 0
@@ -66,10 +69,12 @@ async def place_of(tx: Transaction, resource: Resource) -> tuple[str, str] | Non
 async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     """Move the end of a held lease to a later time; an earlier one changes nothing."""
     proof = LeaseProof(*_names(lease.resource), rules.hash_token(lease.token), lease.fence)
-    at_once = await tx.extend_lease(proof, ttl_ms)
-    if at_once is not None:
+    answer = await tx.extend_lease(proof, ttl_ms)
+    if answer is not None:
+        verdicts.refuse_lease(answer, lease.resource)
+        assert answer.row is not None, "a lease that was renewed is returned"
         _tell_waiters(tx, lease.resource)
-        return msgspec.structs.replace(lease, expires_at_ms=at_once.expires_at_ms)
+        return msgspec.structs.replace(lease, expires_at_ms=answer.row.expires_at_ms)
     place = await place_of(tx, lease.resource)
     if place is None:
         raise LeaseLost(rules.describe(lease.resource))

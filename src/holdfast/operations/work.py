@@ -16,12 +16,12 @@ from holdfast.records.common import Page, Token
 from holdfast.records.leases import Lease
 from holdfast.records.work import Boundary, WorkBatch, WorkClaim, WorkCompletion
 from holdfast.rows import BatchRow, ClaimAsk, ClaimProof, LeaseProof, SessionRow
-from holdfast.rules import leases
+from holdfast.rules import leases, verdicts
 from holdfast.rules import work as rules
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """Who wants how much of a session's work, at which boundary and for how long."""
+    """A request for a session's next work. With `holding`, the work is added to that claim, whose token it has."""
 
     session_id: str
     owner_id: str
@@ -32,6 +32,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     lease: Lease | None
     token: Token
     exactly: tuple[str, ...] | None = None
+    holding: WorkCompletion | None = None
 
 
 def queue_topic(session_id: str) -> str:
@@ -41,12 +42,15 @@ def queue_topic(session_id: str) -> str:
 
 async def enqueue(tx: Transaction, intent: rules.WorkIntent, batch_id: str) -> WorkBatch:
     """Put work into the queue, or give what its source key made before."""
-    at_once = await tx.enqueue_new(
+    answer = await tx.enqueue_new(
         intent.session_id, rules.new_batch(intent, batch_id=batch_id, session_key=0, family=0, now_ms=0)
     )
-    if at_once is not None:
-        tx.notify(queue_topic(intent.session_id))
-        return rules.batch_of(intent.session_id, at_once, now_ms=tx.now_ms)
+    if answer is not None:
+        verdicts.refuse_work(answer.verdict, intent.session_id)
+        [row] = answer.rows
+        if answer.verdict == "enqueued":
+            tx.notify(queue_topic(intent.session_id))
+        return rules.batch_of(intent.session_id, rules.same_work(intent, row), now_ms=tx.now_ms)
     session = await sessions.ensure(tx, (intent.session_id, None))
     return rules.batch_of(intent.session_id, await put(tx, session, intent, batch_id), now_ms=tx.now_ms)
 
@@ -67,34 +71,51 @@ async def put(tx: Transaction, session: SessionRow, intent: rules.WorkIntent, ba
 
 async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
     """Claim the next ready batches, or exactly those asked for if they are next; None if there is nothing to claim."""
-    at_once = await tx.claim_ready(_ask(request))
-    if at_once is not None:
-        return rules.claim_from(request.session_id, request.token, at_once) if at_once else None
+    answer = await tx.claim_ready(_ask(request))
+    if answer is not None:
+        claim_id = "" if request.holding is None else request.holding.claim_id
+        verdicts.refuse_work(answer.verdict, request.session_id, claim_id)
+        return rules.claim_from(request.session_id, request.token, answer.rows) if answer.rows else None
     session = await sessions.find(tx, (request.session_id, None))
     if session is None:
         return None
     if tx.again:
         # The answer to an earlier run was lost, and with it perhaps a claim that only this token can prove.
         made = await tx.batches_of_token(session.session_key, leases.hash_token(request.token))
-        if made:
+        if len(made) > (0 if request.holding is None else len(request.holding.batch_ids)):
             return rules.claim_from(request.session_id, request.token, made)
-    rows = await _claimable(tx, session, request)
+    held = () if request.holding is None else await _require_held(tx, session, request.holding)
+    rows = await _claimable(tx, session, request, exclusive=_is_exclusive(request, held))
     if not rows:
         return None
     stamp = rules.new_claim(
         rows,
         owner_id=request.owner_id,
         token=request.token,
-        exclusive=request.exclusive or request.lease is not None,
+        exclusive=_is_exclusive(request, held),
         ttl_ms=request.ttl_ms,
         now_ms=tx.now_ms,
     )
-    hit(await tx.stamp_claim([row.enqueue_seq for row in rows], stamp), "work", stamp.claim_id, expected=len(rows))
-    return rules.claim_of(request.session_id, stamp, request.token, rows)
+    if held:
+        stamp = rules.widened(stamp, held)
+    bearers = sorted((*held, *rows), key=lambda row: row.enqueue_seq)
+    written = await tx.stamp_claim([row.enqueue_seq for row in bearers], stamp)
+    hit(written, "work", stamp.claim_id, expected=len(bearers))
+    return rules.claim_of(request.session_id, stamp, request.token, bearers)
+
+
+def _is_exclusive(request: ClaimRequest, held: Sequence[BatchRow]) -> bool:
+    return bool(held[0].claim_exclusive) if held else request.exclusive or request.lease is not None
+
+
+async def _require_held(tx: Transaction, session: SessionRow, holding: WorkCompletion) -> Sequence[BatchRow]:
+    rows = await tx.claimed_batches(session.session_key, holding.claim_id)
+    rules.require_claim(holding, rows, tx.now_ms)
+    return rows
 
 
 def _ask(request: ClaimRequest) -> ClaimAsk:
-    lease = request.lease
+    lease, holding = request.lease, request.holding
     return ClaimAsk(
         session_id=request.session_id,
         owner_id=request.owner_id,
@@ -107,21 +128,29 @@ def _ask(request: ClaimRequest) -> ClaimAsk:
         lease=None
         if lease is None
         else LeaseProof(request.session_id, None, leases.hash_token(lease.token), lease.fence),
+        holding=None if holding is None else _proof(holding),
     )
 
 
-async def _claimable(tx: Transaction, session: SessionRow, request: ClaimRequest) -> Sequence[BatchRow]:
+def _proof(completion: WorkCompletion) -> ClaimProof:
+    return ClaimProof(
+        completion.session_id,
+        completion.claim_id,
+        leases.hash_token(completion.token),
+        completion.fence,
+        completion.batch_ids,
+    )
+
+
+async def _claimable(
+    tx: Transaction, session: SessionRow, request: ClaimRequest, *, exclusive: bool
+) -> Sequence[BatchRow]:
     lease = await tx.find_lease("session", str(session.session_key))
     if request.lease is not None:
         leases.require(lease, request.lease, tx.now_ms)
-    others = await tx.other_claims(session.session_key, request.owner_id, tx.now_ms)
-    if not rules.may_claim(
-        lease,
-        others,
-        owner_id=request.owner_id,
-        exclusive=request.exclusive or request.lease is not None,
-        now_ms=tx.now_ms,
-    ):
+    held_claim_id = "" if request.holding is None else request.holding.claim_id
+    others = await tx.other_claims(session.session_key, held_claim_id, tx.now_ms)
+    if not rules.may_claim(lease, others, owner_id=request.owner_id, exclusive=exclusive, now_ms=tx.now_ms):
         return ()
     candidates = await tx.ready_batches(session.session_key, tx.now_ms, request.most)
     taken = candidates[: rules.claim_prefix(candidates, request.boundary, request.most)]
@@ -133,15 +162,15 @@ async def _claimable(tx: Transaction, session: SessionRow, request: ClaimRequest
 async def is_claimable(
     tx: Transaction, session_id: str, boundary: Boundary, *, owner_id: str | None, exclusive: bool
 ) -> tuple[bool, int | None]:
-    """Whether an owner could claim anything now, and in how many milliseconds time alone may change that.
+    """Return whether an owner could claim anything now, and in how many milliseconds time alone may change that.
 
-    Without an owner, a claimer is meant who holds neither the session's lease nor any claim.
+    Without an owner, the claimer does not hold the session's lease.
     """
     session = await sessions.find(tx, (session_id, None))
     if session is None:
         return False, None
     lease = await tx.find_lease("session", str(session.session_key))
-    others = await tx.other_claims(session.session_key, owner_id or "", tx.now_ms)
+    others = await tx.other_claims(session.session_key, "", tx.now_ms)
     may_claim = rules.may_claim(lease, others, owner_id=owner_id or "", exclusive=exclusive, now_ms=tx.now_ms)
     if may_claim and rules.claim_prefix(await tx.ready_batches(session.session_key, tx.now_ms, 1), boundary, 1):
         return True, None
@@ -150,16 +179,10 @@ async def is_claimable(
 
 async def renew(tx: Transaction, claim: WorkClaim, completion: WorkCompletion, ttl_ms: int) -> WorkClaim:
     """The claim with a later end."""
-    proof = ClaimProof(
-        completion.session_id,
-        completion.claim_id,
-        leases.hash_token(completion.token),
-        completion.fence,
-        completion.batch_ids,
-    )
-    at_once = await tx.extend_claim(proof, ttl_ms)
-    if at_once is not None:
-        return msgspec.structs.replace(claim, expires_at_ms=at_once)
+    answer = await tx.extend_claim(_proof(completion), ttl_ms)
+    if answer is not None:
+        verdicts.refuse_work(answer.verdict, completion.session_id, completion.claim_id)
+        return msgspec.structs.replace(claim, expires_at_ms=answer.expires_at_ms)
     rows = await _held(tx, completion)
     seqs = rules.require_claim(completion, rows, tx.now_ms)
     stamp = rules.renewed(rows, ttl_ms=ttl_ms, now_ms=tx.now_ms)

@@ -1,7 +1,7 @@
-"""What a database may decide at once, in the statement that writes; whatever it does not is decided by its facts.
+"""Decisions that a database may take itself, in one trip.
 
-A shortcut is the SQL of a rule, never a rule of its own: it acts only where the rule would, and otherwise says None and
-has done nothing. The operation then loads the facts and asks the rule, which names the refusal.
+A shortcut decides what the rule decides, and its verdict is final. None means that this database has no such shortcut,
+or that the case needs more than one trip: nothing was written, and the operation loads the facts and asks the rule.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast import rows as r
+from holdfast.ports.verdicts import LeaseVerdict, RenewalVerdict, WorkVerdict
 
 
 class Shortcuts(Protocol):
@@ -19,49 +20,56 @@ class Shortcuts(Protocol):
         """Whether an earlier run of this very operation may have been applied, because its answer was lost."""
         ...
 
-    async def take_lease(self, ask: r.LeaseAsk) -> r.LeaseRow | None:
+    async def take_lease(self, ask: r.LeaseAsk) -> LeaseVerdict | None:
         """Take a free, expired or own lease of a live session or a running process (`rules.leases.claim`)."""
         ...
 
+<<<<<<< HEAD
     async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> r.LeaseRow | None:
         """Move the end of a lease that is proven, never back (`rules.leases.require`, `renewed`)."""
+=======
+    async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> LeaseVerdict | None:
+        """Move the end of a lease that is proven, never back (`rules.leases.require`)."""
+>>>>>>> b7bedde (Decide claims and leases in server functions)
         ...
 
-    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> r.BatchRow | None:
-        """Put a batch into the queue of a live session, if its source key is new there.
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> WorkVerdict | None:
+        """Put a batch into the queue of a live session, or return the one that its source key made before.
 
-        The row comes without session key, family and times: the database fills them in. Returns it as it is stored.
+        The row comes without session key, family and times: the database fills them in.
         """
         ...
 
-    async def claim_ready(self, ask: r.ClaimAsk) -> list[r.BatchRow] | None:
-        """Claim the next batches that go together (`rules.work.may_claim`, `claim_prefix` and `new_claim`).
+    async def claim_ready(self, ask: r.ClaimAsk) -> WorkVerdict | None:
+        """Claim the next batches that go together (`rules.work.may_claim`, `claim_prefix`, `new_claim`, `widened`).
 
-        Returns the batches as they now bear the claim, in order; none if the session has nothing that is ready.
+        Returns the batches as they now bear the claim, by sequence number.
         """
         ...
 
-    async def extend_claim(self, proof: r.ClaimProof, ttl_ms: int) -> int | None:
-        """Move the end of a claim that is proven, never back (`rules.work.require_claim`): the new end."""
+    async def extend_claim(self, proof: r.ClaimProof, ttl_ms: int) -> RenewalVerdict | None:
+        """Move the end of a claim that is proven, never back (`rules.work.require_claim`)."""
         ...
 
 
 class NoShortcuts:
     """A database whose facts are so near that they may as well be loaded."""
 
+    __slots__ = ()
+
     again = False
 
-    async def take_lease(self, ask: r.LeaseAsk) -> r.LeaseRow | None:
+    async def take_lease(self, ask: r.LeaseAsk) -> LeaseVerdict | None:
         return None
 
-    async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> r.LeaseRow | None:
+    async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> LeaseVerdict | None:
         return None
 
-    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> r.BatchRow | None:
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> WorkVerdict | None:
         return None
 
-    async def claim_ready(self, ask: r.ClaimAsk) -> list[r.BatchRow] | None:
+    async def claim_ready(self, ask: r.ClaimAsk) -> WorkVerdict | None:
         return None
 
-    async def extend_claim(self, proof: r.ClaimProof, ttl_ms: int) -> int | None:
+    async def extend_claim(self, proof: r.ClaimProof, ttl_ms: int) -> RenewalVerdict | None:
         return None

@@ -180,8 +180,8 @@ class WorkTables(Protocol):
         """Sessions with a ready batch (see `ready_batches`), (key, id) by key, greater than `after`."""
         ...
 
-    async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
-        """Whether another owner holds a live claim in the session, and whether one of those is exclusive."""
+    async def other_claims(self, session_key: int, claim_id: str, now_ms: int) -> tuple[bool, bool]:
+        """Return whether a claim other than this one lives in the session, and whether an exclusive one does."""
         ...
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:

@@ -111,15 +111,16 @@ def same_work(intent: WorkIntent, existing: BatchRow) -> BatchRow:
 def may_claim(
     lease: LeaseRow | None, others: tuple[bool, bool], *, owner_id: str, exclusive: bool, now_ms: int
 ) -> bool:
-    """Whether an owner may claim in a session at all.
+    """Return whether an owner may claim in a session at all.
 
-    It may not while another owner holds the session's lease or an exclusive claim, and for an exclusive claim not while
-    another owner holds any. `others` says whether another owner holds a live claim, and an exclusive one.
+    It may not while another owner holds the session's lease, or while any other claim there is exclusive; an exclusive
+    claim excludes every other one. Claims of the same owner count, too: an owner id does not prove who asks. `others`
+    says whether another claim lives, and whether an exclusive one does.
     """
-    claimed_by_other, exclusively = others
+    claimed, exclusively = others
     if lease is not None and lease.is_live(now_ms) and lease.owner_id != owner_id:
         return False
-    return not exclusively and not (exclusive and claimed_by_other)
+    return not exclusively and not (exclusive and claimed)
 
 
 def due_in_ms(next_due_ms: int | None, lease: LeaseRow | None, now_ms: int) -> int | None:
@@ -164,6 +165,14 @@ def new_claim(
         claimed_at_ms=now_ms,
         expires_at_ms=leases.expiry(now_ms, ttl_ms),
         exclusive=int(exclusive),
+    )
+
+
+def widened(stamp: ClaimStamp, held: Sequence[BatchRow]) -> ClaimStamp:
+    """The held claim after it took in the batches of a new one: same id, token and start, no earlier end."""
+    before = stamp_of(held[0])
+    return msgspec.structs.replace(
+        before, fence=max(before.fence, stamp.fence), expires_at_ms=max(before.expires_at_ms, stamp.expires_at_ms)
     )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import msgspec
+
+from holdfast.errors import InvalidRequest
 from holdfast.operations import work as operations
 from holdfast.records.common import Page
 from holdfast.records.leases import Lease
@@ -48,23 +51,57 @@ class Queue:
         max_batches: int = CLAIM_MOST,
         exclusive: bool = False,
         lease: Lease | None = None,
+        holding: WorkClaim | None = None,
     ) -> WorkClaim | None:
         """Claim the next ready batches that go together, None if there is nothing to claim.
 
+<<<<<<< HEAD
         `exclusive=True`, or a session lease, keeps every other owner out of the session's queue while the claim lives.
         A claim lives 15 minutes unless it is renewed: choose a shorter `ttl_ms` if a dead worker's work must move on
         sooner.
+=======
+        `exclusive=True`, or a session lease, keeps every other claim out of the session's queue while this one lives,
+        also one under the same owner id. Its holder takes in later work with `holding=claim`: the ready batches join
+        that claim, which is returned whole and replaces the old one. A claim lives 15 minutes unless it is renewed:
+        choose a shorter `ttl_ms` if a dead worker's work must move on sooner.
+>>>>>>> b7bedde (Decide claims and leases in server functions)
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))
         >>> claim = store.queue.claim("chat-42", owner_id="worker-1")
         >>> [item.payload for batch in claim.batches for item in batch.items]
         [{'text': 'hi'}]
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "and"}]))
+        >>> claim = store.queue.claim("chat-42", owner_id="worker-1", holding=claim)
+        >>> [item.payload for batch in claim.batches for item in batch.items]
+        [{'text': 'hi'}, {'text': 'and'}]
         """
         most = checks.whole("max_batches", max_batches, least=1, most=self._context.limits.page)
         request = self._request(session_id, owner_id, boundary, ttl_ms, most, exclusive, lease, None)
+<<<<<<< HEAD
+=======
+        if holding is not None:
+            request = self._widening(request, holding)
+        if most == 0:
+            return None
+>>>>>>> b7bedde (Decide claims and leases in server functions)
         return await self._context.backend.write(
-            lambda tx: operations.claim(tx, request), one_step=True, repeatable=True, line=request.session_id
+            lambda tx: operations.claim(tx, request),
+            one_step=holding is None,
+            repeatable=True,
+            line=request.session_id,
         )
+
+    def _widening(self, request: operations.ClaimRequest, holding: object) -> operations.ClaimRequest:
+        """The request for work that joins a held claim, under the owner and the token of that claim."""
+        held = checks.instance("holding", holding, WorkClaim)
+        proof = rules.check_claim("holding", held, self._context.limits)
+        if proof.session_id != request.session_id:
+            raise InvalidRequest(
+                "holding", f"is a claim in session {proof.session_id!r}, not in {request.session_id!r}"
+            )
+        if held.owner_id != request.owner_id:
+            raise InvalidRequest("owner_id", f"must be {held.owner_id!r}, the owner of the claim that it holds")
+        return msgspec.structs.replace(request, holding=proof, token=proof.token)
 
     async def claim_exactly(
         self,

@@ -44,8 +44,8 @@ class MemoryWork:
         ]
         return found[:limit]
 
-    async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
-        others = [row for row in self._unsettled(session_key) if row.is_claimed(now_ms) and row.claim_owner != owner_id]
+    async def other_claims(self, session_key: int, claim_id: str, now_ms: int) -> tuple[bool, bool]:
+        others = [row for row in self._unsettled(session_key) if row.is_claimed(now_ms) and row.claim_id != claim_id]
         return bool(others), any(row.claim_exclusive for row in others)
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:

@@ -52,6 +52,11 @@ SETTINGS: Final = (
 SAFE_IN_A_SNAPSHOT: Final = frozenset(
     {
         "identify",
+        "enqueue_work",
+        "claim_work",
+        "renew_claim",
+        "take_lease",
+        "renew_lease",
         "lock_session",
         "insert_session",
         "save_session",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NoReturn, cast
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -18,11 +18,10 @@ from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.remembered import Head, Remembered
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.transaction.base import fetched
+from holdfast.backends.postgres.transaction.server_functions import NEEDS_A_SESSION, ServerFunctions
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, trouble_of
 from holdfast.backends.postgres.turning import Now, Turn, statement_of
-
-CLAIM_TRIES: Final = 4
-"""How often a claim is asked for that others come before, until a transaction waits for the session and keeps it."""
+from holdfast.ports.verdicts import LeaseVerdict, WorkVerdict
 
 OUT_OF_RANGE = "22003"
 """The SQLSTATE of a counter that would not fit: the rule says so better."""
@@ -43,7 +42,7 @@ class ClockNeeded(Exception):
     """What the operation writes says the time in its own words, so that the time must be known before."""
 
 
-class Foresight:
+class Foresight(ServerFunctions):
     """What an operation of one step may read and write; anything else needs a transaction."""
 
     again = False
@@ -54,15 +53,15 @@ class Foresight:
     def __init__(self, link: Link, remembered: Remembered, *, test_ms: int | None, server_ms: int | None) -> None:
         self._link = link
         self._remembered = remembered
-        self.given_ms = server_ms if test_ms is None else test_ms
-        self._now_ms = Now(remembered.estimate_ms()) if self.given_ms is None else self.given_ms
+        self._given_ms = server_ms if test_ms is None else test_ms
+        self._now_ms = Now(remembered.estimate_ms()) if self._given_ms is None else self._given_ms
         self._heads: dict[int, Head] = {}
         self._hoped_nodes: list[str] = []
         self._held: tuple[r.BatchRow, ...] = ()
         self._lease: r.LeaseRow | None = None
         self._query: r.CommitQuery | None = None
         self._learned: list[Callable[[], None]] = []
-        self._claimed: tuple[str, str] | None = None
+        self._claimed: tuple[int, str] | None = None
         self.proving = False
         self.done = False
         self.topics: list[str] = []
@@ -74,6 +73,11 @@ class Foresight:
     def now_ms(self) -> int:
         """The reading of the clock, or before the statement an estimate of it."""
         return self._now_ms
+
+    @property
+    def given_ms(self) -> int | None:
+        """The time that the statement is told; None lets it read the server's clock, after its locks."""
+        return self._given_ms
 
     @property
     def found_session(self) -> bool:
@@ -263,104 +267,29 @@ class Foresight:
         if head is not None:
             self._remembered.sessions.drop(head.session.session_id)
 
-    # What the statement itself decides.
+    # Decided by server functions.
 
-    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> r.BatchRow | None:
-        [values] = await self._prove(
-            "enqueue_at_once",
-            session_id,
-            self.given_ms,
-            row.batch_id,
-            row.source_key,
-            row.draft_hash,
-            row.delivery,
-            row.slot,
-            row.merge_key,
-            row.available_at_ms,
-            row.payloads,
-        )
-        stored = fetched(r.BatchRow, values)
-        self._learn_clock(stored.enqueued_at_ms)
-        return stored
-
-    async def claim_ready(self, ask: r.ClaimAsk) -> list[r.BatchRow] | None:
-        for _ in range(CLAIM_TRIES):
-            judged, ready, values = await self._ask_for_work(ask)
-            if judged:
-                break
-            # Another process claimed while this one waited for the session.
+    async def _call(self, name: str, *bindings: Any) -> Sequence[Sequence[Any]]:
+        found = await self._prove(name, *bindings)
+        if found[0][0] == NEEDS_A_SESSION and name != "claim_work":
             self.proving = self.done = False
-        else:
-            raise Unforeseen("others claim all the time")
-        self._claimed = (ask.session_id, ask.token_hash) if values else None
-        rows = [fetched(r.BatchRow, one) for one in values]
-        if rows:
-            self._learn_clock(rows[0].claimed_at_ms or 0)
-            self._learned.append(partial(self._remembered.learn_claim, rows))
-        elif ready or ask.lease is not None:
-            # There is something, or a lease to be proven: why nothing was claimed is for the rule to say.
-            self.proving = self.done = False
-            raise Unforeseen("nothing was claimed")
-        return rows
+            raise Unforeseen("a new session")
+        return found
 
-    async def _ask_for_work(self, ask: r.ClaimAsk) -> Sequence[Any]:
-        [told] = await self._prove(
-            "claim_at_once",
-            ask.session_id,
-            self.given_ms,
-            ask.owner_id,
-            ask.boundary,
-            ask.most,
-            int(ask.exclusive),
-            ask.token_hash,
-            ask.ttl_ms,
-            None if ask.exactly is None else list(ask.exactly),
-            None if ask.lease is None else ask.lease.token_hash,
-            None if ask.lease is None else ask.lease.fence,
-        )
-        return cast("Sequence[Any]", told)
-
-    async def extend_claim(self, proof: r.ClaimProof, ttl_ms: int) -> int | None:
-        [(expires_at_ms,)] = await self._prove(
-            "extend_claim_at_once",
-            proof.session_id,
-            self.given_ms,
-            proof.claim_id,
-            proof.token_hash,
-            proof.fence,
-            list(proof.batch_ids),
-            ttl_ms,
-        )
-        return int(expires_at_ms)
-
-    async def take_lease(self, ask: r.LeaseAsk) -> r.LeaseRow | None:
-        [values] = await self._prove(
-            "take_lease_at_once",
-            ask.session_id,
-            ask.process_id,
-            self.given_ms,
-            ask.owner_id,
-            ask.token_hash,
-            ask.ttl_ms,
-        )
-        row = fetched(r.LeaseRow, values)
-        self._learn_clock(row.claimed_at_ms)
-        self._learned.append(partial(self._remembered.learn_lease, row))
-        return row
-
-    async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> r.LeaseRow | None:
-        [values] = await self._prove(
-            "extend_lease_at_once",
-            proof.session_id,
-            proof.process_id,
-            self.given_ms,
-            proof.token_hash,
-            proof.fence,
-            ttl_ms,
-        )
-        row = fetched(r.LeaseRow, values)
-        self._learned.append(partial(self._remembered.learn_lease, row))
-        return row
+    def _learn(self, answer: WorkVerdict | LeaseVerdict) -> None:
+        if isinstance(answer, LeaseVerdict):
+            if answer.row is not None and answer.row.token_hash is not None:
+                self._learned.append(partial(self._remembered.learn_lease, answer.row))
+                if answer.verdict == "taken":
+                    self._learn_clock(answer.row.claimed_at_ms)
+            return
+        first = answer.rows[0]
+        if answer.verdict == "claimed":
+            self._claimed = (first.session_key, first.claim_token_hash or "")
+            self._learn_clock(first.claimed_at_ms or 0)
+            self._learned.append(partial(self._remembered.learn_claim, list(answer.rows)))
+        elif answer.verdict == "enqueued":
+            self._learn_clock(first.enqueued_at_ms)
 
 
 def _append_with(lease: bool, terminal: bool, wake: bool) -> str:

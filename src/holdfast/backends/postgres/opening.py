@@ -1,8 +1,9 @@
 """A schema is opened only as what it is: ours and known, or new and empty; any other is left as it was found.
 
-`schema.sql` makes a new schema; `migrations/NNNN_name.sql` brings one of version NNNN - 1 to version NNNN. Migration
-0001 makes version 1 out of nothing, so that replaying all of them must end in the same schema as `schema.sql`. Each
-step is one transaction under an advisory lock that everybody who opens the schema asks for.
+`schema.sql` makes the tables of a new schema; `migrations/NNNN_name.sql` brings one of version NNNN - 1 to version
+NNNN. Migration 0001 makes version 1 out of nothing, so that replaying all of them must end in the same tables as
+`schema.sql`. `functions.sql` defines the server functions, after either way. Each step is one transaction under an
+advisory lock that every process takes that opens the schema.
 """
 
 from __future__ import annotations
@@ -31,8 +32,16 @@ _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
 def schema_text(schema: str) -> str:
     """The statements that make a new schema, without the schema itself."""
-    text = files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
-    return with_schema(text, schema, origin="schema.sql")
+    return _text_of("schema.sql", schema) + "\n" + functions_text(schema)
+
+
+def functions_text(schema: str) -> str:
+    """The statements that define the server functions, or replace them."""
+    return _text_of("functions.sql", schema)
+
+
+def _text_of(name: str, schema: str) -> str:
+    return with_schema(files(__package__).joinpath(name).read_text(encoding="utf-8"), schema, origin=name)
 
 
 def ddl_text(schema: str) -> str:
@@ -89,6 +98,8 @@ async def _one_step(link: Link, schema: str) -> int:
         version += 1
         text = with_schema(migrations()[version], schema, origin=f"migration {version}")
         await link.script(text, MIGRATION_TIMEOUT_S)
+        if version == SCHEMA_VERSION:
+            await link.script(functions_text(schema), MIGRATION_TIMEOUT_S)
     await link.run("save_version", version)
     await link.commit()
     return version

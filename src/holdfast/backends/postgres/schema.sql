@@ -15,7 +15,6 @@ CREATE SEQUENCE {schema}.session_keys;
 CREATE SEQUENCE {schema}.enqueue_seqs;
 CREATE SEQUENCE {schema}.subscription_sequences;
 
--- claims counts how often work of the session was claimed, so that a claim can tell whether another one came first.
 -- dead becomes 1 with the deletion and belongs to a unique index: so a deletion changes the row's key, and whoever shares
 -- that key (FOR KEY SHARE) waits for a deletion and sees it, but not for turns. Statements that look for one session ask
 -- for dead = 0: deleted_at_ms IS NULL would offer every index of living sessions, of which a new table's planner believes
@@ -38,7 +37,6 @@ CREATE TABLE {schema}.sessions (
     cwd text COLLATE "C",
     parent_session_id text COLLATE "C",
     caused_by bytea,
-    claims bigint NOT NULL DEFAULT 0,
     dead bigint NOT NULL GENERATED ALWAYS AS (CASE WHEN deleted_at_ms IS NULL THEN 0 ELSE 1 END) STORED,
     PRIMARY KEY (family, session_key)
 );

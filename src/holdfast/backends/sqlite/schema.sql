@@ -129,7 +129,7 @@ CREATE INDEX work_unsettled ON work (session_key, enqueue_seq, available_at_ms, 
 WHERE settled_state IS NULL;
 CREATE INDEX work_due ON work (session_key, available_at_ms) WHERE settled_state IS NULL;
 CREATE INDEX work_claim ON work (claim_id, session_key) WHERE claim_id IS NOT NULL;
-CREATE INDEX work_claim_expiry ON work (session_key, claim_expires_at_ms, claim_owner, claim_exclusive)
+CREATE INDEX work_claim_expiry ON work (session_key, claim_expires_at_ms, claim_id, claim_exclusive)
 WHERE claim_id IS NOT NULL;
 CREATE INDEX work_settled ON work (settled_at_ms) WHERE settled_state IS NOT NULL;
 

@@ -100,10 +100,9 @@ class WaitContract(Contract):
         assert waiting.result(PATIENCE_S) is None
         assert len(take(store, "w2").batches) == 1
 
-    def test_a_wait_of_nobody_in_particular_is_held_back_like_a_stranger_s(self, store: BlockingStore) -> None:
+    def test_a_wait_is_held_back_by_an_exclusive_claim_and_by_another_owners_lease(self, store: BlockingStore) -> None:
         _abandon_exclusive(store)
-        store.queue.wait("chat", timeout_ms=0, owner_id="w1")
-        for owner_id in ("w2", None):
+        for owner_id in ("w1", "w2", None):
             with pytest.raises(holdfast.WaitTimeout):
                 store.queue.wait("chat", timeout_ms=1, owner_id=owner_id)
         mail = holdfast.OnSession("mail")

@@ -28,7 +28,6 @@ CREATE TABLE {schema}.sessions (
     cwd text COLLATE "C",
     parent_session_id text COLLATE "C",
     caused_by bytea,
-    claims bigint NOT NULL DEFAULT 0,
     dead bigint NOT NULL GENERATED ALWAYS AS (CASE WHEN deleted_at_ms IS NULL THEN 0 ELSE 1 END) STORED,
     PRIMARY KEY (family, session_key)
 );

@@ -299,12 +299,9 @@ SELECT count(terminal_state)
 FROM {schema}.events
 WHERE process_id = $1::text
 
--- Differs: pages and indexes are the server's affair. The row of a session has two numbers that only statements use: one
--- says to those who share its key that it is deleted, the other counts its claims.
+-- Differs: pages and indexes are the server's affair. `dead` follows from the deletion, and statements rely on it.
 -- name: check_structures
-SELECT format('session %s: dead is %s, claims is %s', session_key, coalesce(dead::text, 'NULL'), coalesce(claims::text, 'NULL'))
+SELECT format('session %s: dead is %s', session_key, coalesce(dead::text, 'NULL'))
 FROM {schema}.sessions
 WHERE dead IS DISTINCT FROM (CASE WHEN deleted_at_ms IS NULL THEN 0 ELSE 1 END)
-    OR claims IS NULL
-    OR claims < 0
 LIMIT 100

@@ -90,7 +90,7 @@ WHERE family = $1::bigint
     AND session_key = $2::bigint
     AND claim_id IS NOT NULL
     AND claim_expires_at_ms > $4::bigint
-    AND claim_owner <> $3::text
+    AND claim_id <> $3::text
 
 -- name: find_batches
 SELECT
@@ -159,19 +159,7 @@ SELECT
 FROM {schema}.work
 WHERE enqueue_seq = ANY($1::bigint[])
 
--- Differs: the session counts its claims, so that a claim in one statement can tell whether another one came first.
 -- name: stamp_claim
-WITH counted AS (
-    UPDATE {schema}.sessions AS session
-    SET claims = session.claims + 1
-    FROM (
-        SELECT DISTINCT
-            family, session_key
-        FROM unnest($1::bigint[], $2::bigint[]) AS place (family, session_key)
-    ) AS place
-    WHERE session.family = place.family
-        AND session.session_key = place.session_key
-)
 UPDATE {schema}.work AS batch
 SET
     claim_id = $4::text,

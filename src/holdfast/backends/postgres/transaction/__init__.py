@@ -7,14 +7,14 @@ from holdfast.backends.postgres.transaction.commits import Commits
 from holdfast.backends.postgres.transaction.grants import Grants
 from holdfast.backends.postgres.transaction.housekeeping import Housekeeping
 from holdfast.backends.postgres.transaction.processes import Processes
+from holdfast.backends.postgres.transaction.server_functions import ServerFunctions
 from holdfast.backends.postgres.transaction.sessions import Sessions
 from holdfast.backends.postgres.transaction.triggers import Triggers
 from holdfast.backends.postgres.transaction.verification import Verification
-from holdfast.ports.shortcuts import NoShortcuts
 
 
 class PostgresTransaction(
-    Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping, Verification, NoShortcuts
+    Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping, Verification, ServerFunctions
 ):
     """One transaction on one connection."""
 

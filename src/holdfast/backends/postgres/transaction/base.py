@@ -106,6 +106,14 @@ class Base:
         self._now_was_used = True
         return self._now_ms
 
+    @property
+    def given_ms(self) -> int | None:
+        """The time of a test's clock; None lets a server function read the server's, after its locks."""
+        return None if self._clock is None else self._clock.now_ms()
+
+    async def _call(self, name: str, *bindings: Any) -> Sequence[Sequence[Any]]:
+        return await self._link.all(name, *bindings)
+
     def notify(self, topic: str) -> None:
         """Wake those who wait on a topic, once and after the transaction is durable."""
         self.topics.append(topic)

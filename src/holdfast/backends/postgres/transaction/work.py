@@ -58,9 +58,9 @@ class Work(Base):
     async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
         return [(key, session_id) for key, session_id in await self._values("sessions_with_work", now_ms, after, limit)]
 
-    async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
+    async def other_claims(self, session_key: int, claim_id: str, now_ms: int) -> tuple[bool, bool]:
         family = await self._family(session_key)
-        [(held, exclusive)] = await self._values("other_claims", family, session_key, owner_id, now_ms)
+        [(held, exclusive)] = await self._values("other_claims", family, session_key, claim_id, now_ms)
         return bool(held), bool(exclusive)
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:

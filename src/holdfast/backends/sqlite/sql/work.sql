@@ -67,7 +67,7 @@ FROM work INDEXED BY work_claim_expiry
 WHERE session_key = ?1
     AND claim_id IS NOT NULL
     AND claim_expires_at_ms > ?3
-    AND claim_owner <> ?2
+    AND claim_id <> ?2
 
 -- name: find_batches
 SELECT

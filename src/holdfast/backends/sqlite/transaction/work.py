@@ -37,9 +37,9 @@ class Work(Base):
         bindings = {"now_ms": now_ms, "after": after, "limit": limit}
         return [(key, session_id) for key, session_id in self._values("sessions_with_work", bindings)]
 
-    async def other_claims(self, session_key: int, owner_id: str, now_ms: int) -> tuple[bool, bool]:
-        """Whether another owner holds a live claim in the session, and whether one of those is exclusive."""
-        [(held, exclusive)] = self._values("other_claims", (session_key, owner_id, now_ms))
+    async def other_claims(self, session_key: int, claim_id: str, now_ms: int) -> tuple[bool, bool]:
+        """Return whether a claim other than this one lives in the session, and whether an exclusive one does."""
+        [(held, exclusive)] = self._values("other_claims", (session_key, claim_id, now_ms))
         return bool(held), bool(exclusive)
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
