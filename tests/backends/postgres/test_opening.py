@@ -22,6 +22,9 @@ SELECT 'index', tablename, indexname, replace(indexdef, $1 || '.', ''), '', '', 
 FROM pg_indexes WHERE schemaname = $1
 UNION ALL
 SELECT 'sequence', sequencename, '', '', '', '', '' FROM pg_sequences WHERE schemaname = $1
+UNION ALL
+SELECT 'function', proname, pg_get_function_identity_arguments(oid), replace(prosrc, $1, ''), proacl::text, '', ''
+FROM pg_proc WHERE pronamespace = $1::regnamespace
 ORDER BY 1, 2, 3
 """
 
@@ -57,6 +60,7 @@ def test_replaying_every_migration_ends_in_the_schema(postgres_database: Any, ad
     administrator.run("CREATE SCHEMA other_replayed; CREATE SCHEMA other_whole;")
     for text in opening.migrations().values():
         administrator.run(text.replace("{schema}", "other_replayed"))
+    administrator.run(opening.functions_text("other_replayed"))
     administrator.run(opening.schema_text("other_whole"))
     assert administrator.rows(SHAPE, "other_replayed") == administrator.rows(SHAPE, "other_whole")
 
@@ -78,10 +82,13 @@ def test_a_role_without_ddl_rights_works_with_migrate_false(
     administrator.run("GRANT USAGE ON SCHEMA holdfast TO holdfast_worker")
     administrator.run("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO holdfast_worker")
     administrator.run("GRANT USAGE ON ALL SEQUENCES IN SCHEMA holdfast TO holdfast_worker")
+    administrator.run("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA holdfast TO holdfast_worker")
     try:
         url = re.sub("//[^@/]*@", "//holdfast_worker@", postgres_url)
         with holdfast.open_blocking(url, options=PostgresOptions(migrate=False)) as worker:
             assert worker.sessions.handle("chat").commit(holdfast.Commit()).revision == 1
+            worker.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+            assert worker.queue.claim("chat", owner_id="w1") is not None
             assert worker.maintenance.verify().findings == ()
             assert worker.sessions.delete("chat").deleted
         with pytest.raises(Unavailable, match="right"):

@@ -73,7 +73,7 @@ def test_taking_a_lease_at_once_gives_what_the_rule_gives(
         if state in ("lives", "lives again", "running"):
             # Whoever holds it lets nobody else in; every other lease is given.
             assert (outcome.error is None) is (lease_state != "other"), situation
-            assert acted is (lease_state != "other"), situation
+        assert acted is (state != "never" or kind == "process"), situation
         if outcome.error is None:
             fences.add(outcome.value.fence)
     assert fences == {fence_floor + 1, 4}
@@ -105,6 +105,6 @@ def test_extending_a_lease_at_once_moves_the_end_that_the_rule_moves(twins: Twin
             lambda store, proof=proof, ttl_ms=ttl_ms: store.leases.renew(proof, ttl_ms=ttl_ms), situation
         )
         extended += outcome.error is None
-        assert acted is (outcome.error is None), situation
+        assert acted, situation
     assert extended > SITUATIONS // 12
     twins.compare_rows(lambda: "renew a lease")

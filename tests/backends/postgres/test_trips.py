@@ -23,7 +23,7 @@ TYPES = (
     holdfast.EventType("progress"),
     holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
 )
-COMMIT, ENQUEUE, CLAIM, APPEND = ["commit_at_once"], ["enqueue_at_once"], ["claim_at_once"], ["append_at_once"]
+COMMIT, ENQUEUE, CLAIM, APPEND = ["commit_at_once"], ["enqueue_work"], ["claim_work"], ["append_at_once"]
 ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
 
 
@@ -323,16 +323,10 @@ def test_work_for_a_session_that_this_process_never_saw_is_enqueued_in_one_trip(
     assert measured.trips(enqueue(source_key="k")) == ENQUEUE
 
 
-def test_work_that_was_enqueued_before_is_found_by_one_transaction(measured: Measured) -> None:
+def test_work_that_was_enqueued_before_is_found_in_one_trip(measured: Measured) -> None:
     measured.warm(enqueue("warm", source_key="k"), enqueue("warm", source_key="k"), enqueue(source_key="k"))
-    assert measured.trips(enqueue(source_key="k")) == [
-        "enqueue_at_once",
-        "begin_write",
-        "now_ms",
-        "lock_session",
-        "find_sources",
-        "commit",
-    ]
+    assert measured.trips(enqueue(source_key="k")) == ENQUEUE
+    assert measured.refusal(enqueue(source_key="k", payloads=[2]), holdfast.SourceKeyConflict) == ENQUEUE
 
 
 def test_work_is_claimed_in_one_trip_and_so_is_none(measured: Measured) -> None:
@@ -353,22 +347,15 @@ def test_a_claim_is_renewed_in_one_trip(measured: Measured) -> None:
     measured.warm(enqueue())
     held = measured.do(claim())
     measured.warm(lambda store: store.queue.renew(held))
-    assert measured.trips(lambda store: store.queue.renew(held)) == ["extend_claim_at_once"]
+    assert measured.trips(lambda store: store.queue.renew(held)) == ["renew_claim"]
 
 
-def test_a_claim_that_was_given_back_is_refused_by_one_transaction(measured: Measured) -> None:
+def test_a_claim_that_was_given_back_is_refused_in_one_trip(measured: Measured) -> None:
     measured.warm(enqueue())
     held = measured.do(claim())
     measured.do(lambda store: store.queue.abandon(held))
     measured.warm(lambda store: store.queue.renew(held))
-    assert measured.refusal(lambda store: store.queue.renew(held), holdfast.ClaimLost) == [
-        "extend_claim_at_once",
-        "begin_write",
-        "now_ms",
-        "lock_session",
-        "lock_claimed_batches",
-        "rollback",
-    ]
+    assert measured.refusal(lambda store: store.queue.renew(held), holdfast.ClaimLost) == ["renew_claim"]
 
 
 # Leases.
@@ -379,21 +366,14 @@ def test_a_lease_is_taken_and_renewed_in_one_trip_each(measured: Measured, resou
     measured.warm(create("chat"), register(), take(resource))
     lease = measured.do(take(resource))
     measured.warm(lambda store: store.leases.renew(lease))
-    assert measured.trips(take(resource)) == ["take_lease_at_once"]
+    assert measured.trips(take(resource)) == ["take_lease"]
     lease = measured.do(take(resource))
-    assert measured.trips(lambda store: store.leases.renew(lease)) == ["extend_lease_at_once"]
+    assert measured.trips(lambda store: store.leases.renew(lease)) == ["renew_lease"]
 
 
-def test_a_lease_that_another_holds_is_refused_by_one_transaction(measured: Measured) -> None:
+def test_a_lease_that_another_holds_is_refused_in_one_trip(measured: Measured) -> None:
     measured.warm(take(ON_CHAT), take(ON_CHAT, "w2"))
-    assert measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld) == [
-        "take_lease_at_once",
-        "begin_write",
-        "now_ms",
-        "lock_session",
-        "lock_lease",
-        "rollback",
-    ]
+    assert measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld) == ["take_lease"]
 
 
 # Events.
@@ -479,8 +459,8 @@ def test_behind_a_pooler_every_statement_is_prepared_anew_in_a_transaction(
     measured.elsewhere(commit("unseen"))
     assert len(measured.trips(commit("unseen"))) == 6
     measured.warm(enqueue(source_key="k"))
-    assert len(measured.trips(enqueue(source_key="k"))) == 12
-    assert len(measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld)) == 12
+    assert len(measured.trips(enqueue(source_key="k"))) == 4
+    assert len(measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld)) == 4
     assert len(measured.trips(commit("never seen"))) == 16
 
 

@@ -56,17 +56,6 @@ WAYS = {
 TYPES = {"text": "bytea USING convert_to({c}, 'UTF8')", "bigint": "text USING {c}::text", "bytea": "text USING 'x'"}
 """What a column's type is changed to: the values then are of a type that no statement asks for."""
 
-ONLY_HERE: dict[str, dict[str, set[str]]] = {
-    "sessions.claims": {
-        "huge": set(),
-        "more": set(),
-        "negative": {"database"},
-        "less": {"database"},
-        "null": {"database"},
-    },
-}
-"""Columns that only PostgreSQL has: the tables that must be named for each way; none if it could have come about."""
-
 WHOLE = os.environ.get("HOLDFAST_WHOLE") == "1"
 """Every way for every column. Otherwise NULL and one way more, another one with each seed."""
 
@@ -151,8 +140,7 @@ def look(ground: Ground, place: tuple[str, str, str]) -> Iterator[str]:
     table, column, way = place
     ground.backend._runs.forget()
     named = {finding.table for finding in ground.store.maintenance.verify().findings}
-    only_here = ONLY_HERE.get(f"{table}.{column}")
-    expected = expected_tables(table, column, way) if only_here is None else only_here[way]
+    expected = expected_tables(table, column, way)
     if not (named >= expected if expected else not named):
         yield f"{table}.{column} {way}: named {sorted(named)}, expected {sorted(expected)}"
     after = answers(ground.store)
@@ -204,16 +192,11 @@ def test_a_column_of_another_type_is_damage_and_nothing_but_our_errors_come(grou
             after = answers(ground.store)
         finally:
             remake(ground, table, column, kind)
-        where = "database" if f"{table}.{column}" in OUTSIDE_ROWS else table
-        assert where in named, f"{table}.{column}: {named}"
+        assert table in named, f"{table}.{column}: {named}"
         assert not {answer for answer in after.values() if answer == "HoldfastError"}, f"{table}.{column}: {after}"
     assert tried
     ground.backend._runs.forget()
     assert ground.store.maintenance.verify().findings == ()
-
-
-OUTSIDE_ROWS = {"sessions.claims"}
-"""Columns that no row brings: only the look at the structures as a whole asks for them."""
 
 
 def holds_values(ground: Ground, table: str, column: str) -> bool:

@@ -23,6 +23,8 @@ from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.backends.postgres.attempts import Runs
 from holdfast.backends.postgres.foresight import Foresight
+from holdfast.backends.postgres.transaction import PostgresTransaction
+from holdfast.ports.shortcuts import NoShortcuts
 from holdfast.rules import leases
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -45,7 +47,12 @@ class WatchedRuns(Runs):
     acted: list[bool]
 
     async def _step(self, kind: Any, operation: Any, attempt: Any) -> Any:
-        answer = await super()._step(kind, operation, attempt)
+        try:
+            answer = await super()._step(kind, operation, attempt)
+        except holdfast.HoldfastError:
+            if kind is Foresight:
+                self.acted.append(True)
+            raise
         if kind is Foresight:
             self.acted.append(answer is not None)
         return answer
@@ -79,8 +86,27 @@ class Watched(PostgresBackend):
         self._runs.remembered.forget()
 
 
+class RuleTransaction(NoShortcuts, PostgresTransaction):
+    """A transaction without server functions: its operations load the facts and ask the rule."""
+
+    __slots__ = ()
+
+
+class RuleRuns(Runs):
+    """Runs operations in transactions without server functions."""
+
+    async def _transaction(self, link: Any, writes: bool, *, again: bool) -> Any:
+        transaction: Any = await super()._transaction(link, writes, again=again)
+        transaction.__class__ = RuleTransaction
+        return transaction
+
+
 class Plain(PostgresBackend):
     """Always loads the facts in a transaction and asks the rule."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._runs.__class__ = RuleRuns
 
     async def write(
         self, operation: Any, *, one_step: bool = False, repeatable: bool = False, line: str | None = None

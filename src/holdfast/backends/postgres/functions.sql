@@ -48,23 +48,7 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    RETURN QUERY
-    INSERT INTO {schema}.work AS batch (
-        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-        available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
-    )
-    VALUES (
-        nextval('{schema}.enqueue_seqs'), p_batch_id, v_session_key, v_family, p_source_key, p_draft_hash, p_delivery,
-        p_slot, p_merge_key, p_available_at_ms, {schema}.now_ms_v1(p_given_ms), p_payloads, 0, 0
-    )
-    ON CONFLICT (family, session_key, source_key) WHERE source_key IS NOT NULL DO NOTHING
-    RETURNING
-        'enqueued', batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key,
-        batch.draft_hash, batch.delivery, batch.slot, batch.merge_key, batch.available_at_ms, batch.enqueued_at_ms,
-        batch.payloads, batch.settled_state, batch.settled_at_ms, batch.claim_id, batch.claim_owner,
-        batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms,
-        batch.claim_exclusive;
-    IF NOT FOUND THEN
+    LOOP
         RETURN QUERY
         SELECT
             'known', batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key,
@@ -76,7 +60,26 @@ BEGIN
         WHERE batch.family = v_family
             AND batch.session_key = v_session_key
             AND batch.source_key = p_source_key;
-    END IF;
+        EXIT WHEN FOUND;
+        RETURN QUERY
+        INSERT INTO {schema}.work AS batch (
+            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+            available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
+        )
+        VALUES (
+            nextval('{schema}.enqueue_seqs'), p_batch_id, v_session_key, v_family, p_source_key, p_draft_hash, p_delivery,
+            p_slot, p_merge_key, p_available_at_ms, {schema}.now_ms_v1(p_given_ms), p_payloads, 0, 0
+        )
+        ON CONFLICT (family, session_key, source_key) WHERE source_key IS NOT NULL DO NOTHING
+        RETURNING
+            'enqueued', batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key,
+            batch.draft_hash, batch.delivery, batch.slot, batch.merge_key, batch.available_at_ms, batch.enqueued_at_ms,
+            batch.payloads, batch.settled_state, batch.settled_at_ms, batch.claim_id, batch.claim_owner,
+            batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms,
+            batch.claim_exclusive;
+        EXIT WHEN FOUND;
+        -- Another transaction has just used the source key.
+    END LOOP;
 END;
 $$;
 
@@ -212,14 +215,6 @@ BEGIN
     ) AS other;
     v_now_ms := {schema}.now_ms_v1(p_given_ms);
 
-    IF p_lease_token_hash IS NOT NULL AND NOT coalesce(
-        v_lease.token_hash = p_lease_token_hash AND v_lease.fence = p_lease_fence AND v_lease.expires_at_ms > v_now_ms,
-        false
-    ) THEN
-        verdict := 'lease_lost';
-        RETURN NEXT;
-        RETURN;
-    END IF;
     IF p_held_claim_id IS NOT NULL AND NOT coalesce(
         v_held_is_proven
         AND v_held_expires_at_ms > v_now_ms
@@ -227,6 +222,14 @@ BEGIN
         false
     ) THEN
         verdict := 'claim_lost';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF p_lease_token_hash IS NOT NULL AND NOT coalesce(
+        v_lease.token_hash = p_lease_token_hash AND v_lease.fence = p_lease_fence AND v_lease.expires_at_ms > v_now_ms,
+        false
+    ) THEN
+        verdict := 'lease_lost';
         RETURN NEXT;
         RETURN;
     END IF;

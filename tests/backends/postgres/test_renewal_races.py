@@ -1,0 +1,147 @@
+"""A renewal that commits while a claim waits for its rows is seen by that claim, also past the end that was renewed.
+
+A slow turn, in a transaction of a caller's, holds the session's row. A claimer of another owner waits for it. Meanwhile
+the holder renews, the old end passes, and the turn lets go of the row. The claimer began before the renewal, and goes
+by it all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+import holdfast
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.store import Context, Store
+from holdfast.testing.contract.bench import EventLoop
+
+ROUNDS = int(os.environ.get("HOLDFAST_RENEWAL_ROUNDS", "1"))
+SHORT_MS, LONG_MS = 1_500, 3_600_000
+PATIENCE_S = 20
+ON_CHAT = holdfast.OnSession("chat")
+NOW_MS = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+WAITERS = """
+    SELECT count(DISTINCT lock.pid)
+    FROM pg_locks AS lock JOIN pg_stat_activity AS one ON one.pid = lock.pid
+    WHERE NOT lock.granted AND one.datname = current_database()
+"""
+
+
+class Ground:
+    """A holder and a claimer with a store each, a caller's connection that holds rows, and one that looks on."""
+
+    def __init__(self, url: str, loop: EventLoop) -> None:
+        self.loop = loop
+        self.backends = [loop.drive(PostgresBackend.open(url, PostgresOptions(), None)) for _ in range(2)]
+        self.holder, self.claimer = (Store(Context(backend, holdfast.Limits())) for backend in self.backends)
+        self._caller: Any = loop.drive(asyncpg.connect(url))
+        self._onlooker: Any = loop.drive(asyncpg.connect(url))
+
+    def close(self) -> None:
+        for one in (*self.backends, self._caller, self._onlooker):
+            self.loop.drive(one.close())
+
+    async def across(
+        self, ends_at_ms: int, waiting: Callable[[], Awaitable[Any]], renewing: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Let a call wait behind a slow turn while the holder renews and the old end passes; return its result."""
+        turn = self._caller.transaction()
+        await turn.start()
+        await self.holder.within(self._caller).sessions.handle("chat").commit(holdfast.Commit())
+        claim = asyncio.ensure_future(waiting())
+        await self._until(lambda: self._onlooker.fetchval(WAITERS), "nothing waits for the turn")
+        await renewing()
+        await self._until(lambda: self._passed(ends_at_ms), "the clock stands still")
+        await turn.commit()
+        return await claim
+
+    async def _passed(self, ends_at_ms: int) -> bool:
+        return int(await self._onlooker.fetchval(NOW_MS)) > ends_at_ms
+
+    async def _until(self, look: Callable[[], Awaitable[Any]], otherwise: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not await look():
+            assert time.monotonic() < deadline, otherwise
+
+
+@pytest.fixture
+def ground(clean_postgres_url: str, loop: EventLoop) -> Iterator[Ground]:
+    made = Ground(clean_postgres_url, loop)
+    yield made
+    made.close()
+
+
+async def two_batches(store: Store) -> None:
+    await store.sessions.create("chat")
+    for number in (1, 2):
+        await store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[number]))
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_work_is_not_claimed_past_a_session_lease_that_was_renewed(ground: Ground, round_number: int) -> None:
+    async def race() -> None:
+        await two_batches(ground.holder)
+        lease = await ground.holder.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=SHORT_MS)
+        claim = await ground.across(
+            lease.expires_at_ms,
+            lambda: ground.claimer.queue.claim("chat", owner_id="w2"),
+            lambda: ground.holder.leases.renew(lease, ttl_ms=LONG_MS),
+        )
+        assert claim is None
+
+    ground.loop.drive(race())
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+@pytest.mark.parametrize("asked", [{}, {"exclusive": True}], ids=["shared", "exclusive"])
+def test_work_is_not_claimed_past_an_exclusive_claim_that_was_renewed(
+    ground: Ground, asked: dict[str, Any], round_number: int
+) -> None:
+    async def race() -> None:
+        await two_batches(ground.holder)
+        held = await ground.holder.queue.claim("chat", owner_id="w1", ttl_ms=SHORT_MS, exclusive=True)
+        assert held is not None
+        claim = await ground.across(
+            held.expires_at_ms,
+            lambda: ground.claimer.queue.claim("chat", owner_id="w2", **asked),
+            lambda: ground.holder.queue.renew(held, ttl_ms=LONG_MS),
+        )
+        assert claim is None
+
+    ground.loop.drive(race())
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_a_batch_whose_claim_was_renewed_is_passed_over(ground: Ground, round_number: int) -> None:
+    async def race() -> None:
+        await two_batches(ground.holder)
+        held = await ground.holder.queue.claim("chat", owner_id="w1", ttl_ms=SHORT_MS)
+        assert held is not None
+        claim = await ground.across(
+            held.expires_at_ms,
+            lambda: ground.claimer.queue.claim("chat", owner_id="w2"),
+            lambda: ground.holder.queue.renew(held, ttl_ms=LONG_MS),
+        )
+        assert [batch.items[0].payload for batch in claim.batches] == [2]
+
+    ground.loop.drive(race())
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_a_turn_under_a_lease_that_expired_behind_the_slow_turn_is_refused(ground: Ground, round_number: int) -> None:
+    async def nothing() -> None: ...
+
+    async def race() -> None:
+        await two_batches(ground.holder)
+        lease = await ground.holder.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=SHORT_MS)
+        session = ground.claimer.sessions.handle("chat")
+        with pytest.raises(holdfast.LeaseLost):
+            await ground.across(lease.expires_at_ms, lambda: session.commit(holdfast.Commit(lease=lease)), nothing)
+
+    ground.loop.drive(race())
