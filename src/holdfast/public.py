@@ -44,6 +44,7 @@ from holdfast.folder import Folder
 from holdfast.observers.logs import Logging
 from holdfast.observers.telemetry import OpenTelemetry
 from holdfast.opening import ddl, open, open_blocking
+from holdfast.owners import new_owner_id
 from holdfast.ports import AttachmentBytes, Clock
 from holdfast.ports.observing import Observer
 from holdfast.records.artifacts import Artifact, ArtifactSummary
@@ -302,6 +303,7 @@ __all__ = [
     "WorkItem",
     "WorkState",
     "ddl",
+    "new_owner_id",
     "open",
     "open_blocking",
     "registration_for",

@@ -60,7 +60,7 @@ def main() -> None:
     options = holdfast.PostgresOptions(**given["postgres"]) if given["postgres"] else None
     store = holdfast.open_blocking(given["url"], options=options)
     line = Line()
-    worker = Worker(store, given["session"], given["owner"], line.ask, line.report)
+    worker = Worker(store, given["session"], holdfast.new_owner_id(given["owner"]), line.ask, line.report)
     for loop in (converse, run_processes):
         threading.Thread(target=loop, args=(worker,), daemon=True).start()
     line.hear()

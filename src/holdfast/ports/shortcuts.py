@@ -24,13 +24,8 @@ class Shortcuts(Protocol):
         """Take a free, expired or own lease of a live session or a running process (`rules.leases.claim`)."""
         ...
 
-<<<<<<< HEAD
-    async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> r.LeaseRow | None:
-        """Move the end of a lease that is proven, never back (`rules.leases.require`, `renewed`)."""
-=======
     async def extend_lease(self, proof: r.LeaseProof, ttl_ms: int) -> LeaseVerdict | None:
         """Move the end of a lease that is proven, never back (`rules.leases.require`)."""
->>>>>>> b7bedde (Decide claims and leases in server functions)
         ...
 
     async def enqueue_new(self, session_id: str, row: r.BatchRow) -> WorkVerdict | None:

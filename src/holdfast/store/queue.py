@@ -55,16 +55,10 @@ class Queue:
     ) -> WorkClaim | None:
         """Claim the next ready batches that go together, None if there is nothing to claim.
 
-<<<<<<< HEAD
-        `exclusive=True`, or a session lease, keeps every other owner out of the session's queue while the claim lives.
-        A claim lives 15 minutes unless it is renewed: choose a shorter `ttl_ms` if a dead worker's work must move on
-        sooner.
-=======
         `exclusive=True`, or a session lease, keeps every other claim out of the session's queue while this one lives,
         also one under the same owner id. Its holder takes in later work with `holding=claim`: the ready batches join
         that claim, which is returned whole and replaces the old one. A claim lives 15 minutes unless it is renewed:
         choose a shorter `ttl_ms` if a dead worker's work must move on sooner.
->>>>>>> b7bedde (Decide claims and leases in server functions)
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))
         >>> claim = store.queue.claim("chat-42", owner_id="worker-1")
@@ -77,13 +71,8 @@ class Queue:
         """
         most = checks.whole("max_batches", max_batches, least=1, most=self._context.limits.page)
         request = self._request(session_id, owner_id, boundary, ttl_ms, most, exclusive, lease, None)
-<<<<<<< HEAD
-=======
         if holding is not None:
             request = self._widening(request, holding)
-        if most == 0:
-            return None
->>>>>>> b7bedde (Decide claims and leases in server functions)
         return await self._context.backend.write(
             lambda tx: operations.claim(tx, request),
             one_step=holding is None,

@@ -449,7 +449,7 @@ def test_a_completion_under_a_lease_and_the_lease_taken_again_never_both_succeed
 
 
 CLAIM_THE_SECOND_EXCLUSIVELY = """
-    UPDATE holdfast.sessions SET claims = claims + 1;
+    UPDATE holdfast.sessions SET changed_at_ms = changed_at_ms;
     UPDATE holdfast.work
     SET claim_id = 'claim:2:1', claim_owner = 'other', claim_token_hash = repeat('0', 64), claim_fence = 1,
         claimed_at_ms = 1, claim_expires_at_ms = 9000000000000000, claim_exclusive = 1

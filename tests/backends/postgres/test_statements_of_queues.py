@@ -128,7 +128,7 @@ def claim_request(rng: random.Random, session_id: str, seqs: list[int], *, calm:
     asked: dict[str, Any] = {
         "owner_id": "w1",
         "boundary": rng.choice(("idle", "idle", "active_turn_checkpoint")),
-        "ttl_ms": rng.choice((0, 1, 400, 5_000)),
+        "ttl_ms": rng.choice((1, 1, 400, 5_000)),
         "exclusive": rng.random() < 0.3,
     }
     proof = "none" if calm else rng.choice(("none", "right", "right", "token", "fence"))

@@ -10,6 +10,7 @@ from holdfast.testing.contract.completions import CompletionContract
 from holdfast.testing.contract.deliveries import DeliveryContract
 from holdfast.testing.contract.deltas import DeltaContract
 from holdfast.testing.contract.events import EventContract
+from holdfast.testing.contract.exclusive_claims import ExclusiveClaimContract
 from holdfast.testing.contract.forks import ForkContract
 from holdfast.testing.contract.grants import GrantContract
 from holdfast.testing.contract.graph import GraphContract
@@ -41,6 +42,7 @@ __all__ = [
     "DeliveryContract",
     "DeltaContract",
     "EventContract",
+    "ExclusiveClaimContract",
     "ForkContract",
     "GrantContract",
     "GraphContract",

@@ -108,6 +108,14 @@ clock AS MATERIALIZED (
     WHERE true
         -- part: claims
         AND (SELECT count(*) FROM held WHERE proven) = cardinality($23::bigint[])
+        AND (
+            SELECT count(*)
+            FROM {schema}.work AS bearer
+            WHERE bearer.family = $1::bigint
+                AND bearer.session_key = $2::bigint
+                AND bearer.claim_id = ANY($24::text[])
+                AND coalesce(bearer.settled_state, '') = ''
+        ) = cardinality($23::bigint[])
         -- end part
         -- part: lease
         AND EXISTS (SELECT 1 FROM lease)

@@ -1,0 +1,26 @@
+"""Owner ids that no other worker has."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+
+from holdfast.errors import InvalidRequest
+
+MAX_LABEL_CHARACTERS = 64
+MAX_HOST_CHARACTERS = 64
+
+
+def new_owner_id(label: str = "worker") -> str:
+    """Return an owner id that is unique by construction: label, host, process id and 48 random bits.
+
+    Call it once for each worker, in the process that works. An id of your own that two workers share lets each of them
+    take over the other's leases.
+
+    >>> holdfast.new_owner_id("mail") != holdfast.new_owner_id("mail")
+    True
+    """
+    if not isinstance(label, str) or not 0 < len(label) <= MAX_LABEL_CHARACTERS:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequest("label", f"must be text of 1 to {MAX_LABEL_CHARACTERS} characters")
+    return f"{label}@{socket.gethostname()[:MAX_HOST_CHARACTERS]}:{os.getpid()}:{secrets.token_hex(6)}"

@@ -1,0 +1,49 @@
+"""The web service of the how-to, run by two processes with the names that the page gives, keeps every message."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "embed-in-a-web-service.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CHATS, MESSAGES = 2, 8
+SERVE = """
+async def serve(name: str) -> None:
+    app = SimpleNamespace(state=SimpleNamespace())
+    async with lifespan(app):
+        store = app.state.store
+        for number in range({messages}):
+            for chat in range({chats}):
+                await post_message(store, f"chat-{{chat}}", f"{{name}}-{{number}}", f"{{name}} says {{number}}")
+        while any([len(await store.queue.list(f"chat-{{chat}}")) for chat in range({chats})]):
+            await asyncio.sleep(0.01)
+
+
+import sys
+asyncio.run(serve(sys.argv[1]))
+"""
+
+
+def test_two_processes_keep_every_message(tmp_path: Path) -> None:
+    *service, _try_it = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    program = tmp_path / "service.py"
+    program.write_text("\n".join(service) + SERVE.format(messages=MESSAGES, chats=CHATS), encoding="utf-8")
+    holdfast.open_blocking(str(tmp_path / "service.db")).close()
+    running = [
+        subprocess.Popen([sys.executable, str(program), name], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        for name in ("one", "other")
+    ]
+    assert [process.communicate(timeout=120)[1] for process in running] == ["", ""]
+    with holdfast.open_blocking(str(tmp_path / "service.db")) as store:
+        for chat in range(CHATS):
+            view = store.sessions.handle(f"chat-{chat}").load()
+            assert view is not None
+            said = [node.payload["text"] for node in view.graph.nodes if node.payload["role"] == "user"]
+            wanted = [f"{name} says {number}" for name in ("one", "other") for number in range(MESSAGES)]
+            assert sorted(said) == sorted(wanted), "a message left the conversation"
+            assert len(view.graph.nodes) == 2 * len(wanted)
