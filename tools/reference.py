@@ -51,7 +51,7 @@ TOPICS = (
         ("store.session", "records.sessions", "records.commits", "records.graph", "records.checkpoints"),
     ),
     Topic("queue.md", "The work queue", (("store.queue", facets.Queue),), ("records.work",)),
-    Topic("leases.md", "Leases", (("store.leases", facets.Leases),), ("records.leases",)),
+    Topic("leases.md", "Leases", (("store.leases", facets.Leases),), ("records.leases", "owners")),
     Topic(
         "processes.md",
         "Processes and events",

@@ -21,6 +21,6 @@ def new_owner_id(label: str = "worker") -> str:
     >>> holdfast.new_owner_id("mail") != holdfast.new_owner_id("mail")
     True
     """
-    if not isinstance(label, str) or not 0 < len(label) <= MAX_LABEL_CHARACTERS:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidRequest("label", f"must be text of 1 to {MAX_LABEL_CHARACTERS} characters")
+    if not 0 < len(label) <= MAX_LABEL_CHARACTERS:
+        raise InvalidRequest("label", f"must have 1 to {MAX_LABEL_CHARACTERS} characters")
     return f"{label}@{socket.gethostname()[:MAX_HOST_CHARACTERS]}:{os.getpid()}:{secrets.token_hex(6)}"

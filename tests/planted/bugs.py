@@ -14,6 +14,7 @@ import pytest
 
 from holdfast import blocking, codec, folder, store
 from holdfast.backends.postgres import PostgresBackend, attempts
+from holdfast.backends.postgres import opening as postgres_opening
 from holdfast.backends.postgres.fresh import Fresh
 from holdfast.backends.postgres.link import Link as PostgresLink
 from holdfast.backends.sqlite import link
@@ -25,6 +26,7 @@ from holdfast.operations import triggers as operations
 from holdfast.records.triggers import Emission
 from holdfast.rules import graph
 from holdfast.rules import triggers as rules
+from holdfast.rules import work as work_rules
 from holdfast.rules.verification import bytes_outside
 from holdfast.statements import Statements
 from holdfast.store import maintenance
@@ -167,3 +169,38 @@ def a_tail_remembers_what_was_listed_and_not_what_was_read(patch: pytest.MonkeyP
             self._shown[process.id] = tail.Shown(process.event_count, process.updated_at_ms, process.created_at_ms)
 
     patch.setattr(tail.Logs, "news", wrong)
+
+
+def an_exclusive_claim_looks_at_leases_only(patch: pytest.MonkeyPatch) -> None:
+    right = work_rules.may_claim
+
+    def wrong(lease: Any, others: Any, **asked: Any) -> bool:
+        return right(lease, (False, False), **asked)
+
+    patch.setattr(work_rules, "may_claim", wrong)
+
+
+def a_claim_reads_the_lease_before_it_waits_for_the_session(patch: pytest.MonkeyPatch) -> None:
+    read = """    SELECT owner_id, token_hash, fence, expires_at_ms INTO v_lease
+    FROM {schema}.leases
+    WHERE kind = 'session'
+        AND resource = v_session_key::text
+    FOR SHARE;
+"""
+    early = read.replace(
+        "v_session_key::text\n    FOR SHARE",
+        "(SELECT session_key::text FROM {schema}.sessions WHERE session_id = p_session_id AND dead = 0)",
+    )
+    lock = "    SELECT family, session_key INTO v_family, v_session_key\n"
+    right = postgres_opening._text_of
+
+    def wrong(name: str, schema: str) -> str:
+        text = right(name, schema)
+        if name != "functions.sql":
+            return text
+        before, heading, claim = text.partition("FUNCTION " + f'"{schema}".claim_work_v1')
+        late, soon = (part.replace("{schema}", f'"{schema}"') for part in (read, early))
+        assert late in claim, claim
+        return before + heading + claim.replace(late, "", 1).replace(lock, soon + lock, 1)
+
+    patch.setattr(postgres_opening, "_text_of", wrong)

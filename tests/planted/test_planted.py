@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 from tests.backends.damages import answers
+from tests.backends.postgres import test_renewal_races as renewal_races
 from tests.backends.postgres import test_replication as replication
 from tests.backends.postgres.test_replication import unconfirmed  # noqa: F401 - a fixture
 from tests.backends.sqlite.furnished import seed
@@ -30,8 +31,9 @@ from holdfast.opening import open_backend
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract import HostileInputContract, LocalBench, OutsideBytesContract
+from holdfast.testing.contract import ExclusiveClaimContract, HostileInputContract, LocalBench, OutsideBytesContract
 from holdfast.testing.contract.attachments import Shelf
+from holdfast.testing.contract.bench import EventLoop
 from holdfast.testing.contract.outside import Door
 from holdfast.waiting import BlockingWaiting
 
@@ -201,6 +203,24 @@ def a_tail_shows_each_event_once(folder: Path, _: pytest.FixtureRequest) -> None
         test_tail.test_what_is_written_between_listing_and_reading_is_shown_once(str(folder / "state.db"), patch)
 
 
+def an_exclusive_claim_is_alone(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        ExclusiveClaimContract().test_an_exclusive_claim_is_not_given_beside_any_live_claim(made.open(), "w1")
+
+
+def a_renewed_lease_holds_across_a_slow_turn(_: Path, request: pytest.FixtureRequest) -> None:
+    database = request.getfixturevalue("postgres_database")
+    with contextlib.ExitStack() as stack:
+        # The functions are part of the schema: made anew before, with the bug or without it, and gone afterwards.
+        database.empty()
+        stack.callback(database.empty)
+        loop = EventLoop()
+        stack.callback(loop.close)
+        ground = renewal_races.Ground(request.getfixturevalue("clean_postgres_url"), loop)
+        stack.callback(ground.close)
+        renewal_races.test_work_is_not_claimed_past_a_session_lease_that_was_renewed(ground, 0)
+
+
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
     plant.__name__: (plant, check)
     for plant, check in (
@@ -217,6 +237,8 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_filter_is_written_into_the_statement, odd_owners_are_kept_apart),
         (bugs.a_replayed_turn_is_answered_from_plain_reads, a_turn_that_is_sent_again_waits_for_the_standby),
         (bugs.a_transaction_that_wrote_nothing_waits_for_no_standby, a_call_with_nothing_to_do_waits_for_the_standby),
+        (bugs.an_exclusive_claim_looks_at_leases_only, an_exclusive_claim_is_alone),
+        (bugs.a_claim_reads_the_lease_before_it_waits_for_the_session, a_renewed_lease_holds_across_a_slow_turn),
         (bugs.a_role_may_hide_the_warnings_of_a_commit, an_unconfirmed_commit_is_told_behind_a_pooler),
         (bugs.a_tail_remembers_what_was_listed_and_not_what_was_read, a_tail_shows_each_event_once),
         (bugs.an_import_is_written_before_it_is_judged, a_refused_import_leaves_no_trace),
