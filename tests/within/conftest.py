@@ -116,7 +116,9 @@ class PostgresApplication(Application):
         return self.call(self.connection.fetch(statement))
 
     def settings(self) -> Any:
-        return {row[0]: row[1] for row in self.run("SELECT name, setting FROM pg_settings")}
+        # Settings of PL/pgSQL appear once the first function of a connection has loaded it.
+        found = self.run("SELECT name, setting FROM pg_settings WHERE name NOT LIKE 'plpgsql.%'")
+        return {row[0]: row[1] for row in found}
 
     def close(self) -> None:
         if self.pool is None:

@@ -9,8 +9,10 @@ import pytest
 
 from holdfast.backends.postgres.link import statements_of
 
-WHOLE = re.compile(r"dump_|walk_|census$|waiting$|check_structures|find_indexes|server_facts|bytes_on_disk|find_places")
-"""What is meant to read everything: dumps, walks, counts and catalogues.
+WHOLE = re.compile(
+    r"dump_|walk_|census$|waiting$|check_structures|find_indexes|server_facts|bytes_on_disk|find_places|commit$|release_write$|find_pooler$"
+)
+"""Statements that are meant to read everything (dumps, walks, counts, catalogues), or that end transactions.
 
 `find_places` is for batches that nobody read before.
 """
