@@ -15,6 +15,7 @@ from holdfast.torture.locks import CROSS_COMMITS, EXHAUSTED_POOL, HELD_LOCKS
 from holdfast.torture.misuse import CLOSED, FORKED
 from holdfast.torture.poolers import POOLED
 from holdfast.torture.power import POWER_LOSS, POWER_LOSS_AGAIN
+from holdfast.torture.renewals import HELD_ROW
 from holdfast.torture.stops import STOPPED_HOLDER
 from holdfast.torture.wakes import WAKES
 from holdfast.torture.within import WITHIN_CRASH
@@ -25,6 +26,7 @@ FAULTS: tuple[Fault, ...] = (
     KILLED_WRITER,
     KILLED_READER,
     STOPPED_HOLDER,
+    HELD_ROW,
     POWER_LOSS,
     POWER_LOSS_AGAIN,
     FULL_DISK,

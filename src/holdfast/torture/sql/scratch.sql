@@ -47,6 +47,15 @@ FROM {schema}.sessions
 WHERE session_id = $1
 FOR UPDATE
 
+-- name: blocked_backends
+SELECT count(*)
+FROM pg_stat_activity
+WHERE datname = current_database()
+    AND pg_backend_pid() = ANY(pg_blocking_pids(pid))
+
+-- name: clock_passed
+SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint > $1::bigint
+
 -- An application with rows of its own beside a store, on either database.
 -- name: make_orders
 CREATE TABLE IF NOT EXISTS {schema}.orders (number bigint PRIMARY KEY)
