@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import dsn
 from holdfast.blocking import BlockingStore
 from holdfast.cli import main
 from holdfast.opening import open_backend
@@ -192,6 +193,20 @@ def test_no_command_shows_a_token_or_a_password(url: str, heard: Heard) -> None:
 # ---------------------------------------------------------------------------- a database that is not there
 
 UNREACHABLE = [
+    f"postgresql://u:1234/{PASSWORD}@localhost:1/db",
+    f"postgresql://u:12#{PASSWORD}@localhost:1/db",
+    f"postgresql://u:12?{PASSWORD}@localhost:1/db",
+    f"postgresql://u:12?a={PASSWORD}@localhost:1/db",
+    f"postgresql://u:[{PASSWORD}@localhost:1/db",
+    f"postgresql://u:pa@{PASSWORD}/x@localhost:1/db",
+    f"postgresql://u:{PASSWORD}/db",
+    f"postgresql://u:p\n{PASSWORD}@localhost:1/db",
+    f"postgresql:/u:{PASSWORD}@localhost:1/db",
+    f"postgres:u:{PASSWORD}@localhost:1/db",
+    f"postgresql+asyncpg://u:{PASSWORD}@localhost:1/db",
+    f"u:{PASSWORD}@localhost:1/db",
+    f"//u:{PASSWORD}@localhost:1/db",
+    f"host=localhost password={PASSWORD} dbname=db",
     f"postgresql://me:{PASSWORD}@localhost:1/db",
     f"postgresql://me:{PASSWORD}@localhost:notaport/db",
     f"postgresql://me:{PASSWORD}@[::1/db",
@@ -214,10 +229,35 @@ def test_no_error_repeats_a_password(url: str, heard: Heard) -> None:
     assert [line for line in (*said, *heard.lines) if PASSWORD in line] == []
 
 
-@pytest.mark.parametrize("url", UNREACHABLE[1:3], ids=["no port", "no host"])
-def test_no_command_repeats_a_password_not_even_with_a_traceback(url: str) -> None:
+@pytest.mark.parametrize("url", UNREACHABLE, ids=range(len(UNREACHABLE)))
+def test_no_command_repeats_a_password(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nor does one with a mistyped option or a wrong place for the URL, whose error names the words of the call."""
+    monkeypatch.chdir(tmp_path)
+    out, err = io.StringIO(), io.StringIO()
+    connecting = [
+        ["status", "--url", url],
+        ["status", f"--url={url}", "--json"],
+        ["copy", "--from", url, "--to", "agent.db"],
+        ["torture", "--url", url, "--fault", "kill-writer", "--cases", "1"],
+        ["status"],
+    ]
+    parsing = [["status", "--ulr", url], ["status", *url.split(" ")], [url], ["tail", "--since", url, "--json"]]
+    if dsn.parsed(url) is not None:
+        # Each of them tries for a second to connect, and all of them say the same.
+        connecting = connecting[1:2]
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    with redirect_stdout(out), redirect_stderr(err):
+        codes = [main(call) for call in connecting + parsing]
+    assert 0 not in codes
+    everything = "\n".join([out.getvalue(), err.getvalue(), *heard.lines])
+    assert PASSWORD not in everything
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [0, 15])
+def test_no_traceback_of_a_command_repeats_a_password(number: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "status", "--debug", "--url", url],
+        [sys.executable, "-m", "holdfast", "status", "--debug", "--url", UNREACHABLE[number]],
         capture_output=True,
         text=True,
         check=False,
@@ -225,6 +265,34 @@ def test_no_command_repeats_a_password_not_even_with_a_traceback(url: str) -> No
     )
     assert done.returncode != 0
     assert PASSWORD not in done.stdout + done.stderr
+
+
+def test_an_ambiguous_url_is_refused_before_anything_is_connected_to() -> None:
+    with pytest.raises(holdfast.InvalidRequest, match="written as %40 %2F") as caught:
+        holdfast.open_blocking("postgresql://u:1234/x@localhost/db")
+    assert caught.value.field == "url"
+    with pytest.raises(holdfast.InvalidRequest, match=r"options\.listen_url: is not a valid URL"):
+        holdfast.open_blocking(
+            "postgresql://h/db", options=holdfast.PostgresOptions(listen_url="postgresql://u:1/x@h/d")
+        )
+
+
+@pytest.mark.parametrize(
+    ("url", "label"),
+    [
+        ("postgresql://u:p%40@db-1.example:5432/app", "db-1.example:5432/app"),
+        ("postgresql://u:p@w@db/app", "db/app"),
+        ("postgres://a_b:1,[::1]:2/app?sslmode=require", "a_b:1,[::1]:2/app"),
+        ("postgresql:///app?host=/run/pg", "/run/pg/app"),
+        ("postgresql://%2Frun%2Fpg/app", "%2Frun%2Fpg/app"),
+        ("postgresql://", "localhost"),
+        ("postgresql://db/app?user=me@corp", "PostgreSQL"),
+        ("postgresql://u:1/x@h/app", "PostgreSQL"),
+    ],
+)
+def test_a_message_names_the_place_of_a_url_that_parses(url: str, label: str) -> None:
+    assert dsn.label_of(url) == label
+    assert (dsn.parsed(url) is None) == (url == "postgresql://u:1/x@h/app")
 
 
 # ---------------------------------------------------------------------------- damage

@@ -113,6 +113,8 @@ A command that removes something asks first. Where nobody can be asked it is ref
 
 With `--json` a command prints one JSON value. Its keys are the ones that are listed here, and are only ever added to.
 Records have the fields of the record that is named, bytes are base64, and times are milliseconds since the epoch.
+An error is one JSON object on standard error: `error` (its class), `message`, `exit_code`, and for errors of the store
+`retryable` and `outcome`.
 A length of time is a number with a unit: `500ms`, `30s`, `15m`, `12h`, `7d`.
 
 [How to look into a store](../how-to/look-into-a-store.md) shows the commands at work.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import msgspec
 
+from holdfast import dsn
 from holdfast.blocking import BlockingStore
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, InvalidRequest
@@ -38,6 +39,7 @@ PORT = ("put", "get", "delete")
 POOLERS = ("none", "transaction")
 POSTGRES = ("postgresql://", "postgres://")
 HOUR_MS = 3_600_000
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
@@ -102,6 +104,7 @@ def ddl(url: str | os.PathLike[str], *, options: Options | None = None) -> str:
         return ""
     if isinstance(url, str) and url.startswith(POSTGRES):
         chosen = _check_postgres_options(options)
+        dsn.check("url", url)
         _postgres()
         from holdfast.backends.postgres.opening import ddl_text
 
@@ -234,9 +237,12 @@ def check_path(field: str, value: object) -> str:
 def _sqlite_path(url: str) -> str:
     scheme, colon, rest = url.partition(":")
     if colon and scheme != "sqlite" and rest.startswith("//"):
+        said = repr(scheme) if SCHEME.fullmatch(scheme) else "this"
         raise InvalidRequest(
-            "url", f"{scheme!r} is not a database that this version knows: use memory:, sqlite:<path> or postgresql://…"
+            "url", f"{said} is not a database that this version knows: use memory:, sqlite:<path> or postgresql://…"
         )
+    if scheme != "sqlite":
+        dsn.refuse_server("url", url)
     return check_path("url", rest if colon and scheme == "sqlite" else url)
 
 

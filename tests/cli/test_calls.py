@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -44,22 +45,45 @@ def test_the_environment_names_the_store_and_an_option_goes_first(
     assert run("--json", "sessions", "list").json == {"items": [], "next": None}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "required: COMMAND"),
-        (["nonsense"], "invalid choice: 'nonsense'"),
-        (["sessions", "show"], "required: SESSION"),
-        (["prune", "--settled-work", "soon"], "'soon' is no length of time: write 500ms, 30s, 15m, 12h or 7d"),
-        (["sessions", "list", "--limit", "-1"], "--limit"),
-        (["processes", "signal", "p", "go", "--payload", "{"], "is not JSON"),
-        (["processes", "signal", "p", "go", "--payload", "@missing.json"], "cannot read 'missing.json'"),
-        (["sessions", "list", "--url", "agent.db", "--schema", "x"], "--schema and --pooler are for PostgreSQL"),
-        (["sessions", "list", "--url", "mysql://db/x"], "not a database that this version knows"),
-        (["sessions", "li", "--url", "agent.db"], "invalid choice"),
-    ],
-    ids=str,
-)
+WRONG_CALLS = [
+    ([], "required: COMMAND"),
+    (["nonsense"], "invalid choice: 'nonsense'"),
+    (["sessions", "show"], "required: SESSION"),
+    (["prune", "--settled-work", "soon"], "'soon' is no length of time: write 500ms, 30s, 15m, 12h or 7d"),
+    (["sessions", "list", "--limit", "-1"], "--limit"),
+    (["processes", "signal", "p", "go", "--payload", "{"], "is not JSON"),
+    (["processes", "signal", "p", "go", "--payload", "@missing.json"], "cannot read 'missing.json'"),
+    (["sessions", "list", "--url", "agent.db", "--schema", "x"], "--schema and --pooler are for PostgreSQL"),
+    (["sessions", "list", "--url", "mysql://db/x"], "not a database that this version knows"),
+    (["sessions", "li", "--url", "agent.db"], "invalid choice"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG_CALLS, ids=str)
+def test_an_error_of_a_command_with_json_is_json(run: Any, tmp_path: Path, arguments: list[str], says: str) -> None:
+    said = run(*arguments, "--json")
+    problem = json.loads(said.err)
+    assert (said.code, said.out, problem["exit_code"]) == (2, "", 2)
+    assert says in problem["message"]
+
+
+def test_an_error_of_the_store_with_json_says_what_to_do(run: Any, tmp_path: Path) -> None:
+    run("init", "--url", tmp_path / "a.db")
+    said = run("sessions", "show", "nobody", "--json", "--url", tmp_path / "a.db")
+    assert json.loads(said.err) == {
+        "error": "UnknownSession",
+        "message": "unknown session 'nobody': see holdfast sessions list",
+        "exit_code": 1,
+        "retryable": False,
+        "outcome": "not_applied",
+    }
+
+
+def test_an_error_about_bytes_that_are_not_text_is_json_too(run: Any) -> None:
+    assert "udcff" in json.loads(run("nonsense\udcff", "--json").err)["message"]
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG_CALLS, ids=str)
 def test_a_wrong_call_is_one_line_and_code_2(run: Any, arguments: list[str], says: str) -> None:
     said = run(*arguments)
     assert (said.code, said.out) == (2, "")
@@ -405,7 +429,8 @@ def test_output_that_cannot_be_written_is_one_line_and_no_fault_of_the_call(
     with holdfast.open_blocking(file) as store:
         store.sessions.create("chat")
     said = piped(f"{command} --url {file}", into, PYTHONUNBUFFERED=unbuffered)
-    assert said == (74, f"holdfast: error: {problem}\n")
+    as_json = f'{{"error":"OSError","message":"{problem}","exit_code":74}}\n'
+    assert said == (74, as_json if "--json" in command else f"holdfast: error: {problem}\n")
 
 
 def test_a_command_needs_neither_input_nor_a_place_for_errors(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
-from holdfast import blocking, codec, folder, store
+from holdfast import blocking, codec, dsn, folder, store
 from holdfast.backends.postgres import PostgresBackend, attempts
 from holdfast.backends.postgres import opening as postgres_opening
 from holdfast.backends.postgres.fresh import Fresh
@@ -152,6 +153,17 @@ def a_role_may_hide_the_warnings_of_a_commit(patch: pytest.MonkeyPatch) -> None:
 
 def an_import_is_written_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(restoring, "_rehearse", lambda target, read: None)
+
+
+def whatever_comes_before_a_slash_is_the_host(patch: pytest.MonkeyPatch) -> None:
+    def wrong(url: str) -> dsn.Parts | None:
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            return None
+        return dsn.Parts(parts.scheme, "", parts.netloc.rpartition("@")[2], parts.path, [])
+
+    patch.setattr(dsn, "parsed", wrong)
 
 
 def the_hash_of_a_manifest_is_not_checked(patch: pytest.MonkeyPatch) -> None:

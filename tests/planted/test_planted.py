@@ -194,6 +194,13 @@ def a_refused_import_leaves_no_trace(*_: object) -> None:
         test_bundles.test_whatever_is_wrong_with_a_bundle_is_said_before_anything_is_written(store)
 
 
+def a_password_is_in_no_message(*_: object) -> None:
+    url = "postgresql://u:1/canary@localhost/db"
+    with pytest.raises(holdfast.HoldfastError) as caught:
+        holdfast.open_blocking(url)
+    assert "canary" not in str(caught.value)
+
+
 def no_bit_of_a_bundle_changes_unnoticed(*_: object) -> None:
     test_bundles.test_every_flipped_bit_is_refused()
 
@@ -242,6 +249,7 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_role_may_hide_the_warnings_of_a_commit, an_unconfirmed_commit_is_told_behind_a_pooler),
         (bugs.a_tail_remembers_what_was_listed_and_not_what_was_read, a_tail_shows_each_event_once),
         (bugs.an_import_is_written_before_it_is_judged, a_refused_import_leaves_no_trace),
+        (bugs.whatever_comes_before_a_slash_is_the_host, a_password_is_in_no_message),
         (bugs.the_hash_of_a_manifest_is_not_checked, no_bit_of_a_bundle_changes_unnoticed),
     )
 }

@@ -74,12 +74,16 @@ EXIT_CODES = {
 }
 
 
+class Unparsed(Exception):
+    """The words of a call make no command; the message says where help is."""
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line that says where help is."""
+    """A parser whose errors are raised, so that all errors of a command are told in one place."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the call, in one line, and leave."""
-        self.exit(2, f"holdfast: error: {message}: see {self.prog} --help\n")
+        """Say what is wrong with the call, in one line."""
+        raise Unparsed(f"{message}: see {self.prog} --help")
 
 
 class Version(argparse.Action):

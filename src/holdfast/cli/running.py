@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import holdfast
-from holdfast.cli.terminal import Terminal
+from holdfast.cli.terminal import Terminal, printable
 
 if TYPE_CHECKING:
     from holdfast.cli.commands import Command
@@ -122,9 +122,11 @@ def _write_everything() -> None:
 
 def run(arguments: list[str]) -> int:
     """Parse, run, and turn whatever happens into an exit code."""
-    from holdfast.cli.parser import build
+    from holdfast.cli.parser import Unparsed, build
 
     _write_everything()
+    terminal = Terminal(sys.stdin or io.StringIO(), sys.stdout or io.StringIO(), sys.stderr or io.StringIO())
+    as_json = "--json" in arguments
     try:
         parser = build(arguments)
         options, unknown = parser.parse_known_args(arguments)
@@ -133,13 +135,14 @@ def run(arguments: list[str]) -> int:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 2
+    except Unparsed as error:
+        return _tell(terminal, error, 2, _hidden(str(error), arguments), as_json=as_json)
     if sys.stdout is None:
         # Closed by whoever started this. A file that is opened now could take its place, and be written over.
-        print("holdfast: error: there is no standard output to write to", file=sys.stderr or io.StringIO())
-        return 74
+        return _tell(terminal, OSError(), 74, "there is no standard output to write to", as_json=as_json)
     command: Command = options.declared
+    as_json = options.json
     code: int | None = None
-    terminal = Terminal(sys.stdin or io.StringIO(), sys.stdout, sys.stderr or io.StringIO())
     try:
         _refuse_what_means_nothing(command, options)
         code = command.run(Call(options, terminal))
@@ -148,19 +151,36 @@ def run(arguments: list[str]) -> int:
         # The reader has gone, which is its right: what the command found out holds all the same.
         code = UNREAD if code is None else code
     except KeyboardInterrupt:
-        terminal.error("interrupted")
-        code = 130
+        code = _tell(terminal, KeyboardInterrupt(), 130, "interrupted", as_json=as_json)
     except Exception as error:
         if options.debug:
             raise
         code, message = _said(error, command.name)
-        terminal.error(message)
+        _tell(terminal, error, code, _hidden(message, arguments), as_json=as_json)
     try:
         sys.stdout.flush()
     except OSError:
         # Nothing more can be written, so the interpreter must not try it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
+
+
+def _tell(terminal: Terminal, error: BaseException, code: int, message: str, *, as_json: bool) -> int:
+    if as_json:
+        said = {"error": type(error).__name__, "message": printable(message), "exit_code": code}
+        if isinstance(error, holdfast.HoldfastError):
+            said |= {"retryable": error.retryable, "outcome": error.outcome}
+        terminal.json_error(said)
+    else:
+        terminal.error(message)
+    return code
+
+
+def _hidden(message: str, arguments: list[str]) -> str:
+    """Hide words of the call that may hold a password: an option that is mistyped makes a URL an unknown word."""
+    from holdfast.dsn import without_secrets
+
+    return without_secrets(message, [*arguments, os.environ.get("HOLDFAST_URL", "")])
 
 
 def _refuse_what_means_nothing(command: Command, options: Any) -> None:

@@ -79,6 +79,12 @@ class Terminal:
         """One line that says what went wrong."""
         print(f"holdfast: error: {shown(text)}", file=self._err)
 
+    def json_error(self, value: object) -> None:
+        """Print what went wrong as one line of JSON."""
+        import msgspec
+
+        print(msgspec.json.encode(value).decode().translate(CONTROLS), file=self._err)
+
     def json(self, value: object, *, compact: bool = False) -> None:
         """A value as JSON: records as objects, bytes in base64."""
         import msgspec

@@ -258,6 +258,7 @@ def scratch_at(url: str, *, pooler: Any = "none") -> Scratch:
     """A scratch place beside what a URL names."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         raise Unusable("this operating system cannot fork: run the torture on one that can")
+    holdfast.ddl(url)  # refuses what is not a URL
     if url.startswith(POSTGRES):
         return PostgresScratch(url, Path(tempfile.gettempdir()), pooler=pooler)
     if url == "memory:" or url.endswith(":memory:"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlunsplit
+
+from holdfast import dsn
 
 POSTGRES = ("postgresql://", "postgres://")
 HIDDEN = "***"
@@ -29,14 +31,12 @@ def shown(url: str) -> str:
     """A URL as it may be shown: what is, or may be, secret is hidden."""
     if not url.startswith(POSTGRES):
         return url
-    try:
-        parts = urlsplit(url)
-        parameters = parse_qsl(parts.query, keep_blank_values=True)
-    except ValueError:
+    parts = dsn.parsed(url)
+    if parts is None:
         return f"{POSTGRES[0]}{HIDDEN}"
-    user, at, hosts = parts.netloc.rpartition("@")
-    name, colon, _ = user.partition(":")
+    name, colon, _ = parts.user.partition(":")
     query = "&".join(
-        f"{quote(key)}={quote(value, safe='/,:') if key in SHOWN else HIDDEN}" for key, value in parameters
+        f"{quote(key)}={quote(value, safe='/,:') if key in SHOWN else HIDDEN}" for key, value in parts.parameters
     )
-    return urlunsplit((parts.scheme, f"{name}{colon and ':' + HIDDEN}{at}{hosts}", parts.path, query, ""))
+    at = "@" if parts.user else ""
+    return urlunsplit((parts.scheme, f"{name}{colon and ':' + HIDDEN}{at}{parts.hosts}", parts.path, query, ""))

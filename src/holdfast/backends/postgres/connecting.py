@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, cast
-from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
+from holdfast import dsn
 from holdfast.backends.postgres.link import STATEMENT_CACHE, Connection, statements_of
 from holdfast.backends.postgres.pool import LABEL
 from holdfast.backends.postgres.pooler_check import check_own
@@ -18,9 +18,6 @@ from holdfast.records.options import PostgresOptions
 CONNECT_TIMEOUT_S: Final = 10.0
 SILENCE_MS: Final = 30_000
 """How long the server waits for a client that is silent in a transaction, if statements have no limit."""
-
-SCHEMES: Final = ("postgresql://", "postgres://")
-
 
 FIRST_MADE_OID: Final = 10_000
 """Types below are numbered alike on every server; from here on each database has numbers of its own."""
@@ -65,10 +62,12 @@ class Address:
 
     def __init__(self, url: Any, options: PostgresOptions) -> None:
         self.lent: Any = None if isinstance(url, str) else url
-        self._url = _checked("url", url) if isinstance(url, str) else ""
-        self._listen_url = self._url if options.listen_url is None else _checked("listen_url", options.listen_url)
+        self._url = dsn.check("url", url) if isinstance(url, str) else ""
+        self._listen_url = (
+            self._url if options.listen_url is None else dsn.check("options.listen_url", options.listen_url)
+        )
         self._options = options
-        self.label = LABEL if self.lent is not None else label_of(self._url)
+        self.label = LABEL if self.lent is not None else dsn.label_of(self._url)
         # A transaction pooler gives each transaction another server connection, and none hears anything.
         self.can_listen = options.listen_url is not None or options.pooler == "none"
         self.listens_apart = self.lent is None or options.listen_url is not None
@@ -130,28 +129,12 @@ class Address:
             )
         except ValueError:
             # Without its cause: the driver's complaint may repeat a part of the URL, and that may be the password.
-            raise InvalidRequest("url", "is no URL: use postgresql://user@host:port/database") from None
+            raise InvalidRequest("url", f"is not a valid URL: use {dsn.FORM}") from None
         found = cast("Connection", connection)
         if not pooled:
             try:
-                await check_own(found, statements_of(self._options.schema), label_of(url), field)
+                await check_own(found, statements_of(self._options.schema), dsn.label_of(url), field)
             except BaseException:
                 found.terminate()
                 raise
         return found
-
-
-def label_of(url: str) -> str:
-    """Host, port and database of a URL, or several of them: what a message may say."""
-    try:
-        parts = urlsplit(url)
-        hosts = parts.netloc.rpartition("@")[2] or parse_qs(parts.query).get("host", ["localhost"])[0]
-    except ValueError:
-        return LABEL
-    return hosts + parts.path
-
-
-def _checked(field: str, url: str) -> str:
-    if not url.startswith(SCHEMES):
-        raise InvalidRequest(field, "must begin with postgresql:// or postgres://")
-    return url
