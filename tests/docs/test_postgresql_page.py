@@ -330,7 +330,7 @@ def test_a_store_that_names_both_servers_follows_the_one_that_can_write(own_serv
 
 
 def test_a_turn_that_a_failover_lost_is_stored_again_and_what_another_stored_meanwhile_is_not_mistaken_for_it(
-    own_server: Any,
+    own_server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     holdfast.open_blocking(own_server.url).close()
     standby = Standby(own_server)
@@ -355,6 +355,8 @@ def test_a_turn_that_a_failover_lost_is_stored_again_and_what_another_stored_mea
             again = handle.commit(lost)
             assert (again.revision, again.replayed) == (3, False)
             assert store.maintenance.verify().ok
+        warnings = [one for one in caplog.records if (one.name, one.levelname) == ("holdfast.server", "WARNING")]
+        assert len(warnings) == 2, "each of the two stores notices once"
         own_server.start()
     finally:
         standby.remove()

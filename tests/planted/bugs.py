@@ -5,6 +5,7 @@ They are put over the right code with a monkeypatch, which takes them out again.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,10 +15,12 @@ import msgspec
 import pytest
 
 from holdfast import blocking, codec, dsn, folder, store
-from holdfast.backends.postgres import PostgresBackend, attempts
+from holdfast.backends.postgres import PostgresBackend, attempts, backend
 from holdfast.backends.postgres import opening as postgres_opening
 from holdfast.backends.postgres.fresh import Fresh
 from holdfast.backends.postgres.link import Link as PostgresLink
+from holdfast.backends.postgres.server_watch import ServerWatch
+from holdfast.backends.postgres.transaction.base import Base
 from holdfast.backends.sqlite import link
 from holdfast.cli import tail
 from holdfast.clock import SystemClock
@@ -216,3 +219,33 @@ def a_claim_reads_the_lease_before_it_waits_for_the_session(patch: pytest.Monkey
         return before + heading + claim.replace(late, "", 1).replace(lock, soon + lock, 1)
 
     patch.setattr(postgres_opening, "_text_of", wrong)
+
+
+def the_family_of_a_session_key_is_remembered_for_ever(patch: pytest.MonkeyPatch) -> None:
+    right, known = Base.__init__, defaultdict[int, dict[int, int]](dict)
+
+    def wrong(self: Any, link: Any, *args: Any, **kwargs: Any) -> None:
+        right(self, link, *args, **kwargs)
+        # Each store has one counter of its statements.
+        self._families = known[id(link._counter)]
+
+    patch.setattr(Base, "__init__", wrong)
+
+
+def another_database_goes_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ServerWatch, "see", lambda *_: False)
+
+
+def the_target_of_a_wake_is_its_remembered_key(patch: pytest.MonkeyPatch) -> None:
+    right = backend.statements_of
+
+    def wrong(schema: str) -> Statements:
+        texts = right(schema)
+        marked = {**texts._texts, **texts._marked}
+        guard = "target_session.session_id = $27::text"
+        assert guard in marked["append_at_once"]
+        return Statements(
+            {**marked, "append_at_once": marked["append_at_once"].replace(guard, "$27::text IS NOT NULL")}
+        )
+
+    patch.setattr(backend, "statements_of", wrong)

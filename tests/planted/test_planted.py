@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 from tests.backends.damages import answers
+from tests.backends.postgres import test_older_database as older
 from tests.backends.postgres import test_renewal_races as renewal_races
 from tests.backends.postgres import test_replication as replication
 from tests.backends.postgres.test_replication import unconfirmed  # noqa: F401 - a fixture
@@ -228,6 +229,46 @@ def a_renewed_lease_holds_across_a_slow_turn(_: Path, request: pytest.FixtureReq
         renewal_races.test_work_is_not_claimed_past_a_session_lease_that_was_renewed(ground, 0)
 
 
+@contextlib.contextmanager
+def stores_on_postgresql() -> Iterator[older.Stores]:
+    made = older.Stores(EventLoop())
+    try:
+        yield made
+    finally:
+        made.close()
+        made.loop.close()
+
+
+def an_idle_store_reads_a_restored_database(_: Path, request: pytest.FixtureRequest) -> None:
+    url, database = request.getfixturevalue("clean_postgres_url"), request.getfixturevalue("postgres_database")
+    with stores_on_postgresql() as stores:
+        older.check_readings_of_an_idle_store(stores, older.WAYS["direct"], url, database)
+
+
+def a_restored_database_is_noticed(_: Path, request: pytest.FixtureRequest) -> None:
+    url, database = request.getfixturevalue("postgres_url"), request.getfixturevalue("postgres_database")
+    log = request.getfixturevalue("caplog")
+    with stores_on_postgresql() as stores:
+        older.check_that_a_restored_dump_is_noticed(stores, older.WAYS["direct"], url, database, log)
+
+
+def a_wake_goes_where_it_says(_: Path, request: pytest.FixtureRequest) -> None:
+    url, database = request.getfixturevalue("clean_postgres_url"), request.getfixturevalue("postgres_database")
+    wakes = holdfast.ProcessRegistration(
+        "job",
+        holdfast.External(),
+        event_types=[holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))],
+        wake_target=holdfast.Scope("lost"),
+    )
+    with holdfast.open_blocking(url) as store:
+        store.sessions.handle("lost").commit(holdfast.Commit())
+        store.processes.register(wakes)
+        store.events.append("job", "news", 1)
+        database.administrator.run("UPDATE holdfast.sessions SET session_id = 'stranger' WHERE session_id = 'lost'")
+        store.events.append("job", "news", 2)
+        assert len(store.queue.list("lost")) == 1
+
+
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
     plant.__name__: (plant, check)
     for plant, check in (
@@ -251,6 +292,9 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.an_import_is_written_before_it_is_judged, a_refused_import_leaves_no_trace),
         (bugs.whatever_comes_before_a_slash_is_the_host, a_password_is_in_no_message),
         (bugs.the_hash_of_a_manifest_is_not_checked, no_bit_of_a_bundle_changes_unnoticed),
+        (bugs.the_family_of_a_session_key_is_remembered_for_ever, an_idle_store_reads_a_restored_database),
+        (bugs.another_database_goes_unnoticed, a_restored_database_is_noticed),
+        (bugs.the_target_of_a_wake_is_its_remembered_key, a_wake_goes_where_it_says),
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.torture.behind import FAILOVER_BEHIND
 from holdfast.torture.cancels import CANCELLED_STATEMENTS, CANCELLED_WAITS
 from holdfast.torture.concurrent import CONCURRENT
 from holdfast.torture.crashes import SERVER_CRASH
@@ -34,6 +35,7 @@ FAULTS: tuple[Fault, ...] = (
     SERVER_CRASH,
     WITHIN_CRASH,
     FAILOVER,
+    FAILOVER_BEHIND,
     POOLED,
     CUT_COMMIT_AND_CLAIM,
     CUT_APPEND_AND_COMPLETE,

@@ -25,6 +25,7 @@ LOADED = (
     "holdfast.backends.sqlite",
     "holdfast.backends.postgres",
     "holdfast.torture.workers",
+    "holdfast.torture.behind",
     "holdfast.torture.power",
     "holdfast.torture.cuts",
     "holdfast.torture.within",

@@ -1,4 +1,8 @@
-"""The primary dies under its writers and a synchronous standby takes over: what was acknowledged is there."""
+"""The primary dies under its writers and a synchronous standby takes over: what was acknowledged is there.
+
+In half of the runs the standby goes away first. The waits of the writers are ended then, and they send their turns
+again: nothing of that may be acknowledged, because the standby that takes over lacks it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from urllib.parse import quote
 
 import holdfast
 from holdfast.torture import workers
-from holdfast.torture.children import Child
+from holdfast.torture.children import PATIENCE_S, Child, Silent
 from holdfast.torture.clients import LEASED
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.places import Place, PostgresScratch, Scratch
@@ -18,6 +22,9 @@ from holdfast.torture.writers import Writers
 WRITERS = 2
 TURNS_BEFORE, TURNS_AFTERWARDS = 5, 3
 LONG_MS = 600_000
+SHARE_AWAY, SHARE_TERMINATED = 0.5, 0.2
+WAITS_ENDED = 5 * WRITERS
+"""How many waits for a standby that is away are ended: enough that each writer has sent its turn again."""
 REPLICATED = {**SETTINGS, "wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on"}
 
 
@@ -34,7 +41,7 @@ def fail_over(scratch: Scratch, seed: int) -> Ran:
             standby.start()
             primary.configure({"synchronous_standby_names": "'*'"})
             primary.run("pg_ctl", "-D", primary.data, "reload")
-            wrong = _survive(_both(primary, standby, made.options), primary, standby, dice)
+            wrong = _survive(_both(primary, standby, made.options), own, primary, standby, dice)
             own.forget_schema()
     finally:
         primary.remove()
@@ -49,7 +56,7 @@ def _both(primary: Server, standby: Server, options: holdfast.PostgresOptions | 
     return Place(f"postgresql://postgres@/postgres?host={hosts}&target_session_attrs=read-write", options)
 
 
-def _survive(place: Place, primary: Server, standby: Server, dice: random.Random) -> list[str]:
+def _survive(place: Place, own: PostgresScratch, primary: Server, standby: Server, dice: random.Random) -> list[str]:
     with (
         Writers(place, [f"session-{number}" for number in range(WRITERS)]) as writers,
         Child(workers.holder, place, LONG_MS) as holder,
@@ -58,7 +65,13 @@ def _survive(place: Place, primary: Server, standby: Server, dice: random.Random
         fence, _ = holder.hear()
         holder.kill()
         time.sleep(dice.uniform(0, 0.05))  # chance decides when it dies
+        away = dice.random() < SHARE_AWAY
+        if away:
+            standby.stop()
+            _end_waits(own, dice)
         primary.stop("immediate")
+        if away:
+            standby.start()
         standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
         writers.hear(TURNS_AFTERWARDS)
         writers.end()
@@ -68,6 +81,15 @@ def _survive(place: Place, primary: Server, standby: Server, dice: random.Random
     if held is None or held.fence != fence:
         wrong.append(f"I5: a lease with fence {fence} was acknowledged, and the standby knows {held}")
     return wrong
+
+
+def _end_waits(own: PostgresScratch, dice: random.Random) -> None:
+    """End waits for the standby until each writer has sent a turn again, or was told something that is not so."""
+    ended, deadline_s = 0, time.monotonic() + PATIENCE_S
+    while ended < WAITS_ENDED:
+        ended += len(own.rows("end_replication_waits", dice.random() < SHARE_TERMINATED))
+        if time.monotonic() > deadline_s:
+            raise Silent(f"{ended} commits waited for a standby that was away")
 
 
 def obstacle(scratch: Scratch) -> str | None:
@@ -80,7 +102,7 @@ def obstacle(scratch: Scratch) -> str | None:
 
 FAILOVER = Fault(
     "failover",
-    "the primary dies under its writers, and its synchronous standby is promoted",
+    "the primary dies under its writers, its synchronous standby there or away, and the standby is promoted",
     ("I1", "I3", "I5", "I10"),
     {"postgres": Numbers(0, 40)},
     fail_over,

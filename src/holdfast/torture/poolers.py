@@ -40,15 +40,15 @@ def program() -> str | None:
 
 
 @contextmanager
-def pooler(server: Server) -> Generator[str, None, None]:
-    """A PgBouncer in front of a private server; its URL."""
+def pooler(server: Server, address: Path | None = None) -> Generator[str, None, None]:
+    """A PgBouncer in front of a private server, or of whatever a folder leads to; its URL."""
     found = program()
     assert found is not None, "ask for the obstacle first"
     folder = Path(tempfile.mkdtemp(prefix="holdfast-pooler-"))
     try:
         server.own(folder)
         settings = folder / "pgbouncer.ini"
-        settings.write_text(SETTINGS.format(server=server.folder, folder=folder), encoding="utf-8")
+        settings.write_text(SETTINGS.format(server=address or server.folder, folder=folder), encoding="utf-8")
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - a program of this machine, without a shell
                 [found, str(settings)],

@@ -21,7 +21,9 @@ STATEMENTS = statements_of("holdfast")
 PLANNED = [
     name
     for name, text in STATEMENTS.items()
-    if text.startswith(("SELECT", "WITH", "UPDATE", "DELETE", "INSERT")) and WHOLE.match(name) is None
+    if text.startswith(("SELECT", "WITH", "UPDATE", "DELETE", "INSERT"))
+    and WHOLE.match(name) is None
+    and ";" not in text
 ]
 
 

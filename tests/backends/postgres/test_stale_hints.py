@@ -104,6 +104,10 @@ def enqueue(*payloads: Any, **others: Any) -> Call:
     return lambda store: store.queue.enqueue(draft)
 
 
+def queue_of(session_id: str) -> Call:
+    return lambda store: store.queue.list(session_id)
+
+
 def delete(session_id: str) -> Call:
     return lambda store: store.sessions.delete(session_id)
 
@@ -268,6 +272,32 @@ def test_a_commit_to_a_session_whose_key_another_one_got_goes_to_the_session_tha
     stranger = world.loop.drive(world.others[0].sessions.handle("stranger").load())
     assert stranger is not None
     assert (stranger.revision, stranger.config) == (1, {"v": 1})
+
+
+def test_work_that_a_turn_leaves_for_a_session_whose_key_another_one_got_goes_where_the_turn_says(world: World) -> None:
+    """As after a failover that lost the session: its key was given away again."""
+    world.see(commit(holdfast.Commit(), "lost"))
+    world.twins.run("UPDATE {schema}.sessions SET session_id = 'stranger' WHERE session_id = 'lost'")
+    draft = holdfast.WorkDraft(session_id="lost", payloads=["mine"])
+    assert world.act(commit(holdfast.Commit(enqueues=[draft]))).revision == 2
+    assert [len(page) for page in world.change(queue_of("stranger"), queue_of("lost"))] == [0, 1]
+
+
+def test_a_wake_for_a_session_whose_key_another_one_got_goes_where_the_wake_says(world: World) -> None:
+    world.see(commit(holdfast.Commit(), "lost"), register(wake_target=holdfast.Scope("lost")), append("news"))
+    world.twins.run("UPDATE {schema}.sessions SET session_id = 'stranger' WHERE session_id = 'lost'")
+    assert world.act(append("news")).batch_id is not None
+    assert [len(page) for page in world.change(queue_of("stranger"), queue_of("lost"))] == [1, 1]
+
+
+def test_a_turn_and_its_work_are_not_mixed_up_when_one_session_got_the_key_of_the_other(world: World) -> None:
+    """The remembered session was lost, its key was given to the session that the work is for, and it was made anew."""
+    world.see(commit(holdfast.Commit(), "lost"))
+    world.twins.run("UPDATE {schema}.sessions SET session_id = 'stranger' WHERE session_id = 'lost'")
+    world.change(commit(holdfast.Commit(), "lost"))
+    draft = holdfast.WorkDraft(session_id="stranger", payloads=["theirs"])
+    assert world.act(commit(holdfast.Commit(enqueues=[draft]), "lost")).revision == 2
+    assert [len(page) for page in world.change(queue_of("stranger"), queue_of("lost"))] == [1, 0]
 
 
 def test_a_handle_of_one_incarnation_never_commits_to_another_with_its_key(world: World) -> None:

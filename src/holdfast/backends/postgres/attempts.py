@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeVar, cast
 
+from holdfast.backends.postgres.connecting import CONNECT_TIMEOUT_S
 from holdfast.backends.postgres.foresight import ClockNeeded, Foresight, Unforeseen
 from holdfast.backends.postgres.fresh import Fresh
 from holdfast.backends.postgres.gathering import gather
 from holdfast.backends.postgres.link import Connection, Counter, Link
 from holdfast.backends.postgres.pool import Connections
 from holdfast.backends.postgres.remembered import Remembered
+from holdfast.backends.postgres.server_watch import ServerWatch
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, is_in_doubt
 from holdfast.errors import DurabilityUncertain, HoldfastError
@@ -60,11 +62,21 @@ class Runs:
     """Runs operations on connections of a pool, and remembers what they saw."""
 
     def __init__(
-        self, connections: Connections, texts: Statements, options: PostgresOptions, clock: Clock | None, *, lent: bool
+        self,
+        connections: Connections,
+        texts: Statements,
+        options: PostgresOptions,
+        clock: Clock | None,
+        watch: ServerWatch,
+        *,
+        lent: bool,
     ) -> None:
         self.connections = connections
         self.remembered = Remembered(clock)
         self.counter = Counter()
+        self.watch = watch
+        # Without the position of the log, until the server is known to tell it.
+        self._clock_text = "now_ms+"
         self.pooled = options.pooler == "transaction"
         self._texts = texts
         self._options = options
@@ -136,8 +148,7 @@ class Runs:
         try:
             result = await operation(cast("Transaction", step.foresight))
         except ClockNeeded:
-            [(server_ms,)] = await link.all("now_ms")
-            step.foresight = self._foresight(kind, link, server_ms)
+            step.foresight = self._foresight(kind, link, await self._read_clock(link))
             result = await operation(cast("Transaction", step.foresight))
         if not step.foresight.done:
             # Found as a replay by plain reads, which wait for no standby: a transaction locks it and waits.
@@ -232,12 +243,32 @@ class Runs:
 
     async def _transaction(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
         await self.begin(link, writes=writes)
-        if self._clock is None:
-            [(now_ms,)] = await link.all("now_ms")
-        else:
-            now_ms = self._clock.now_ms()
+        now_ms = await self._read_clock(link) if self._clock is None else self._clock.now_ms()
         self.remembered.learn_clock(now_ms)
         return PostgresTransaction(link, now_ms, self._options.schema, writes=writes, again=again, clock=self._clock)
+
+    async def _read_clock(self, link: Link) -> int:
+        """The server's clock; another server than before is noticed on the way."""
+        [(now_ms, *origin)] = await link.all(self._clock_text)
+        self.watch.see(tuple(origin))
+        return int(now_ms)
+
+    async def greet(self, connection: Connection, timeout_s: float) -> bool:
+        """Look at what a new connection leads to. Returns whether it is another server or database than before."""
+        patience_s = min(timeout_s, CONNECT_TIMEOUT_S)
+        [(_, *origin)] = await connection.fetch(self._texts[self._clock_text], timeout=patience_s)
+        return self.watch.see(tuple(origin))
+
+    async def probe(self, link: Link) -> None:
+        """Look at the server for the first time. Fails the transaction if the server does not tell of its log."""
+        try:
+            [(_, *origin)] = await link.all("now_ms")
+        except DriverFailure as failure:
+            if is_in_doubt(failure.cause):
+                raise
+        else:
+            self._clock_text = "now_ms"
+            self.watch.see(tuple(origin))
 
     async def _recover(self, link: Link, *, in_doubt: bool) -> None:
         """Take everything back and keep the connection, or drop it with all that it did."""

@@ -19,6 +19,7 @@ from holdfast.backends.postgres.looping import LoopThread
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
+from holdfast.backends.postgres.server_watch import ServerWatch
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
 from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, Unavailable
@@ -66,7 +67,10 @@ class PostgresBackend:
         self._loop = asyncio.get_running_loop()
         self._process_id = os.getpid()
         self._texts = statements_of(options.schema)
-        self._runs = Runs(connections, self._texts, options, clock, lent=address.lent is not None)
+        self._watch = ServerWatch(self._start_over)
+        self._runs = Runs(connections, self._texts, options, clock, self._watch, lent=address.lent is not None)
+        if isinstance(connections, Pool) and not self._runs.pooled:
+            connections.greet = self._runs.greet
         self._lines = Lines()
         self._waiting = AsyncWaiting()
         self._signals = Signals()
@@ -222,11 +226,17 @@ class PostgresBackend:
         connection = await self._connections.acquire()
         link = self._runs.link(connection)
         try:
-            await prepare(link, self._options)
+            await prepare(link, self._options, self._runs.probe)
         except BaseException:
             await self._connections.discard(connection)
             raise
         await self._connections.release(connection)
+
+    def _start_over(self) -> None:
+        """Another server or database answers: drop what the earlier one told, and let waiters look again."""
+        self._runs.forget()
+        self._identity = None
+        self._signals.publish_all()
 
     # Waiting.
 
@@ -300,9 +310,9 @@ class PostgresBackend:
         pool = getattr(getattr(connection, "_holder", None), "_pool", None)
         return BorrowedPostgres(connection, terms, identified=pool is not None and pool is self._address.lent)
 
-    async def _identify(self) -> Values:
-        """Which schema of which database this is."""
-        if self._identity is None:
+    async def _identify(self, *, anew: bool = False) -> Values:
+        """Which schema of which database this is, as it was seen before, or as it is now."""
+        if self._identity is None or anew:
 
             async def identify(transaction: Transaction) -> Values:
                 assert isinstance(transaction, PostgresTransaction)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -112,6 +112,16 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
 """Statements of a writer that fail, or only repeat what a unique index will refuse, when their snapshot is too old."""
 
 
+class AnotherDatabase(Exception):
+    """The caller's connection leads elsewhere than the store did when it last looked."""
+
+
+class Identity(Protocol):
+    """Tells which schema of which database the store works in."""
+
+    async def __call__(self, *, anew: bool) -> Values: ...
+
+
 class Terms(NamedTuple):
     """What a store lends to those of its operations that run elsewhere."""
 
@@ -124,7 +134,7 @@ class Terms(NamedTuple):
     waiting: Waiting
     loop: asyncio.AbstractEventLoop
     check_usable: Callable[[], None]
-    identity: Callable[[], Awaitable[Values]]
+    identity: Identity
 
 
 class SnapshotLink(Link):
@@ -202,12 +212,16 @@ class BorrowedPostgres(BorrowedBackend):
             if self._closed:
                 raise InvalidRequest("store", "was closed: call within() again")
             checked(self._connection, self._terms.loop)
-            # Before the savepoint, because it takes a connection of the store's own and may have to wait for one.
-            expected = None if self._identified else await self._terms.identity()
-            try:
-                return await self._attempt(operation, writes, expected)
-            except DriverFailure as failure:
-                raise self._translated(failure.cause) from failure.cause
+            for anew in (False, True):
+                # Before the savepoint, because it takes a connection of the store's own and may have to wait for one.
+                expected = None if self._identified else await self._terms.identity(anew=anew)
+                try:
+                    return await self._attempt(operation, writes, expected)
+                except AnotherDatabase:
+                    continue
+                except DriverFailure as failure:
+                    raise self._translated(failure.cause) from failure.cause
+            raise InvalidRequest("connection", "leads to another database than the store's")
 
     async def _attempt(self, operation: Operation[T], writes: bool, expected: Values | None) -> T:
         link = self._link(Link)
@@ -230,7 +244,7 @@ class BorrowedPostgres(BorrowedBackend):
     async def _identify(self, link: Link, expected: Values) -> None:
         [found] = await link.all("identify", self._terms.schema)
         if tuple(found) != tuple(expected):
-            raise InvalidRequest("connection", "leads to another database than the store's")
+            raise AnotherDatabase
         self._identified = True
 
     async def _begin(self, link: Link, writes: bool) -> tuple[PostgresTransaction, list[str | None]]:

@@ -121,9 +121,18 @@ class Foresight(ServerFunctions):
     # What is remembered, or looked at once.
 
     async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
-        head = self._remembered.sessions.get(session_id) or await self._glance(session_id)
-        self._heads[head.session.session_key] = head
-        return head.session
+        return self._met(self._remembered.sessions.get(session_id) or await self._glance(session_id))
+
+    def _met(self, head: Head) -> r.SessionRow:
+        """Count on this head. Raises if two sessions have one key: then one of them was lost in a failover."""
+        session = head.session
+        other = self._heads.setdefault(session.session_key, head).session
+        if other.session_id != session.session_id:
+            for session_id in (session.session_id, other.session_id):
+                self._remembered.sessions.drop(session_id)
+            raise Unforeseen("two sessions with one key")
+        self._heads[session.session_key] = head
+        return session
 
     async def _glance(self, session_id: str) -> Head:
         found = await self._link.all("glance_session", session_id)
@@ -204,7 +213,13 @@ class Foresight(ServerFunctions):
         assert query is not None, "facts are loaded before they are decided on"
         before = self._heads[session.session_key]
         turn = Turn(
-            plan, before, query.segments, self._hoped_nodes, self._held, self._lease if query.with_lease else None
+            plan,
+            before,
+            query.segments,
+            self._hoped_nodes,
+            self._held,
+            self._lease if query.with_lease else None,
+            {key: head.session.session_id for key, head in self._heads.items()},
         )
         try:
             found = await self._prove(*statement_of(turn, self.given_ms))
@@ -244,6 +259,7 @@ class Foresight(ServerFunctions):
                 event.payload,
                 process.outcome if event.terminal_state is not None else None,
                 *_draft_of(batch),
+                *(() if batch is None else (self._heads[batch.session_key].session.session_id,)),
             )
         except Unforeseen:
             self._remembered.processes.drop(process.process_id)

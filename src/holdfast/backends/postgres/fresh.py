@@ -17,10 +17,9 @@ class Fresh(Foresight):
     async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
         if presence:
             raise Unforeseen("work for another session")
-        head = await self._glance(session_id)
-        self._heads[head.session.session_key] = head
+        session = self._met(await self._glance(session_id))
         self.tells_the_truth = True
-        return head.session
+        return session
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         head = self._heads[query.session.session_key]

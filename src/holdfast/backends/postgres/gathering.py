@@ -18,7 +18,7 @@ from holdfast.records.limits import LARGEST_INTEGER
 class Gathered:
     """What an operation that reads one session's newest view may ask; anything else needs a transaction."""
 
-    def __init__(self, found: Sequence[Sequence[Sequence[object]]], last: int | None, now_ms: int) -> None:
+    def __init__(self, found: Sequence[Sequence[Sequence[object]]], last: int | None) -> None:
         sessions, heads, path, blobs, ledger = found
         self.session = fetched(r.SessionRow, sessions[0]) if sessions else None
         self.head = fetched(r.RevisionRow, heads[0]) if heads else None
@@ -26,7 +26,6 @@ class Gathered:
         self._blobs = all_fetched(r.BlobRow, blobs)
         self._ledger = all_fetched(r.UsageRow, ledger)
         self._last = last
-        self.now_ms = now_ms
 
     def __getattr__(self, name: str) -> NoReturn:
         raise missing(self, name)
@@ -56,12 +55,11 @@ class Gathered:
 class GatheredLog:
     """What an operation that reads a page of one process's log may ask; anything else needs a transaction."""
 
-    def __init__(self, found: Sequence[Sequence[Sequence[object]]], filter: r.EventFilter, now_ms: int) -> None:
+    def __init__(self, found: Sequence[Sequence[Sequence[object]]], filter: r.EventFilter) -> None:
         processes, events = found
         self._filter = filter
         self.process = fetched(r.ProcessRow, processes[0]) if processes else None
         self._events = all_fetched(r.EventRow, events)
-        self.now_ms = now_ms
 
     def __getattr__(self, name: str) -> NoReturn:
         raise missing(self, name)
@@ -84,7 +82,7 @@ async def _log(link: Link, query: r.EventFilter, remembered: Remembered) -> Gath
     of_type = () if query.type is None else (query.type,)
     name = "gather_events+" + "type+" * len(of_type) + "wakes+" * query.pending_wakes
     [found] = await link.all(name, query.process_id, query.after, query.limit, *of_type)
-    gathered = GatheredLog(found, query, remembered.estimate_ms())
+    gathered = GatheredLog(found, query)
     if gathered.process is not None and remembered.processes.get(query.process_id) is None:
         # What an append of ours has seen since is newer.
         remembered.learn_process(gathered.process)
@@ -98,7 +96,7 @@ async def _view(link: Link, query: r.ViewQuery, remembered: Remembered) -> Gathe
         if state_of(failure.cause) in DAMAGED_TEXT:
             raise Unforeseen("refs that do not decode") from failure.cause
         raise
-    gathered = Gathered(found, query.last, remembered.estimate_ms())
+    gathered = Gathered(found, query.last)
     if gathered.session is not None:
         remembered.learn_head(gathered.session, gathered.head)
     return gathered

@@ -9,6 +9,7 @@ advisory lock that every process takes that opens the schema.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -67,10 +68,14 @@ def lock_key(schema: str) -> int:
     return int.from_bytes(blake2b(f"holdfast schema {schema}".encode(), digest_size=8).digest(), signed=True)
 
 
-async def prepare(link: Link, options: PostgresOptions) -> None:
-    """Make sure that our schema is there in our version, created or migrated if need be and allowed."""
+async def prepare(link: Link, options: PostgresOptions, probe: Callable[[Link], Awaitable[None]]) -> None:
+    """Make sure that our schema is there in our version, created or migrated if need be and allowed.
+
+    `probe` looks at the server at the end of a transaction that is rolled back.
+    """
     await link.control("begin_opening")
     version = await _found_version(link, options.schema)
+    await probe(link)
     await link.control("rollback")
     if version < SCHEMA_VERSION and not options.migrate:
         raise SchemaMissing(version, SCHEMA_VERSION)

@@ -79,6 +79,8 @@ class Pool:
         self._tidying: asyncio.TimerHandle | None = None
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.greet: Callable[[Connection, float], Awaitable[bool]] | None = None
+        """Looks at the server behind each new connection, and says whether it is another one than before."""
 
     @property
     def size(self) -> int:
@@ -158,7 +160,7 @@ class Pool:
     async def _open(self, deadline_s: float) -> Pooled:
         """Make use of the right to open one."""
         try:
-            connection = await self._connect(max(0.001, deadline_s - time.monotonic()))
+            connection = await self._connect_and_greet(max(0.001, deadline_s - time.monotonic()))
         except BaseException as error:
             self._opening -= 1
             self._offer_room()
@@ -171,6 +173,16 @@ class Pool:
             self._part_with(connection)
             raise StoreClosed
         return pooled
+
+    async def _connect_and_greet(self, timeout_s: float) -> Connection:
+        connection = await self._connect(timeout_s)
+        try:
+            if self.greet is not None and await self.greet(connection, timeout_s):
+                await self.distrust()
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
     async def release(self, connection: Connection) -> None:
         """Give it to whoever waits, or keep it for the next."""

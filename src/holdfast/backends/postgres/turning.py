@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import rows as r
@@ -25,6 +25,8 @@ class Turn(NamedTuple):
     hoped_nodes: Sequence[str]
     held: Sequence[r.BatchRow]
     lease: r.LeaseRow | None
+    session_ids: Mapping[int, str]
+    """The ids of the sessions that follow-up work goes to, by their keys."""
 
 
 def statement_of(turn: Turn, given_ms: int | None) -> list[Any]:
@@ -58,6 +60,8 @@ def statement_of(turn: Turn, given_ms: int | None) -> list[Any]:
     if plan.usage:
         name += "usage+"
         bindings += columns_of(plan.usage, USAGE_COLUMNS)
+    if plan.enqueues:
+        bindings.append([turn.session_ids[key] for _, key in _targets_of(plan)])
     return [name, *bindings]
 
 
@@ -100,8 +104,7 @@ def _claims_of(held: Sequence[r.BatchRow]) -> list[Any]:
 
 
 def _enqueues_of(plan: r.CommitPlan) -> list[Any]:
-    rows, session = plan.enqueues, plan.session
-    others = sorted({(row.family, row.session_key) for row in rows} - {(session.family, session.session_key)})
+    rows, others = plan.enqueues, _targets_of(plan)
     sourced = [row for row in rows if row.source_key is not None]
     return [
         [family for family, _ in others],
@@ -120,6 +123,12 @@ def _enqueues_of(plan: r.CommitPlan) -> list[Any]:
         [row.available_at_ms for row in rows],
         [row.payloads for row in rows],
     ]
+
+
+def _targets_of(plan: r.CommitPlan) -> list[tuple[int, int]]:
+    """The family and key of each other session that work is enqueued for, in the order in which they are locked."""
+    own = (plan.session.family, plan.session.session_key)
+    return sorted({(row.family, row.session_key) for row in plan.enqueues} - {own})
 
 
 def _nodes_of(turn: Turn) -> list[Any]:

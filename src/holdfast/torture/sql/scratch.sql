@@ -41,6 +41,12 @@ WHERE datname = current_database()
 -- name: terminate_backend
 SELECT pg_terminate_backend($1)
 
+-- Ends each wait of a commit for its standby: by a cancellation, or with its connection.
+-- name: end_replication_waits
+SELECT CASE WHEN $1::boolean THEN pg_terminate_backend(pid) ELSE pg_cancel_backend(pid) END
+FROM pg_stat_activity
+WHERE wait_event = 'SyncRep'
+
 -- name: hold_session
 SELECT session_key
 FROM {schema}.sessions

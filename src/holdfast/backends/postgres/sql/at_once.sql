@@ -82,12 +82,14 @@ attached AS (
 targets AS (
     SELECT target.session_key
     FROM head
-    CROSS JOIN unnest($31::bigint[], $32::bigint[]) AS wanted (family, session_key)
+    CROSS JOIN unnest($31::bigint[], $32::bigint[], $71::text[]) AS wanted (family, session_key, session_id)
     JOIN {schema}.sessions AS target
         ON target.session_key = ANY($32::bigint[])
             AND target.dead = 0
             AND target.family = wanted.family
             AND target.session_key = wanted.session_key
+            -- A session that was lost in a failover may have had the key that another one has now.
+            AND target.session_id = wanted.session_id
     FOR KEY SHARE OF target
 ),
 -- end part
@@ -380,6 +382,7 @@ target AS (
     JOIN {schema}.sessions AS target_session
         ON target_session.family = $17::bigint
             AND target_session.session_key = $18::bigint
+            AND target_session.session_id = $27::text
             AND target_session.dead = 0
     FOR KEY SHARE OF target_session
 ),

@@ -21,9 +21,18 @@ COMMIT
 -- name: rollback
 ROLLBACK
 
--- One reading of the server's clock, in milliseconds since the epoch.
+-- One reading of the server's clock, in milliseconds since the epoch, and what answers: the fields of
+-- `server_watch.Origin`. Not every service that speaks PostgreSQL's protocol tells the position of its log.
 -- name: now_ms
-SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+SELECT
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    floor(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint,
+    (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = current_database()),
+    to_regclass('{schema}.sessions')::oid::bigint
+    -- part: log
+    , CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_flush_lsn()), 8) END
+    , CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0')::bigint END
+    -- end part
 
 -- Around one operation inside a transaction of a caller's.
 -- name: save_operation

@@ -1,0 +1,159 @@
+"""An asynchronous standby that lacks the newest commits takes over: an idle process reads what is there, and notices.
+
+The idle process has seen sessions that are lost with the primary. Their keys are given again on the standby, to other
+sessions. The address of the database moves under the process, in half of the runs under a PgBouncer that keeps its
+connections.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import holdfast
+from holdfast.torture import turns
+from holdfast.torture.children import Child, Port
+from holdfast.torture.failover import REPLICATED, obstacle
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Place, PostgresScratch, Scratch
+from holdfast.torture.poolers import pooler, program
+from holdfast.torture.servers import Server
+from holdfast.torture.soundness import unsound
+
+SESSIONS = 6
+TURNS = 3
+
+
+def fail_over_behind(scratch: Scratch, seed: int) -> Ran:
+    """Kill a primary whose standby lacks everything, promote that, and let an idle process read."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    with ExitStack() as left:
+        primary = Server(REPLICATED)
+        left.callback(primary.remove)
+        primary.start()
+        own = left.enter_context(PostgresScratch(primary.url, scratch.folder))
+        made = own.fresh()
+        standby = Server(REPLICATED, copy_of=primary)
+        left.callback(standby.remove)
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-address-"))
+        left.callback(shutil.rmtree, folder, ignore_errors=True)
+        primary.own(folder)
+        address = folder / "current"
+        address.symlink_to(primary.folder)
+        place = Place(f"postgresql://postgres@/postgres?host={address}", made.options)
+        idle_place = place
+        if program() is not None and dice.random() < 1 / 2:
+            url = left.enter_context(pooler(primary, address))
+            idle_place = Place(url, msgspec.structs.replace(made.options, pooler="transaction"))
+        with Child(idle, idle_place, dice.getrandbits(32)) as child:
+            child.hear()
+            primary.stop("immediate")
+            standby.start()
+            standby.run("pg_ctl", "-D", standby.data, "-w", "promote")
+            address.unlink()
+            address.symlink_to(standby.folder)
+            wrong = _judge(place, child, dice)
+        own.forget_schema()
+    return Ran(1, tuple(wrong))
+
+
+def _judge(place: Place, child: Child, dice: random.Random) -> list[str]:
+    """Give the keys to other sessions, and compare what the idle process reads with what a fresh one does."""
+    with place.open() as store:
+        names = furnish(store, "new", dice.getrandbits(32))
+        right = readings(store, names)
+        child.say(names)
+        found, noticed, revision = child.hear()
+        wrong = [f"I10: {name}: an idle process reads {found[name]}, a fresh one {right[name]}" for name in right
+                 if found[name] != right[name]]  # fmt: skip
+        if not noticed:
+            wrong.append("I10: an idle process did not notice that another database answers")
+        stored = store.sessions.handle(names[-1]).load()
+        if stored is None or stored.revision != revision:
+            wrong.append(f"I1: an idle process was told revision {revision}, and the head is {stored}")
+        return wrong + unsound(store)
+
+
+def furnish(store: holdfast.BlockingStore, prefix: str, seed: int) -> list[str]:
+    """Make sessions, some of them forks of others, so that their families differ from seed to seed."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    names: list[str] = []
+    for number in range(SESSIONS):
+        name = f"{prefix}-{number}"
+        # The lost sessions are one family, and the new ones begin with several.
+        if names and dice.random() < (0.9 if prefix == "lost" else 0.5):
+            first = store.sessions.fork(dice.choice(names), into=name).load()
+            begun = 0 if first is None else first.revision
+        else:
+            begun = 0
+        for turn in range(begun, begun + dice.randint(1, TURNS)):
+            node = holdfast.Node(f"{name}-{turn}", payload=turn)
+            store.sessions.handle(name).commit(
+                holdfast.Commit(turn_id=f"turn-{turn}", graph=holdfast.Append([node], node.id))
+            )
+        turns.begin(store, name)
+        names.append(name)
+    return names
+
+
+def readings(store: holdfast.BlockingStore, names: list[str]) -> dict[str, Any]:
+    """Everything that is read by the key of a session."""
+    found: dict[str, Any] = {}
+    # Forks before what they came from: a reading of the source would correct what is remembered of its key.
+    for name in reversed(names):
+        session = store.sessions.handle(name)
+        found[f"nodes of {name}"] = [node.id for node in session.nodes()]
+        found[f"graph of {name}"] = ids_of(session.load(holdfast.FullGraph()))
+        found[f"path of {name}"] = ids_of(session.load())
+        found[f"{name} at 1"] = ids_of(session.load(at=1))
+        found[f"history of {name}"] = [entry.turn_id for entry in session.history()]
+        found[f"work of {name}"] = [batch.source_key for batch in store.queue.list(name)]
+    found["verification"] = [f"{one.table} {one.key}: {one.problem}" for one in store.maintenance.verify().findings]
+    return found
+
+
+def ids_of(view: holdfast.SessionView | None) -> list[str] | None:
+    """The nodes of a view."""
+    return None if view is None else [node.id for node in view.graph.nodes]
+
+
+class Warned(logging.Handler):
+    """Counts warnings about the server."""
+
+    count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count a record."""
+        self.count += record.levelno >= logging.WARNING
+
+
+def idle(port: Port, place: Place, seed: int) -> None:
+    """Make sessions and read them, be idle until told of others, and tell what is read of those; then commit."""
+    warned = Warned()
+    logging.getLogger("holdfast.server").addHandler(warned)
+    with place.open() as store:
+        readings(store, furnish(store, "lost", seed))
+        port.send("idle")
+        names = port.recv()
+        found = readings(store, names)
+        revision = store.sessions.handle(names[-1]).commit(holdfast.Commit(turn_id="afterwards")).revision
+        port.send((found, warned.count, revision))
+        port.recv()
+
+
+FAILOVER_BEHIND = Fault(
+    "failover-behind",
+    "the primary dies, an asynchronous standby that is behind is promoted, and an idle process reads",
+    ("I1", "I10"),
+    {"postgres": Numbers(0, 20)},
+    fail_over_behind,
+    unit="failovers",
+    obstacle=obstacle,
+)

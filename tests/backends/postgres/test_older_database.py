@@ -1,0 +1,236 @@
+"""After a failover that lost something, or a restored backup, an idle store reads what is there, and notices.
+
+Keys of sessions that were lost are given again, so that whatever a store remembers by a key may be another session's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+import holdfast
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.backends.postgres.server_watch import Origin, ServerWatch
+from holdfast.store import Context, Store
+from holdfast.testing.contract.bench import EventLoop
+
+
+class Stores:
+    """Opens stores on one event loop."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self.loop = loop
+        self._closers: list[Callable[[], Any]] = []
+
+    def open(self, url: Any, **options: Any) -> Store:
+        backend = self.loop.drive(PostgresBackend.open(url, PostgresOptions(**options), None))
+        self._closers.append(backend.close)
+        return Store(Context(backend, holdfast.Limits()))
+
+    def open_on_a_pool(self, url: str) -> Store:
+        async def lend() -> Any:
+            return await asyncpg.create_pool(url, min_size=1, max_size=4, statement_cache_size=256)
+
+        pool = self.loop.drive(lend())
+        self._closers.append(pool.close)
+        return self.open(pool)
+
+    def close(self) -> None:
+        for close in reversed(self._closers):
+            self.loop.drive(close())
+
+
+@pytest.fixture
+def stores(loop: EventLoop) -> Any:
+    made = Stores(loop)
+    yield made
+    made.close()
+
+
+def turn(number: int) -> holdfast.Commit:
+    return holdfast.Commit(
+        turn_id=f"t{number}",
+        graph=holdfast.Append([holdfast.Node(f"n{number}", payload=number)], leaf=f"n{number}"),
+        checkpoint=holdfast.Checkpoint(turn_state={"n": number}),
+        usage=[holdfast.Usage("turn", "model", input_tokens=number)],
+        enqueues=[holdfast.WorkDraft(payloads=[number], source_key=f"k{number}")],
+    )
+
+
+async def lost_past(store: Store) -> None:
+    """A session and forks of it: one family, and keys 1 to 3."""
+    await store.sessions.handle("lost").commit(turn(1))
+    for name in ("chat", "other"):
+        await store.sessions.fork("lost", into=name)
+        await store.sessions.handle(name).commit(turn(2))
+        await store.sessions.handle(name).load(holdfast.FullGraph())
+
+
+async def new_past(store: Store) -> None:
+    """Sessions under the same keys: one by itself, and one with a fork, which reads what belongs to the other's key."""
+    for name in ("first", "other"):
+        await store.sessions.handle(name).commit(turn(1))
+        await store.sessions.handle(name).attachments.put(name.encode())
+    await store.sessions.fork("other", into="chat")
+    await store.sessions.handle("chat").commit(turn(2))
+
+
+async def readings(store: Store) -> dict[str, Any]:
+    """Everything that is read by a session's key."""
+    found: dict[str, Any] = {}
+    for name in ("lost", "first", "chat", "other"):
+        session = store.sessions.handle(name)
+        found |= {
+            f"{name} nodes": [node.id for node in await session.nodes()],
+            f"{name} node": await session.load_node("n1"),
+            f"{name} newest": await session.load(),
+            f"{name} all": await session.load(holdfast.FullGraph()),
+            f"{name} path": await session.load(holdfast.ActivePath(leaf="n1")) if name != "lost" else None,
+            f"{name} at": await session.load(at=1) if name != "lost" else None,
+            f"{name} history": [entry.turn_id for entry in await session.history()],
+            f"{name} work": [batch.source_key for batch in await store.queue.list(name)],
+            f"{name} attachments": [entry.id for entry in await session.attachments.list()],
+        }
+    found["verify"] = (await store.maintenance.verify()).findings
+    found["stats"] = await store.maintenance.stats()
+    return found
+
+
+Way = Callable[[Stores, str], Store]
+
+WAYS: dict[str, Way] = {
+    "direct": lambda stores, url: stores.open(url),
+    "pooler": lambda stores, url: stores.open(url, pooler="transaction"),
+    "lent": lambda stores, url: stores.open_on_a_pool(url),
+}
+
+
+def check_readings_of_an_idle_store(stores: Stores, way: Way, url: str, database: Any) -> None:
+    """Restore an empty backup under an idle store: every row is gone, and every key is given again."""
+    drive = stores.loop.drive
+    idle = way(stores, url)
+    drive(lost_past(idle))
+    database.clean()
+    fresh = stores.open(url)
+    drive(new_past(fresh))
+    right, found = drive(readings(fresh)), drive(readings(idle))
+    assert {name for name in right if found[name] != right[name]} == set()
+    assert right["verify"] == ()
+    assert right["chat nodes"] == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_idle_store_reads_a_restored_database_as_a_fresh_one_does(
+    clean_postgres_url: str, postgres_database: Any, stores: Stores, way: str
+) -> None:
+    check_readings_of_an_idle_store(stores, WAYS[way], clean_postgres_url, postgres_database)
+
+
+def messages(log: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(one.levelname, one.getMessage()) for one in log.records if one.name == "holdfast.server"]
+
+
+def check_that_a_restored_dump_is_noticed(
+    stores: Stores, way: Way, url: str, database: Any, log: pytest.LogCaptureFixture
+) -> None:
+    """Drop and make the schema under an idle store, as restoring a dump does."""
+    drive = stores.loop.drive
+    idle = way(stores, url)
+    drive(lost_past(idle))
+    log.set_level(logging.INFO)
+    assert messages(log) == []
+    database.empty()
+    drive(new_past(stores.open(url)))
+    drive(idle.sessions.handle("chat").history())
+    assert messages(log) == [("WARNING", "another database answers: it was restored, or the address leads elsewhere")]
+    log.clear()
+    drive(idle.sessions.handle("chat").history())
+    assert messages(log) == []
+
+
+@pytest.mark.parametrize("way", ["direct", "pooler"])
+def test_a_dump_that_was_restored_under_an_idle_store_is_noticed(
+    postgres_url: str, postgres_database: Any, stores: Stores, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    check_that_a_restored_dump_is_noticed(stores, WAYS[way], postgres_url, postgres_database, caplog)
+
+
+async def within(store: Store, url: str) -> Any:
+    connection: Any = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            return await store.within(connection).sessions.handle("chat").load()
+    finally:
+        await connection.close()
+
+
+def test_a_store_whose_database_was_replaced_works_within_a_transaction_on_the_new_one(
+    postgres_url: str, postgres_database: Any, stores: Stores
+) -> None:
+    drive = stores.loop.drive
+    idle = stores.open(postgres_url)
+    drive(lost_past(idle))
+    assert drive(within(idle, postgres_url)).node_count == 2
+    postgres_database.empty()
+    drive(new_past(stores.open(postgres_url)))
+    assert drive(within(idle, postgres_url)).revision == 2
+
+
+# What the log says.
+
+BEFORE = Origin(started_us=1, database=10, table=100, timeline="00000001", flushed=1_000)
+
+
+@pytest.mark.parametrize(
+    ("after", "level", "words"),
+    [
+        (BEFORE, None, ""),
+        (BEFORE._replace(flushed=2_000), None, ""),
+        (BEFORE._replace(flushed=500), None, ""),
+        (BEFORE._replace(started_us=2, flushed=2_000), "INFO", "started again"),
+        (BEFORE._replace(started_us=2, flushed=900), "WARNING", "100 bytes of the log are missing"),
+        (BEFORE._replace(started_us=2, timeline="00000002", flushed=900), "WARNING", "100 bytes"),
+        (BEFORE._replace(started_us=2, timeline="00000002", flushed=1_500), "WARNING", "timeline 00000002"),
+        (BEFORE._replace(started_us=2, timeline=None, flushed=None), "WARNING", "timeline None"),
+        (BEFORE._replace(database=11), "WARNING", "another database"),
+        (BEFORE._replace(table=101), "WARNING", "another database"),
+        (BEFORE._replace(table=None), None, ""),
+    ],
+)
+def test_what_answers_now_is_compared_with_what_answered_before(
+    after: Origin, level: str | None, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    changes: list[None] = []
+    watch = ServerWatch(lambda: changes.append(None))
+    assert not watch.see(BEFORE)
+    assert watch.see(after) is (level is not None)
+    assert len(changes) == (level is not None)
+    assert [one for one, _ in messages(caplog)] == ([] if level is None else [level])
+    assert all(words in text for _, text in messages(caplog))
+
+
+def test_calls_that_are_spread_over_two_servers_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    other, changes = BEFORE._replace(started_us=2, timeline="00000002", flushed=5_000), []
+    watch = ServerWatch(lambda: changes.append(None))
+    for origin in [BEFORE, other] * 5:
+        watch.see(origin)
+    assert len(changes) == 9
+    assert len(messages(caplog)) == 1
+
+
+def test_a_log_position_that_an_overtaken_answer_tells_is_not_taken_for_the_newest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = ServerWatch(lambda: None)
+    for flushed in (1_000, 3_000, 2_000):
+        watch.see(BEFORE._replace(flushed=flushed))
+    watch.see(BEFORE._replace(started_us=2, flushed=2_500))
+    assert [text for _, text in messages(caplog)] == [
+        "an older database answers: 500 bytes of the log are missing that were on disk"
+    ]
