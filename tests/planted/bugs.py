@@ -11,12 +11,14 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import msgspec
 import pytest
 
 from holdfast import blocking, codec, dsn, folder, store
-from holdfast.backends.postgres import PostgresBackend, attempts, backend
+from holdfast.backends.postgres import PostgresBackend, attempts, backend, borrowed, pooler_check
 from holdfast.backends.postgres import opening as postgres_opening
+from holdfast.backends.postgres.connecting import OwnConnection
 from holdfast.backends.postgres.fresh import Fresh
 from holdfast.backends.postgres.link import Link as PostgresLink
 from holdfast.backends.postgres.server_watch import ServerWatch
@@ -28,7 +30,7 @@ from holdfast.errors import Corrupt
 from holdfast.moving import bundle, restoring
 from holdfast.operations import triggers as operations
 from holdfast.records.triggers import Emission
-from holdfast.rules import graph
+from holdfast.rules import graph, replacements
 from holdfast.rules import triggers as rules
 from holdfast.rules import work as work_rules
 from holdfast.rules.verification import bytes_outside
@@ -249,3 +251,29 @@ def the_target_of_a_wake_is_its_remembered_key(patch: pytest.MonkeyPatch) -> Non
         )
 
     patch.setattr(backend, "statements_of", wrong)
+
+
+def a_pooler_is_taken_for_the_server(patch: pytest.MonkeyPatch) -> None:
+    async def direct(_connection: Any, _question: str) -> bool:
+        return False
+
+    patch.setattr(pooler_check, "is_behind_pooler", direct)
+
+
+def prepared_statements_are_counted_in_each_process(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OwnConnection, "_get_unique_id", asyncpg.Connection._get_unique_id)
+
+
+def a_caller_reads_what_policies_leave(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(borrowed, "table_names", list)
+
+
+def a_changed_setting_of_the_caller_is_left(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(borrowed, "SETTINGS", ())
+
+
+def a_lost_replacement_is_applied_again(patch: pytest.MonkeyPatch) -> None:
+    def wrong(_stored: object, _wanted: object, _what: str) -> bool:
+        return False
+
+    patch.setattr(replacements, "is_stored", wrong)

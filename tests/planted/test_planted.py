@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 from tests.backends.damages import answers
+from tests.backends.postgres import test_forgotten_pooler, test_lost_answers, test_row_security
 from tests.backends.postgres import test_older_database as older
 from tests.backends.postgres import test_renewal_races as renewal_races
 from tests.backends.postgres import test_replication as replication
@@ -24,6 +25,7 @@ from tests.moving import test_bundles
 from tests.planted import bugs
 from tests.test_clocks import Skewed, one_life_under_wrong_clocks
 from tests.test_folder import test_a_put_over_a_damaged_file_writes_it_anew
+from tests.within import test_postgres as test_within_postgres
 
 import holdfast
 from holdfast import codec
@@ -269,6 +271,45 @@ def a_wake_goes_where_it_says(_: Path, request: pytest.FixtureRequest) -> None:
         assert len(store.queue.list("lost")) == 1
 
 
+def a_forgotten_pooler_is_named(folder: Path, request: pytest.FixtureRequest) -> None:
+    # Where it listens: a statement of an operation is refused by the servers behind it.
+    test_forgotten_pooler.test_a_listen_url_that_leads_to_a_pooler_is_named_and_waiters_poll(
+        request.getfixturevalue("postgres_database"),
+        request.getfixturevalue("clean_postgres_url"),
+        folder,
+        request.getfixturevalue("caplog"),
+        request.getfixturevalue("monkeypatch"),
+    )
+
+
+def statements_are_named_apart(_: Path, request: pytest.FixtureRequest) -> None:
+    test_forgotten_pooler.test_prepared_statements_have_names_that_no_other_client_uses(
+        request.getfixturevalue("clean_postgres_url")
+    )
+
+
+def a_caller_is_refused_what_policies_hide(_: Path, request: pytest.FixtureRequest) -> None:
+    database = request.getfixturevalue("postgres_database")
+    with test_row_security.a_tenant(database) as url:
+        test_row_security.test_a_callers_transaction_is_refused_and_keeps_its_setting(url, database)
+
+
+def a_callers_settings_stay(_: Path, request: pytest.FixtureRequest) -> None:
+    url, database = request.getfixturevalue("clean_postgres_url"), request.getfixturevalue("postgres_database")
+    test_within_postgres.test_an_operation_that_changed_a_setting_is_undone_and_refused(url, database)
+
+
+def a_later_writer_is_left_alone(_: Path, request: pytest.FixtureRequest) -> None:
+    loop = EventLoop()
+    made = test_lost_answers.Cuttable(request.getfixturevalue("clean_postgres_url"), loop)
+    try:
+        made.do(test_lost_answers.commit(turn_id="t1"))
+        test_lost_answers.test_a_replacement_is_not_applied_again_over_that_of_a_later_writer(made, "metadata")
+    finally:
+        made.close()
+        loop.close()
+
+
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
     plant.__name__: (plant, check)
     for plant, check in (
@@ -283,6 +324,11 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_failing_read_ends_verification, one_unreadable_file_does_not_hide_the_others),
         (bugs.what_does_not_decode_is_nothing, damage_is_never_read_as_nothing),
         (bugs.a_filter_is_written_into_the_statement, odd_owners_are_kept_apart),
+        (bugs.a_pooler_is_taken_for_the_server, a_forgotten_pooler_is_named),
+        (bugs.prepared_statements_are_counted_in_each_process, statements_are_named_apart),
+        (bugs.a_caller_reads_what_policies_leave, a_caller_is_refused_what_policies_hide),
+        (bugs.a_changed_setting_of_the_caller_is_left, a_callers_settings_stay),
+        (bugs.a_lost_replacement_is_applied_again, a_later_writer_is_left_alone),
         (bugs.a_replayed_turn_is_answered_from_plain_reads, a_turn_that_is_sent_again_waits_for_the_standby),
         (bugs.a_transaction_that_wrote_nothing_waits_for_no_standby, a_call_with_nothing_to_do_waits_for_the_standby),
         (bugs.an_exclusive_claim_looks_at_leases_only, an_exclusive_claim_is_alone),
@@ -304,7 +350,7 @@ def test_a_planted_bug_is_caught(name: str, tmp_path: Path, request: pytest.Fixt
     plant, check = PLANTED[name]
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it ends in, it does not end well
+        with pytest.raises((Exception, pytest.fail.Exception)) as caught:
             check(tmp_path, request)
     assert not isinstance(caught.value, TypeError), "the check itself is broken"
 

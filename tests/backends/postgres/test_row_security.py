@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import asyncpg
@@ -22,20 +23,28 @@ def alter(administrator: Any, change: str, tables: list[str]) -> None:
     administrator.run("; ".join(f"ALTER TABLE holdfast.{table} {change}" for table in tables))
 
 
-@pytest.fixture
-def tenant(clean_postgres_url: str, postgres_database: Any) -> Iterator[str]:
-    """The URL of a role that policies show nothing of any table, in a store with one turn in it."""
-    administrator = postgres_database.administrator
-    with holdfast.open_blocking(clean_postgres_url) as store:
+@contextmanager
+def a_tenant(database: Any) -> Iterator[str]:
+    """Give the URL of a role that policies show nothing of a table that has them, in a store with one turn in it."""
+    database.clean()
+    with holdfast.open_blocking(database.url) as store:
         store.sessions.handle("chat").commit(holdfast.Commit(turn_id="t1"))
-    administrator.run(
+    database.administrator.run(
         f"CREATE ROLE {ROLE} LOGIN; GRANT USAGE ON SCHEMA holdfast TO {ROLE}; "
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO {ROLE}; "
         f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA holdfast TO {ROLE}"
     )
-    yield clean_postgres_url.replace("postgres@", f"{ROLE}@")
-    alter(administrator, "DISABLE ROW LEVEL SECURITY", table_names())
-    administrator.run(f"DROP OWNED BY {ROLE}; DROP ROLE {ROLE}")
+    try:
+        yield database.url.replace("postgres@", f"{ROLE}@")
+    finally:
+        alter(database.administrator, "DISABLE ROW LEVEL SECURITY", table_names())
+        database.administrator.run(f"DROP OWNED BY {ROLE}; DROP ROLE {ROLE}")
+
+
+@pytest.fixture
+def tenant(postgres_database: Any) -> Iterator[str]:
+    with a_tenant(postgres_database) as url:
+        yield url
 
 
 def data_tables() -> list[str]:
