@@ -21,8 +21,8 @@ class SqliteOptions(Record, frozen=True, kw_only=True):
 class PostgresOptions(Record, frozen=True, kw_only=True):
     """How a PostgreSQL store behaves. `migrate=False` only verifies the schema and needs no right to change it.
 
-    `pooler="transaction"` is for a URL that leads to a transaction pooler: nothing then outlives a transaction, and
-    waiters poll unless `listen_url` leads past the pooler.
+    `pooler="transaction"` is for a URL that leads to a connection pooler, whatever its mode: nothing then outlives a
+    transaction, and waiters poll unless `listen_url` leads past the pooler. A pooler that is not declared is refused.
 
     Four of the times take None for "no limit": `idle_timeout_ms`, `max_lifetime_ms`, `lock_timeout_ms` and
     `statement_timeout_ms`. Without the last one, a call to a server that fell silent ends only with its connection.
