@@ -175,20 +175,20 @@ def test_a_turn_that_cannot_be_looked_up_again_is_in_doubt(cuttable: Cuttable) -
 
 @CUTS
 def test_work_with_a_source_key_is_enqueued_once_and_given(cuttable: Cuttable, when: Cut) -> None:
-    batch = cuttable.cut("enqueue_at_once", when, enqueue(source_key="k"))
+    batch = cuttable.cut("enqueue_work", when, enqueue(source_key="k"))
     assert [one.batch_id for one in cuttable.seen(queued)] == [batch.batch_id]
 
 
 @CUTS
 def test_work_without_a_source_key_is_in_doubt_and_enqueued_at_most_once(cuttable: Cuttable, when: Cut) -> None:
-    assert is_unknown(cuttable.cut("enqueue_at_once", when, enqueue()))
+    assert is_unknown(cuttable.cut("enqueue_work", when, enqueue()))
     assert len(cuttable.seen(queued)) == (1 if when == "after" else 0)
 
 
 @CUTS
 def test_a_claim_is_given_with_its_token_and_made_once(cuttable: Cuttable, when: Cut) -> None:
     cuttable.do(enqueue())
-    held = cuttable.cut("claim_at_once", when, claim())
+    held = cuttable.cut("claim_work", when, claim())
     assert (held.fence, len(held.batches)) == (1, 1)
     assert cuttable.seen(claim("w2")) is None
     assert cuttable.do(commit(completes=[held])).revision == 2
@@ -198,7 +198,7 @@ def test_a_claim_is_given_with_its_token_and_made_once(cuttable: Cuttable, when:
 @CUTS
 def test_a_claim_of_one_of_two_batches_is_not_made_twice(cuttable: Cuttable, when: Cut) -> None:
     first, second = cuttable.do(enqueue()), cuttable.do(enqueue())
-    held = cuttable.cut("claim_at_once", when, claim())
+    held = cuttable.cut("claim_work", when, claim())
     assert [batch.batch_id for batch in held.batches] == [first.batch_id]
     other = cuttable.seen(claim("w2"))
     assert [batch.batch_id for batch in other.batches] == [second.batch_id]
@@ -208,7 +208,7 @@ def test_a_claim_of_one_of_two_batches_is_not_made_twice(cuttable: Cuttable, whe
 def test_a_claim_is_renewed(cuttable: Cuttable, when: Cut) -> None:
     cuttable.do(enqueue())
     held = cuttable.do(claim())
-    longer = cuttable.cut("extend_claim_at_once", when, lambda store: store.queue.renew(held, ttl_ms=3_600_000))
+    longer = cuttable.cut("renew_claim", when, lambda store: store.queue.renew(held, ttl_ms=3_600_000))
     assert longer.expires_at_ms > held.expires_at_ms
     assert cuttable.do(commit(completes=[longer])).revision == 2
 
@@ -234,7 +234,7 @@ def test_damaged_work_is_named_although_its_claim_cannot_be_given_back(
 @pytest.mark.parametrize("on", [ON_CHAT, ON_JOB], ids=["session", "process"])
 def test_a_lease_is_given_and_holds(cuttable: Cuttable, when: Cut, on: Any) -> None:
     cuttable.do(register())
-    lease = cuttable.cut("take_lease_at_once", when, lambda store: store.leases.claim(on, owner_id="w1"))
+    lease = cuttable.cut("take_lease", when, lambda store: store.leases.claim(on, owner_id="w1"))
     holder = cuttable.seen(lambda store: store.leases.holder(on))
     assert (holder.owner_id, holder.fence, holder.expires_at_ms) == ("w1", lease.fence, lease.expires_at_ms)
     # Taken again by its own owner, which raises the fence.
@@ -245,7 +245,7 @@ def test_a_lease_is_given_and_holds(cuttable: Cuttable, when: Cut, on: Any) -> N
 @CUTS
 def test_a_lease_is_renewed(cuttable: Cuttable, when: Cut) -> None:
     lease = cuttable.do(lambda store: store.leases.claim(ON_CHAT, owner_id="w1", ttl_ms=60_000))
-    longer = cuttable.cut("extend_lease_at_once", when, lambda store: store.leases.renew(lease, ttl_ms=3_600_000))
+    longer = cuttable.cut("renew_lease", when, lambda store: store.leases.renew(lease, ttl_ms=3_600_000))
     holder = cuttable.seen(lambda store: store.leases.holder(ON_CHAT))
     assert holder.expires_at_ms == longer.expires_at_ms > lease.expires_at_ms
 

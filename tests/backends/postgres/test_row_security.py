@@ -32,7 +32,8 @@ def a_tenant(database: Any) -> Iterator[str]:
     database.administrator.run(
         f"CREATE ROLE {ROLE} LOGIN; GRANT USAGE ON SCHEMA holdfast TO {ROLE}; "
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO {ROLE}; "
-        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA holdfast TO {ROLE}"
+        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA holdfast TO {ROLE}; "
+        f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA holdfast TO {ROLE}"
     )
     try:
         yield database.url.replace("postgres@", f"{ROLE}@")
