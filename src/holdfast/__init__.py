@@ -20,12 +20,14 @@ def __getattr__(name: str) -> object:
 
     if name != "__all__" and (name.startswith("__") or find_spec(f"{__name__}.{name}") is not None):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        value: object = getattr(import_module("holdfast.public"), name)
-    except AttributeError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    globals()[name] = value
-    return value
+    public = import_module("holdfast.public")
+    # All at once: an interrupt in the middle of an import can leave the interpreter's import lock taken, so that
+    # nothing of ours should import while a store is in use.
+    names = {"__all__": public.__all__, **{each: getattr(public, each) for each in public.__all__}}
+    globals().update(names)
+    if name not in names:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return names[name]
 
 
 def __dir__() -> list[str]:

@@ -30,6 +30,7 @@
     ├── Unavailable       wait and retry
     │   ├── PoolTimeout
     │   ├── StoreClosed
+    │   ├── StoreForked
     │   ├── DurabilityUncertain
     │   └── WaitTimeout
     ├── Incompatible      upgrade something
@@ -323,6 +324,12 @@ class StoreClosed(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("the store is closed: open it again")
+
+
+class StoreForked(Unavailable):
+    """This process was forked while the store, or its SQLite file, was open: do what the message says."""
+
+    retryable: ClassVar[bool] = False
 
 
 class DurabilityUncertain(Unavailable):

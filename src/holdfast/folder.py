@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from holdfast.errors import Corrupt, InvalidRequest, Unavailable
 from holdfast.records.limits import LARGEST_CONTENT
+from holdfast.records.options import PRIVATE
 
 ROUNDS = 3
 UNFINISHED = ".tmp"
@@ -23,8 +24,11 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9-]+")
 class Folder:
     """Implements `ports.AttachmentBytes` over a directory of its own. Names are hashes: no path comes from a caller."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, file_mode: int = PRIVATE) -> None:
         self._root = Path(root)
+        self._file_mode = file_mode
+        # Whoever may read files may enter their folders.
+        self._folder_mode = file_mode | (file_mode & 0o444) >> 2
 
     def _path(self, space: str, name: str) -> Path:
         if not PLAIN_NAME.fullmatch(space) or not PLAIN_NAME.fullmatch(name):
@@ -60,7 +64,10 @@ class Folder:
         aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
         try:
             self._make(path.parent)
-            with aside.open("xb") as file:
+            created = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), PRIVATE)
+            with os.fdopen(created, "wb") as file:
+                if self._file_mode != PRIVATE:
+                    os.fchmod(file.fileno(), self._file_mode)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -78,7 +85,11 @@ class Folder:
     def _make(self, directory: Path) -> None:
         """The directory, and each one above it down from the root, made durable."""
         missing = [directory, *(parent for parent in directory.parents if not parent.exists())]
-        directory.mkdir(parents=True, exist_ok=True)
+        for made in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                made.mkdir(0o700)
+                if self._folder_mode != 0o700:
+                    made.chmod(self._folder_mode)
         for made in missing:
             if made.parent.exists():
                 _sync_directory(made.parent)

@@ -19,7 +19,7 @@ from holdfast.folder import Folder
 from holdfast.ports import AttachmentBytes, Backend, Clock
 from holdfast.ports.observing import Observer
 from holdfast.records.limits import LARGEST_CONTENT, Limits
-from holdfast.records.options import PostgresOptions, SqliteOptions
+from holdfast.records.options import PRIVATE, PostgresOptions, SqliteOptions
 from holdfast.rules import checks
 from holdfast.store import Context, Store
 from holdfast.store.counting import CountingBackend
@@ -51,6 +51,7 @@ def open_blocking(
     clock: Clock | None = None,
     attachments: str | os.PathLike[str] | AttachmentBytes | None = None,
     observe: Observer | Sequence[Observer] | None = None,
+    file_mode: int = PRIVATE,
 ) -> BlockingStore:
     """Open a store for threads: `memory:`, a path, `sqlite:<path>`, `sqlite::memory:` or `postgresql://…`.
 
@@ -58,13 +59,17 @@ def open_blocking(
     attachment bytes live: in the database by default, in a folder if a path is given. `observe` is told of every
     operation: `Logging()`, `OpenTelemetry()`, an observer of your own, or several of them.
 
+    New database and attachment files get the permissions `file_mode`, whatever the umask: by default only their owner
+    may read and write them. New folders for attachments can also be entered by those who may read. Files and folders
+    that exist keep their permissions.
+
     >>> with holdfast.open_blocking("memory:") as other:
     ...     other.durability
     'ephemeral'
     """
-    parts = _check_parts(limits, clock, attachments, observe)
+    parts = _check_parts(limits, clock, attachments, observe, file_mode)
     with told_opening(parts.observers, system_of(url)) as watched:
-        backend = open_backend(url, options, parts.clock, BlockingWaiting())
+        backend = open_backend(url, options, parts.clock, BlockingWaiting(), parts.file_mode)
         store = _store_over(backend, parts, watched)
     return BlockingStore(store, backend)
 
@@ -77,6 +82,7 @@ def open(
     clock: Clock | None = None,
     attachments: str | os.PathLike[str] | AttachmentBytes | None = None,
     observe: Observer | Sequence[Observer] | None = None,
+    file_mode: int = PRIVATE,
 ) -> Opening:
     """Open a store for tasks: `async with holdfast.open(url) as store`, or `store = await holdfast.open(url)`.
 
@@ -90,7 +96,7 @@ def open(
     >>> asyncio.run(main())
     'ephemeral'
     """
-    return Opening(url, options, _check_parts(limits, clock, attachments, observe))
+    return Opening(url, options, _check_parts(limits, clock, attachments, observe, file_mode))
 
 
 def ddl(url: str | os.PathLike[str], *, options: Options | None = None) -> str:
@@ -128,7 +134,7 @@ class Opening:
     async def _open(self) -> Store:
         parts = self._parts
         with told_opening(parts.observers, system_of(self._url)) as watched:
-            backend = await open_backend_async(self._url, self._options, parts.clock)
+            backend = await open_backend_async(self._url, self._options, parts.clock, parts.file_mode)
             return _store_over(backend, parts, watched)
 
     def __enter__(self) -> NoReturn:
@@ -168,7 +174,11 @@ def system_of(url: object) -> str:
 
 
 def open_backend(
-    url: str | os.PathLike[str], options: Options | None, clock: Clock | None, waiting: Waiting
+    url: str | os.PathLike[str],
+    options: Options | None,
+    clock: Clock | None,
+    waiting: Waiting,
+    file_mode: int = PRIVATE,
 ) -> Backend:
     """The backend that a URL names, open. PostgreSQL's waits in its own way, on an event loop of its own."""
     if url == "memory:":
@@ -182,11 +192,14 @@ def open_backend(
     chosen = _check_sqlite_options(options)
     from holdfast.backends.sqlite import SqliteBackend  # only who opens it loads it
 
-    return SqliteBackend.open(path, chosen, clock or SystemClock(), waiting)
+    return SqliteBackend.open(path, chosen, clock or SystemClock(), waiting, file_mode=file_mode)
 
 
 async def open_backend_async(
-    url: str | os.PathLike[str] | Pool[Any], options: Options | None, clock: Clock | None
+    url: str | os.PathLike[str] | Pool[Any],
+    options: Options | None,
+    clock: Clock | None,
+    file_mode: int = PRIVATE,
 ) -> Backend:
     """The backend that a URL names or a pool leads to, open, for the tasks of this event loop."""
     if (isinstance(url, str) and url.startswith(POSTGRES)) or _is_pool(url):
@@ -195,7 +208,7 @@ async def open_backend_async(
 
     waiting = AsyncWaiting()
     named = cast("str | os.PathLike[str]", url)
-    opening = asyncio.ensure_future(waiting.offload(lambda: open_backend(named, options, clock, waiting)))
+    opening = asyncio.ensure_future(waiting.offload(lambda: open_backend(named, options, clock, waiting, file_mode)))
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
@@ -241,9 +254,26 @@ def _sqlite_path(url: str) -> str:
         raise InvalidRequest(
             "url", f"{said} is not a database that this version knows: use memory:, sqlite:<path> or postgresql://…"
         )
-    if scheme != "sqlite":
+    if not colon or scheme != "sqlite":
         dsn.refuse_server("url", url)
-    return check_path("url", rest if colon and scheme == "sqlite" else url)
+        return check_path("url", url)
+    if rest.startswith("//") and not rest.startswith("////"):
+        # Some programs read `sqlite:///x.db` as a relative path, others as an absolute one.
+        named = rest.lstrip("/") or "agent.db"
+        # What stands before an @ may be a password.
+        path = "<path>" if "@" in named else named
+        raise InvalidRequest(
+            "url",
+            f"sqlite:// may mean {path} in this folder or in the root folder: write sqlite:{path} for the first, "
+            f"sqlite:/{path} for the second",
+        )
+    if "?" in rest:
+        raise InvalidRequest(
+            "url",
+            "sqlite: takes a path without parameters: give options=SqliteOptions(...), or the path alone, without "
+            "sqlite:, if the file's name has a question mark",
+        )
+    return check_path("url", rest)
 
 
 def _refuse_options(options: object, what: str) -> None:
@@ -301,9 +331,10 @@ class Parts(msgspec.Struct, frozen=True):
     clock: Clock | None
     objects: AttachmentBytes | None
     observers: tuple[Observer, ...] = ()
+    file_mode: int = PRIVATE
 
 
-def _check_parts(limits: object, clock: object, attachments: object, observe: object) -> Parts:
+def _check_parts(limits: object, clock: object, attachments: object, observe: object, file_mode: object) -> Parts:
     """Everything that can be refused before a file is touched."""
     given = checks.instance("limits", limits, Limits)
     for name in given.__struct_fields__:
@@ -315,13 +346,23 @@ def _check_parts(limits: object, clock: object, attachments: object, observe: ob
     checks.whole("limits.document_depth", given.document_depth, most=DEEPEST)
     if clock is not None and not callable(getattr(clock, "now_ms", None)):
         raise InvalidRequest("clock", "must have a method now_ms")
+    mode = _check_file_mode(file_mode)
     objects: object = attachments
     if isinstance(attachments, str | os.PathLike):
-        objects = Folder(check_path("attachments", cast("object", attachments)))
+        objects = Folder(check_path("attachments", cast("object", attachments)), file_mode=mode)
     elif attachments is not None and not all(callable(getattr(attachments, name, None)) for name in PORT):
         raise InvalidRequest("attachments", f"must be a folder, or have the methods {', '.join(PORT)}")
     observers = _check_observers(observe)
-    return Parts(given, cast("Clock | None", clock), cast("AttachmentBytes | None", objects), observers)
+    return Parts(given, cast("Clock | None", clock), cast("AttachmentBytes | None", objects), observers, mode)
+
+
+def _check_file_mode(file_mode: object) -> int:
+    mode = checks.whole("file_mode", file_mode, most=0o777)
+    if mode & PRIVATE != PRIVATE or mode & ~0o666:
+        raise InvalidRequest(
+            "file_mode", f"is {mode:#o}: the owner reads and writes, others may too, nobody executes, such as 0o640"
+        )
+    return mode
 
 
 def _check_observers(observe: object) -> tuple[Observer, ...]:

@@ -6,6 +6,7 @@ it suspends exactly where it waits for another thread.
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future, InvalidStateError
@@ -32,6 +33,80 @@ def run_to_end(work: Awaitable[T]) -> T:
         return cast("T", stop.value)
     coroutine.close()
     raise RuntimeError("an operation suspended where none may")
+
+
+_LockOwnedByThread: Any = type(threading.RLock())
+
+
+class _Gate(_LockOwnedByThread):  # type: ignore[misc]  # a class of the interpreter that is typed as a function
+    """A condition whose `with` is one step of the interpreter: an interrupt comes before it or after it, never inside.
+
+    The `with` of `threading.Condition` is Python code: an exception of a signal handler in the middle of it leaves the
+    lock taken, and the thread that completes the future waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self._sleepers: list[threading.Lock] = []
+
+    def notify_all(self) -> None:
+        while self._sleepers:
+            with suppress(RuntimeError, IndexError):
+                self._sleepers.pop().release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        sleeper = threading.Lock()
+        sleeper.acquire()
+        self._sleepers.append(sleeper)
+        self.release()
+        try:
+            return sleeper.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+        finally:
+            self.acquire()
+
+
+class Change(Future[T]):
+    """A future that an interrupted caller leaves usable for everybody else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _Gate()
+
+
+def in_main_thread() -> bool:
+    """Tell whether the calling thread is the one in which signal handlers run."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread. If an interrupt comes first, the thread may or may not be running, and is sound either way."""
+    if not in_main_thread():
+        thread.start()
+        return
+    # `Thread.start` waits on a condition, and breaks when it is interrupted in that. So another thread starts it.
+    failures: list[BaseException] = []
+    begun = threading.Lock()
+    begun.acquire()
+
+    def begin() -> None:
+        try:
+            thread.start()
+        except BaseException as error:  # raised where it was to be started
+            failures.append(error)
+        finally:
+            begun.release()
+
+    _thread.start_new_thread(begin, ())
+    begun.acquire()
+    if failures:
+        raise failures[0]
+
+
+def wait_for(future: Future[Any], timeout_s: float = -1) -> bool:
+    """Block until a future is done, or until the time is up; -1 for no limit. An interrupt leaves no lock taken."""
+    gate = threading.Lock()
+    gate.acquire()
+    future.add_done_callback(lambda _: gate.release())
+    return gate.acquire(timeout=timeout_s)
 
 
 class Ticket:
@@ -108,6 +183,7 @@ class BlockingWaiting:
 
     async def settle(self, future: Future[T]) -> T:
         """Block until the result is there."""
+        wait_for(future)
         return future.result()
 
     async def offload(self, call: Callable[[], T]) -> T:
@@ -116,11 +192,10 @@ class BlockingWaiting:
 
     async def pause(self, change: Future[None], timeout_ms: int) -> bool:
         """Block until the change or the deadline."""
-        try:
-            change.result(timeout_ms / 1000)
-        except TimeoutError:
-            change.cancel()
+        if not wait_for(change, timeout_ms / 1000) and change.cancel():
             return False
+        wait_for(change)
+        change.result()
         return True
 
 
@@ -167,7 +242,7 @@ class Signals:
 
     def watch(self, topic: str) -> Future[None]:
         """A future that is done at the next publication of the topic. Cancelling it ends the watch."""
-        change: Future[None] = Future()
+        change: Change[None] = Change()
         with self._lock:
             self._watchers.setdefault(topic, set()).add(change)
         change.add_done_callback(lambda done: self._forget(topic, done))
@@ -189,14 +264,16 @@ class Signals:
     def publish(self, topics: Iterable[str]) -> None:
         """Wake everybody who watches one of the topics."""
         with self._lock:
-            changes = [change for topic in set(topics) for change in self._watchers.get(topic, ())]
+            changes = [(topic, change) for topic in set(topics) for change in self._watchers.get(topic, ())]
         # One publisher at a time, so that each watcher is woken once. A watcher stays registered until it is woken: if
         # this thread is interrupted in between, whoever publishes next wakes the rest.
         with self._waking:
-            for change in changes:
+            for topic, change in changes:
                 if change.running() or (not change.done() and change.set_running_or_notify_cancel()):
                     with suppress(InvalidStateError):  # a signal handler of this very thread was quicker
                         change.set_result(None)
+                # Again, for one that was interrupted while it was cancelled.
+                self._forget(topic, change)
 
     def publish_all(self) -> None:
         """Wake everybody: something changed and nobody knows what."""

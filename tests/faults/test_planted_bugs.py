@@ -33,6 +33,9 @@ PLANTED = [
     ("wake_lost", "wakes", "postgres", "I8", 100),
     ("newest_event_late", "concurrent-clients", "sqlite", "I8", 5),
     ("cursor_before_processing", "kill-reader", "sqlite", "I8", 60),
+    ("inherited_file_opened", "fork-then-open", "sqlite", None, 50),
+    ("main_thread_lends_readers", "interrupts", "sqlite", "I9", 2_000),
+    ("loop_completes_a_callers_future", "interrupts", "postgres", "I9", 2_000),
     ("failed_connection_returned", "cancel-statements", "postgres", None, 3_000),
     # Which invariant shows it first depends on which turn was lost.
     ("commit_not_awaited", "server-crash", "postgres", None, 30),
@@ -63,6 +66,7 @@ def test_a_planted_bug_is_noticed(
     runpy.run_path(str(BUGS))[bug](monkeypatch.setattr)
     [fault] = [fault for fault in FAULTS if fault.name == name]
     monkeypatch.setattr("holdfast.torture.running.VIOLATIONS_A_FAULT", 1)
+    monkeypatch.setattr("holdfast.torture.interrupts.SILENT_S", 5.0)
     result = run_fault(scratch, fault, seed=SEED, wanted=most)
     assert result.violations, f"{bug} went unnoticed in {result.cases} {fault.unit}"
     problems = result.violations[0].problems

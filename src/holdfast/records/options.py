@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from holdfast.records.common import Record
+
+PRIVATE: Final = 0o600
+"""Permissions of a new file unless `file_mode=` widens them: only its owner reads and writes it."""
 
 
 class SqliteOptions(Record, frozen=True, kw_only=True):

@@ -7,37 +7,38 @@ from concurrent.futures import Future
 
 from holdfast.errors import SessionBindingConflict
 from holdfast.rows import SessionRow
+from holdfast.waiting import Change
 
 
 class Binding:
     """What a handle knows of its session."""
 
-    __slots__ = ("_lock", "_taken", "_waiting", "incarnation", "session_id")
+    __slots__ = ("_lock", "_waiting", "committer", "incarnation", "session_id")
 
     def __init__(self, session_id: str | None, incarnation: int | None) -> None:
         self.session_id = session_id
         self.incarnation = incarnation
         self._lock = threading.Lock()
-        self._taken = False
+        self.committer: object = None
+        """Which call commits through an unbound handle. Its caller resets it, in one step that no interrupt divides."""
         self._waiting: list[Future[None]] = []
 
-    def take_turn(self) -> Future[None] | None:
+    def take_turn(self, call: object) -> Future[None] | None:
         """Let one commit at a time through an unbound handle, because it decides what the next one may do.
 
-        None: go ahead, and `give_turn` afterwards. Otherwise wait for the future and ask again.
+        None: go ahead, reset `committer` afterwards, and `wake_others`. Otherwise wait for the future and ask again.
         """
         with self._lock:
-            if self.session_id is not None or not self._taken:
-                self._taken = True
+            if self.session_id is not None or self.committer is None:
+                self.committer = call
                 return None
-            turn: Future[None] = Future()
+            turn: Future[None] = Change()
             self._waiting.append(turn)
             return turn
 
-    def give_turn(self) -> None:
+    def wake_others(self) -> None:
         """Let the others ask again."""
         with self._lock:
-            self._taken = False
             waiting, self._waiting = self._waiting, []
         for turn in waiting:
             if turn.set_running_or_notify_cancel():
@@ -83,7 +84,7 @@ class ForgetfulBinding(Binding):
     def __init__(self, session_id: str | None) -> None:
         super().__init__(session_id, None)
 
-    def take_turn(self) -> Future[None] | None:
+    def take_turn(self, call: object) -> Future[None] | None:  # noqa: ARG002 - any other binding's signature
         """Nobody has to wait: no commit decides what the next one may do."""
         return None
 

@@ -153,12 +153,15 @@ class Session:
         given = checks.instance("commit", commit, Commit)
         if self._binding.session_id is not None:
             return await self._commit(given)
-        while (turn := self._binding.take_turn()) is not None:
-            await self._context.backend.pause(turn, TURN_STRETCH_MS)
+        call = object()
         try:
+            while (turn := self._binding.take_turn(call)) is not None:
+                await self._context.backend.pause(turn, TURN_STRETCH_MS)
             return await self._commit(given)
         finally:
-            self._binding.give_turn()
+            if self._binding.committer is call:
+                self._binding.committer = None
+            self._binding.wake_others()
 
     async def _commit(self, given: Commit) -> CommitReceipt:
         session_id = self._binding.target(given.session_id)

@@ -9,8 +9,10 @@ from holdfast.torture.crashes import SERVER_CRASH
 from holdfast.torture.cuts import CUT_APPEND_AND_COMPLETE, CUT_COMMIT_AND_CLAIM
 from holdfast.torture.failover import FAILOVER
 from holdfast.torture.faults import Fault
+from holdfast.torture.forks import FORKED_OPEN
 from holdfast.torture.fulldisk import FULL_DISK
 from holdfast.torture.fullserver import FULL_SERVER
+from holdfast.torture.interrupts import INTERRUPTED
 from holdfast.torture.kills import KILLED_READER, KILLED_WRITER
 from holdfast.torture.locks import CROSS_COMMITS, EXHAUSTED_POOL, HELD_LOCKS
 from holdfast.torture.misuse import CLOSED, FORKED
@@ -41,9 +43,11 @@ FAULTS: tuple[Fault, ...] = (
     CUT_APPEND_AND_COMPLETE,
     CANCELLED_WAITS,
     CANCELLED_STATEMENTS,
+    INTERRUPTED,
     HELD_LOCKS,
     CROSS_COMMITS,
     EXHAUSTED_POOL,
     FORKED,
+    FORKED_OPEN,
     CLOSED,
 )

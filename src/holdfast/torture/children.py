@@ -29,6 +29,8 @@ LOADED = (
     "holdfast.torture.power",
     "holdfast.torture.cuts",
     "holdfast.torture.within",
+    "holdfast.torture.forks",
+    "holdfast.torture.interrupts",
 )
 """What is loaded before children are made; what is not installed is left out."""
 

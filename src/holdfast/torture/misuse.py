@@ -26,7 +26,7 @@ def fork_after_open(scratch: Scratch, _: int) -> Ran:
     with Child(workers.forker, place) as child:
         answers: dict[str, str] = child.hear()
         for call, answer in answers.items():
-            if answer != "Unavailable":
+            if answer != "StoreForked":
                 wrong.append(f"I9: {call} after a fork was answered with {answer}")
         revision = child.hear()
         if revision != 2:

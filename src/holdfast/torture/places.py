@@ -59,6 +59,12 @@ class Place(msgspec.Struct, frozen=True):
             options = msgspec.structs.replace(self.options, lock_timeout_ms=wait_ms)
         return Place(self.url, options)
 
+    def unsynced(self) -> Place:
+        """The same place for faults that lose no power: nothing waits for the disk."""
+        if isinstance(self.options, holdfast.SqliteOptions):
+            return Place(self.url, msgspec.structs.replace(self.options, synchronous="off"))
+        return self
+
     def open(self) -> holdfast.BlockingStore:
         """The store, open for threads."""
         return holdfast.open_blocking(self.url, options=self.options)

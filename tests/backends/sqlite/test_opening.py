@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
+import holdfast
 from holdfast.backends.sqlite import opening
 from holdfast.errors import (
     Corrupt,
@@ -268,3 +269,38 @@ def test_a_migration_that_fails_leaves_the_file_in_its_old_version(
     assert other.pragma("user_version") == 1
     other.close()
     assert content_of(path) == before
+
+
+@pytest.mark.parametrize(
+    ("url", "relative", "absolute"),
+    [
+        ("sqlite:///x.db", "sqlite:x.db", "sqlite:/x.db"),
+        ("sqlite://x.db", "sqlite:x.db", "sqlite:/x.db"),
+        ("sqlite:///data/x.db", "sqlite:data/x.db", "sqlite:/data/x.db"),
+        ("sqlite://", "sqlite:agent.db", "sqlite:/agent.db"),
+    ],
+)
+def test_a_url_that_others_read_differently_is_refused_with_both_spellings(
+    url: str, relative: str, absolute: str
+) -> None:
+    for call in (holdfast.open_blocking, holdfast.ddl):
+        with pytest.raises(holdfast.InvalidRequest) as caught:
+            call(url)
+        assert caught.value.field == "url"
+        assert f"write {relative} for the first, {absolute} for the second" in caught.value.message
+
+
+def test_what_may_be_a_password_is_not_repeated() -> None:
+    with pytest.raises(holdfast.InvalidRequest) as caught:
+        holdfast.open_blocking("sqlite://ada:secret@host/x.db")
+    assert "secret" not in caught.value.message
+    assert "write sqlite:<path>" in caught.value.message
+
+
+def test_parameters_of_a_url_are_not_taken_for_a_part_of_the_name(tmp_path: Path) -> None:
+    with pytest.raises(holdfast.InvalidRequest, match="without parameters"):
+        holdfast.open_blocking(f"sqlite:{tmp_path}/x.db?mode=ro")
+    holdfast.open_blocking(f"{tmp_path}/x.db?").close()
+    # Everybody reads four slashes alike.
+    holdfast.open_blocking(f"sqlite:///{tmp_path}/y.db").close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.db?", "y.db"]

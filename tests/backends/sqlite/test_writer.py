@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -318,7 +318,9 @@ def test_a_read_that_finds_no_connection_in_time_is_told_so(open_store: Any) -> 
         with pytest.raises(PoolTimeout):
             store.read(put("a"))
 
-    store.read(nested)
+    # In another thread: the main one has connections of its own.
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(store.read, nested).result(WAIT_S)
 
 
 def test_a_store_in_memory_reads_what_it_wrote(open_store: Any) -> None:

@@ -6,6 +6,7 @@ that it imports nothing but Holdfast.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +18,10 @@ import holdfast
 from holdfast.backends.postgres.attempts import Runs
 from holdfast.backends.postgres.borrowed import BorrowedPostgres
 from holdfast.backends.postgres.fresh import Fresh
+from holdfast.backends.postgres.looping import LoopThread
 from holdfast.backends.postgres.notifier import channel_of, digest
 from holdfast.backends.postgres.transaction.base import Base
-from holdfast.backends.sqlite import link, writer
+from holdfast.backends.sqlite import file_locks, link, opening, readers, writer
 from holdfast.backends.sqlite.borrowed import BorrowedSqlite
 from holdfast.errors import WaitTimeout
 from holdfast.operations import events
@@ -84,6 +86,32 @@ def group_acknowledged_before_commit(put: Set) -> None:
 
     put(writer.Writer, "_run_member", run_member)
     put(writer.Job, "tell", tell)
+
+
+def inherited_file_opened(put: Set) -> None:
+    """A child of a fork may open what its parent had open."""
+    put(opening, "refuse_unsafe", lambda _: None)
+    # Without the second locks, too, as where there are none.
+    put(file_locks.FileLocks, "hold", classmethod(lambda *_: None))
+
+
+def main_thread_lends_readers(put: Set) -> None:
+    """The thread that signal handlers interrupt takes connections from the pool like any other."""
+    put(readers, "in_main_thread", lambda: False)
+
+
+def loop_completes_a_callers_future(put: Set) -> None:
+    """The event loop of a blocking store takes a lock of the caller's to answer."""
+
+    def drive(self: Any, work: Any) -> Any:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    put(LoopThread, "drive", drive)
 
 
 def unknown_told_as_not_applied(put: Set) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
 
@@ -138,6 +138,7 @@ class MemoryBackend(WaitingBackend):
         self._tables = Tables()
         self._lock = threading.RLock()
         self._closed = False
+        self._committing = False
 
     def __repr__(self) -> str:
         return "memory:"
@@ -153,28 +154,44 @@ class MemoryBackend(WaitingBackend):
         with self._lock:
             if self._closed:
                 raise StoreClosed
+            tables = self._settle()
             tx = MemoryTransaction(self._tables, self._now_ms())
-            tables = self._tables.all().values()
             try:
                 result = run_to_end(operation(tx))
             except BaseException:
                 for table in tables:
                     table.roll_back()
                 raise
+            self._committing = True
             for table in tables:
                 table.commit()
+            self._committing = False
         self._signals.publish(tx.topics)
         return result
+
+    def _settle(self) -> Sequence[Table[Any, Any]]:
+        """End what an interrupted call left: a commit that began is finished, anything else is dropped."""
+        tables = [*self._tables.all().values()]
+        for table in tables:
+            if self._committing:
+                table.commit()
+            else:
+                table.roll_back()
+        if self._committing:
+            self._committing = False
+            self._signals.publish_all()
+        return tables
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation alone; whatever it staged is dropped."""
         with self._lock:
             if self._closed:
                 raise StoreClosed
+            tables = self._settle()
             try:
                 return run_to_end(operation(MemoryTransaction(self._tables, self._now_ms())))
             finally:
-                for table in self._tables.all().values():
+                for table in tables:
                     table.roll_back()
 
     def watch(self, topic: str) -> Future[None]:
@@ -186,6 +203,7 @@ class MemoryBackend(WaitingBackend):
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table."""
         with self._lock:
+            self._settle()
             return {
                 name: [row if isinstance(row, tuple) else _columns(row) for row in table.scan()]
                 for name, table in self._tables.all().items()

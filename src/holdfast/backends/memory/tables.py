@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -61,15 +61,18 @@ class Table(Generic[K, R]):
         return (row for row in self.between() if matches(row))
 
     def commit(self) -> None:
-        """Make what was staged the truth."""
+        """Make what was staged the truth. Idempotent: a commit that was interrupted is finished by another."""
         for key, row in self._staged.items():
+            index = bisect_left(self._order, key)
+            present = index < len(self._order) and self._order[index] == key
             if row is None:
-                if self._committed.pop(key, None) is not None:
-                    del self._order[bisect_left(self._order, key)]
+                if present:
+                    del self._order[index]
+                self._committed.pop(key, None)
             else:
-                if key not in self._committed:
-                    insort(self._order, key)
                 self._committed[key] = row
+                if not present:
+                    self._order.insert(index, key)
         self._staged.clear()
 
     def roll_back(self) -> None:

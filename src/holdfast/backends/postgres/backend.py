@@ -22,7 +22,7 @@ from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewel
 from holdfast.backends.postgres.server_watch import ServerWatch
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
-from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, Unavailable
+from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, StoreForked, Unavailable
 from holdfast.noting import DEBUG, INFO, note
 from holdfast.ports import Clock, Operation, Transaction
 from holdfast.records.options import PostgresOptions
@@ -87,6 +87,7 @@ class PostgresBackend:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
+        self._closing: asyncio.Future[None] | None = None
         self._identity: Values | None = None
         subscribe = getattr(clock, "subscribe", None)
         if callable(subscribe):
@@ -333,7 +334,7 @@ class PostgresBackend:
                 close()
             raise self._forked()
         result = self._thread.drive(work)
-        if self._closed:
+        if self._closing is not None and self._closing.done():
             self._thread.stop()
         return result
 
@@ -343,10 +344,17 @@ class PostgresBackend:
         return asyncio.run_coroutine_threadsafe(self.read(_dump), self._loop).result()
 
     async def close(self) -> None:
-        """Finish what was accepted, refuse what comes later, and let everything go."""
-        if self._closed or os.getpid() != self._process_id:
+        """Finish what was accepted, refuse what comes later, and let everything go; again, wait for the end of that."""
+        if os.getpid() != self._process_id:
             return
-        self._closed = True
+        if self._closing is None:
+            self._closed = True
+            # A task of its own: a call that is cancelled or interrupted stops waiting, and nothing stays half closed.
+            self._closing = asyncio.ensure_future(self._let_go())
+        if not self._closing.done():
+            await asyncio.shield(self._closing)
+
+    async def _let_go(self) -> None:
         await self._idle.wait()
         await self._notifier.close()
         await self._listener.close()
@@ -362,7 +370,7 @@ class PostgresBackend:
             raise InvalidRequest("store", "belongs to the event loop on which it was opened: open one for this loop")
 
     def _forked(self) -> HoldfastError:
-        return Unavailable("this store was opened before the process forked: open it again in the child")
+        return StoreForked("this store was opened before the process forked: open it again in the child")
 
 
 async def _dump(transaction: Transaction) -> dict[str, list[tuple[Any, ...]]]:

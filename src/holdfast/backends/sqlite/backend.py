@@ -13,16 +13,17 @@ from typing import Any, Literal, TypeVar
 import apsw
 
 from holdfast.backends.sqlite.borrowed import BorrowedSqlite
+from holdfast.backends.sqlite.file_locks import FileLocks
 from holdfast.backends.sqlite.link import Link
 from holdfast.backends.sqlite.opening import MEMORY, SCHEMA_VERSION, open_link, schema_text
 from holdfast.backends.sqlite.readers import Readers
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.writer import Writer
-from holdfast.errors import InvalidRequest, StoreClosed, Unavailable
+from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
 from holdfast.ports import Clock, Operation, Transaction
-from holdfast.records.options import SqliteOptions
+from holdfast.records.options import PRIVATE, SqliteOptions
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import Waiting, WaitingBackend
+from holdfast.waiting import Change, Waiting, WaitingBackend, start_thread
 
 T = TypeVar("T")
 
@@ -35,13 +36,15 @@ class SqliteBackend(WaitingBackend):
         self._link = link
         self._options = options
         self._process_id = os.getpid()
-        self._closed: Future[None] | None = None
-        self._closing_lock = threading.RLock()
+        self._closed = False
+        self._closing = threading.Lock()
+        self._let_everything_go = False
         in_memory = link.path == MEMORY
-        self._writer = Writer(link, options, clock, self._signals, shared=not in_memory)
+        self._locks = None if in_memory else FileLocks.hold(link.connection.filename)
+        self._writer = Writer(link, options, clock, self._signals, shared=not in_memory, locks=self._locks)
         # A database in memory belongs to its one connection, so that its reads take their turn with the writes.
         self._readers = None if in_memory else Readers(link.path, options, clock)
-        self._unclosed = weakref.finalize(self, _dropped, link.path, self._writer)
+        self._unclosed = weakref.finalize(self, _dropped, link.path, self._writer, self._locks)
         self._unclosed.atexit = False
 
     def __repr__(self) -> str:
@@ -49,10 +52,21 @@ class SqliteBackend(WaitingBackend):
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], options: SqliteOptions, clock: Clock, waiting: Waiting
+        cls,
+        path: str | os.PathLike[str],
+        options: SqliteOptions,
+        clock: Clock,
+        waiting: Waiting,
+        *,
+        file_mode: int = PRIVATE,
     ) -> SqliteBackend:
         """Open or create a file. Blocks while others create or migrate it."""
-        return cls(open_link(os.fspath(path), options), options, clock, waiting)
+        link = open_link(os.fspath(path), options, file_mode)
+        try:
+            return cls(link, options, clock, waiting)
+        except BaseException:
+            link.close()
+            raise
 
     @property
     def durability(self) -> Literal["ephemeral", "durable"]:
@@ -129,38 +143,48 @@ class SqliteBackend(WaitingBackend):
         """Finish what was accepted, refuse what comes later, and let everything go; again, wait for the end of that."""
         if os.getpid() != self._process_id:
             return
-        with self._closing_lock:
-            if self._closed is None:
-                # In a thread of its own, which nobody can cancel before it has begun.
-                closed: Future[None] = Future()
-                closed.set_running_or_notify_cancel()
-                threading.Thread(target=self._let_go, args=(closed,), name="holdfast-sqlite-closer").start()
-                self._closed = closed
-                self._unclosed.detach()
-        if self._writer.is_used_here:
-            # A signal handler closes in the middle of a write of its own thread: the write ends first, after us.
+        self._closed = True
+        # In a thread of its own, which nobody can cancel before it has begun. Each call starts one and the first does
+        # the work, so that a call that was interrupted can be repeated.
+        closed: Change[None] = Change()
+        closed.set_running_or_notify_cancel()
+        start_thread(threading.Thread(target=self._let_go_once, args=(closed,), name="holdfast-sqlite-closer"))
+        self._unclosed.detach()
+        if self._writer.is_used_here or (self._readers is not None and self._readers.is_used_here):
+            # A signal handler closes in the middle of a call of its own thread: that call ends first, after us.
             return
-        await self._waiting.settle(self._closed)
+        await self._waiting.settle(closed)
 
-    def _let_go(self, closed: Future[None]) -> None:
+    def _let_go_once(self, closed: Change[None]) -> None:
         try:
-            self._writer.close()
-            if self._readers is not None:
-                self._readers.close()
-            self._signals.fail_all(StoreClosed)
-            # Best effort: another process may be reading what would have to be moved.
-            with suppress(apsw.Error):
-                self._link.connection.wal_checkpoint()
-            self._link.close()
+            with self._closing:
+                if not self._let_everything_go:
+                    self._let_everything_go = True
+                    self._let_go()
         except BaseException as error:  # whoever closes is told
             closed.set_exception(error)
         else:
             closed.set_result(None)
 
+    def _let_go(self) -> None:
+        self._writer.close()
+        if self._readers is not None:
+            self._readers.close()
+        self._signals.fail_all(StoreClosed)
+        # Best effort: another process may be reading what would have to be moved.
+        with suppress(apsw.Error):
+            self._link.connection.wal_checkpoint()
+        if self._locks is not None:
+            self._locks.release()
+        self._link.close()
+
     def _check_usable(self) -> None:
         if os.getpid() != self._process_id:
-            raise Unavailable("this store was opened before the process forked: open it again in the child")
-        if self._closed is not None:
+            raise StoreForked(
+                "this store was opened before the process forked: close it before you fork, or start the child with "
+                "spawn or forkserver"
+            )
+        if self._closed:
             raise StoreClosed
 
 
@@ -169,7 +193,9 @@ async def _dump(transaction: Transaction) -> dict[str, list[tuple[Any, ...]]]:
     return transaction.dump()
 
 
-def _dropped(path: str, writer: Writer) -> None:
+def _dropped(path: str, writer: Writer, locks: FileLocks | None) -> None:
     """A store that nobody holds any more and nobody closed: say so, and let its thread end, which lets the file go."""
     warnings.warn(f"the store on {path} was never closed", ResourceWarning, stacklevel=2)
     writer.stop()
+    if locks is not None:
+        locks.release()

@@ -84,8 +84,12 @@ class Link:
         return int(version)
 
     def control(self, name: str) -> None:
-        """Run a statement that begins or ends a transaction; the driver's error is the writer's to judge."""
-        self.connection.execute(self._texts[name])
+        """Run a statement that begins or ends a transaction; other errors of the driver are the caller's to judge."""
+        try:
+            self.connection.execute(self._texts[name])
+        except apsw.SQLError as error:
+            # Such as a transaction within a transaction. It says nothing about stored data.
+            raise Unavailable(f"{self.path}: the connection was not in the expected state: retry") from error
 
     @property
     def names(self) -> Statements:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from holdfast.waiting import Signals
+from holdfast.waiting import Signals, start_thread
 
 FIRST_LOOK_S: Final = 0.0005
 """How soon after news of a write to look again."""
@@ -150,41 +150,45 @@ class Lookout:
         self._signals = signals
         self._look = look
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._news: News | None = None
+        self._threads: list[threading.Thread] = []
+        self._news: list[News] = []
+        self._started = False
         self._asleep = False
         self._closed = False
 
     def wake(self) -> None:
         """Somebody watches: said after the watch was registered, so that it is seen before the thread falls asleep."""
-        if self._news is None or self._asleep:
+        if not self._started or self._asleep:
             with self._lock:
                 if self._closed:
                     return
-                if self._news is None:
+                if not self._started:
                     self._start()
                 else:
-                    self._news.nudge()
+                    self._nudge()
 
     def _start(self) -> None:
-        news = news_of(self._log_path)
-        thread = threading.Thread(target=self._run, args=(news,), name="holdfast-sqlite-lookout", daemon=True)
-        try:
-            thread.start()
-        except BaseException:
-            news.close()
-            raise
-        self._news, self._thread = news, thread
+        thread = threading.Thread(target=self._run, name="holdfast-sqlite-lookout", daemon=True)
+        self._threads.append(thread)
+        start_thread(thread)
+        # Only now: after a start that failed or was interrupted the next call starts one. Two would do no harm.
+        self._started = True
 
-    def stop(self) -> threading.Thread | None:
+    def _nudge(self) -> None:
+        for news in self._news:
+            news.nudge()
+
+    def stop(self) -> list[threading.Thread]:
         """Look no more; the thread ends by itself."""
         with self._lock:
             self._closed = True
-            if self._news is not None:
-                self._news.nudge()
-            return self._thread
+            self._nudge()
+            return self._threads
 
-    def _run(self, news: News) -> None:
+    def _run(self) -> None:
+        news = news_of(self._log_path)
+        with self._lock:
+            self._news.append(news)
         pause_s = FIRST_LOOK_S
         while not self._closed:
             self._asleep = True
@@ -195,5 +199,5 @@ class Lookout:
                 self._look()
                 pause_s = news.next_pause_s(pause_s, news=news.wait(pause_s))
         with self._lock:
-            self._news = None
+            self._news.remove(news)
             news.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,18 +19,32 @@ def file_system_of(path: str) -> str | None:
     return found_in(table, os.path.realpath(path))
 
 
-def found_in(table: str, path: str) -> str | None:
-    """The kind of the innermost mount above a path; of two at one place the later one hides the earlier."""
-    found: tuple[int, str] | None = None
+def is_mount_point(path: str) -> bool:
+    """Tell whether something is mounted at the very place of a file; False if this system does not tell."""
+    try:
+        table = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return False
+    real = os.path.realpath(path)
+    return any(place == real for place, _ in mounts_in(table))
+
+
+def mounts_in(table: str) -> Iterator[tuple[str, str]]:
+    """Yield place and kind of each mount in a table of mounts."""
     for line in table.splitlines():
         before, _, after = line.partition(" - ")
         fields, kinds = before.split(" "), after.split(" ")
-        if len(fields) < 5 or not kinds[0]:
-            continue
-        place = _unescaped(fields[4])
+        if len(fields) >= 5 and kinds[0]:
+            yield _unescaped(fields[4]), kinds[0]
+
+
+def found_in(table: str, path: str) -> str | None:
+    """The kind of the innermost mount above a path; of two at one place the later one hides the earlier."""
+    found: tuple[int, str] | None = None
+    for place, kind in mounts_in(table):
         inside = path == place or path.startswith(place.rstrip("/") + "/")
         if inside and (found is None or len(place) >= found[0]):
-            found = len(place), kinds[0]
+            found = len(place), kind
     return None if found is None else found[1]
 
 

@@ -15,9 +15,10 @@ from typing import Final
 
 import apsw
 
+from holdfast.backends.sqlite.file_locks import create_private, refuse_unsafe
 from holdfast.backends.sqlite.link import Link, until_free
 from holdfast.errors import HoldfastError, Incompatible, InvalidRequest, SchemaMissing, SchemaTooNew, Unavailable
-from holdfast.records.options import SqliteOptions
+from holdfast.records.options import PRIVATE, SqliteOptions
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x484F4C44
@@ -51,10 +52,14 @@ def migrations() -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def open_link(path: str, options: SqliteOptions) -> Link:
+def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> Link:
     """A connection to a file with our schema in our version, created or migrated if need be and allowed."""
     if not path:
         raise InvalidRequest("path", "must name a file, or be :memory:")
+    if path != MEMORY:
+        refuse_unsafe(path)
+        if options.migrate:
+            create_private(path, file_mode)
     try:
         link = Link(path, create=options.migrate)
     except Unavailable:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import apsw
 
+from holdfast.backends.sqlite.file_locks import FileLocks
 from holdfast.backends.sqlite.link import Link, until_free
 from holdfast.backends.sqlite.lookout import Lookout
 from holdfast.backends.sqlite.transaction import SqliteTransaction
@@ -29,7 +30,7 @@ from holdfast.clock import read_clock
 from holdfast.errors import Corrupt, HoldfastError, Outcome, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import Signals, Ticket, run_to_end
+from holdfast.waiting import Signals, Ticket, run_to_end, start_thread
 
 T = TypeVar("T")
 
@@ -69,12 +70,23 @@ class Job:
 class Writer:
     """Runs operations in groups, in the order in which they came."""
 
-    def __init__(self, link: Link, options: SqliteOptions, clock: Clock, signals: Signals, *, shared: bool) -> None:
+    def __init__(
+        self,
+        link: Link,
+        options: SqliteOptions,
+        clock: Clock,
+        signals: Signals,
+        *,
+        shared: bool,
+        locks: FileLocks | None,
+    ) -> None:
         self._link = link
         self._options = options
         self._clock = clock
         self._signals = signals
         self._shared = shared
+        self._locks = locks
+        self._commits_before = 0
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
@@ -152,18 +164,18 @@ class Writer:
         if not self._serving:
             thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
             self._threads.append(thread)
-            thread.start()
+            start_thread(thread)
             # Only now: after a start that failed or was interrupted the next call starts one. Two would do no harm.
             self._serving = True
 
     def stop(self) -> list[threading.Thread]:
         """Accept nothing more; the threads end once they have finished what was accepted."""
-        lookout = None if self._lookout is None else self._lookout.stop()
+        lookouts = [] if self._lookout is None else self._lookout.stop()
         with self._lock:
             self._closed = True
             self._jobs.put(None)
             # One that could not be started has no identity, and cannot be waited for.
-            return [thread for thread in (lookout, *self._threads) if thread is not None and thread.ident is not None]
+            return [thread for thread in (*lookouts, *self._threads) if thread.ident is not None]
 
     def close(self) -> None:
         """Finish what was accepted, then stop."""
@@ -217,7 +229,7 @@ class Writer:
         try:
             if self._link.connection.in_transaction:
                 # Somebody who wrote for himself was interrupted in the very moment in which he was taking it back.
-                self._link.control("rollback")
+                self._roll_back()
             if members:
                 self._begin(first.deadline_s)
                 self._run_member(first, alone=True)
@@ -230,6 +242,7 @@ class Writer:
                     members.append(job)
                     self._run_member(job, alone=False)
             if self._link.connection.in_transaction:
+                self._check_alone()
                 committing = True
                 self._link.control("commit")
         except BaseException as error:
@@ -267,7 +280,26 @@ class Writer:
             meanwhile=self._look_if_watched,
         )
         self._link.in_group = True
+        if self._locks is not None:
+            self._commits_before = self._locks.commit_count()
         self._look_if_watched()
+
+    def _roll_back(self) -> None:
+        self._link.control("rollback")
+        if not self._was_alone():
+            # SQLite now believes that its cached pages are of the state that the other writer left.
+            self._link.connection.pragma("shrink_memory")
+
+    def _was_alone(self) -> bool:
+        """Tell whether the lock held that keeps other writers out since this transaction began."""
+        return self._locks is None or self._locks.commit_count() == self._commits_before
+
+    def _check_alone(self) -> None:
+        if not self._was_alone():
+            raise Unavailable(
+                f"{self._link.path}: another writer committed although this one held the lock; something in this "
+                "process opened and closed the file, such as the standard library's sqlite3: do not, and retry"
+            )
 
     def _look_if_watched(self) -> None:
         if self._shared and self._signals.watched:
@@ -292,7 +324,7 @@ class Writer:
             if not alone:
                 link.control("release_member")
         elif alone:
-            link.control("rollback")
+            self._roll_back()
         else:
             link.control("undo_member")
             link.control("release_member")
@@ -301,7 +333,7 @@ class Writer:
         """The group is not stored: make sure of it as far as possible, and leave everybody an error of his own."""
         if self._link.connection.in_transaction:
             try:
-                self._link.control("rollback")
+                self._roll_back()
             except apsw.Error as error:
                 cause = error
         for member in members:

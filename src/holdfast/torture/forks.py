@@ -1,0 +1,113 @@
+"""A child of a fork opens the store of its parent: it is refused, or nothing that anybody was told is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+from functools import partial
+from multiprocessing import Pipe
+from typing import Any, Final
+
+import holdfast
+from holdfast.torture import turns, workers
+from holdfast.torture.children import PATIENCE_S, Child, Port
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Place, Scratch
+from holdfast.torture.soundness import unsound
+
+FORKS_A_RUN: Final = 5
+TURNS: Final = 3
+THIRD: Final = "third"
+REFUSED: Final = "StoreForked"
+
+
+def fork_then_open(scratch: Scratch, seed: int) -> Ran:
+    """Fork with the store open or closed, open it in the child, and close it in the parent before that or after."""
+    place = scratch.fresh().unsynced()
+    wrong: list[str] = []
+    told: dict[str, int] = {}
+    with Child(workers.writer, place, THIRD) as third, Child(parent, place, seed, FORKS_A_RUN) as forking:
+        third.hear()
+        for _ in range(FORKS_A_RUN):
+            was_open, answer, heard = forking.hear()
+            told |= heard
+            must_refuse = was_open and place.kind == "sqlite"
+            if answer != (REFUSED if must_refuse else "open"):
+                wrong.append(f"I9: a child that opens a store which was {'open' if was_open else 'closed'}: {answer}")
+        last = max((revision for _, revision in third.kill()), default=0)
+    with place.open() as store:
+        for session_id, revision in told.items():
+            wrong += turns.check(store, session_id, revision, revision)
+        wrong += turns.check(store, THIRD, last, last + 1)
+        wrong += unsound(store)
+    return Ran(FORKS_A_RUN, tuple(wrong))
+
+
+def parent(port: Port, place: Place, seed: int, forks: int) -> None:
+    """Fork so often, write here and in each child, and tell how each child was answered and what was stored."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    for number in range(forks):
+        is_open, parent_first = dice.random() < 0.7, dice.random() < 0.5
+        ends: Any = Pipe()
+        ours, theirs = ends
+        store = place.open()
+        mine, its = f"parent-{number}", f"child-{number}"
+        turns.begin(store, mine)
+        told = {mine: turns.write(store, mine, 1)}
+        if not is_open:
+            store.close()
+        pid = os.fork()
+        if pid == 0:
+            _child(theirs, place, its)
+        theirs.close()
+        answer: str = ours.recv()
+        end = partial(_write_and_close, store, mine) if is_open else dict[str, int]
+        if parent_first:
+            told |= end()
+        ours.send("go")
+        if not ours.poll(PATIENCE_S):
+            raise TimeoutError("the child of a fork says nothing")
+        told |= ours.recv()
+        os.waitpid(pid, 0)
+        if not parent_first:
+            told |= end()
+        port.send((is_open, answer, told))
+    port.recv()
+
+
+def _write_and_close(store: holdfast.BlockingStore, session_id: str) -> dict[str, int]:
+    told = {session_id: turns.write(store, session_id, 2)}
+    store.close()
+    return told
+
+
+def _child(port: Port, place: Place, session_id: str) -> None:
+    """Open the store, tell how that was answered, and write some turns if it was opened."""
+    told: dict[str, int] = {}
+    try:
+        try:
+            store = place.open()
+        except holdfast.HoldfastError as error:
+            port.send(type(error).__name__)
+            port.recv()
+        else:
+            port.send("open")
+            turns.begin(store, session_id)
+            turns.write(store, session_id, 1)
+            port.recv()
+            for number in range(2, TURNS + 1):
+                told = {session_id: turns.write(store, session_id, number)}
+            store.close()
+    finally:
+        port.send(told)
+        os._exit(0)
+
+
+FORKED_OPEN = Fault(
+    "fork-then-open",
+    "a child of a fork opens the store; its parent closes first or last, and a third process writes",
+    ("I1", "I2", "I9", "I10"),
+    {"sqlite": Numbers(20, 300), "postgres": Numbers(5, 300)},
+    fork_then_open,
+    unit="forks",
+)

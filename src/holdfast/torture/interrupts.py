@@ -1,0 +1,236 @@
+"""Signal handlers raise in the middle of blocking calls: the store stays usable, and a repeated call happened once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import holdfast
+from holdfast.torture.children import Child, Port
+from holdfast.torture.clients import LOG
+from holdfast.torture.faults import Fault, Numbers, Ran
+from holdfast.torture.places import Place, Scratch
+from holdfast.torture.soundness import unsound
+
+SESSION: Final = "interrupted"
+CASES_A_RUN: Final = 60
+NEIGHBOURS: Final = 2
+"""Threads that use the same store meanwhile: a lock that an interrupt left taken stops them."""
+
+STRANDED_S: Final = 15.0
+"""A thread that has not ended by then hangs."""
+
+SILENT_S = 30.0
+"""A child that says nothing for so long hangs."""
+
+STORM_S: Final = 0.00002
+"""Time between two signals of a storm."""
+
+CLOSES: Final = 5
+WAIT_MS: Final = 2
+
+
+class Stop(BaseException):
+    """An interrupt like Ctrl-C."""
+
+
+class Alarm(Exception):
+    """An interrupt like a timeout by SIGALRM."""
+
+
+Calls = dict[str, Callable[[holdfast.BlockingStore, str], Any]]
+
+
+def _commit(store: holdfast.BlockingStore, name: str) -> Any:
+    turn = holdfast.Commit(turn_id=name, graph=holdfast.Append([holdfast.Node(name)], name))
+    return store.sessions.handle(SESSION).commit(turn).revision
+
+
+def _enqueue(store: holdfast.BlockingStore, name: str) -> Any:
+    return store.queue.enqueue(holdfast.WorkDraft(session_id=SESSION, payloads=[name], source_key=name)).batch_id
+
+
+def _append(store: holdfast.BlockingStore, name: str) -> Any:
+    return store.events.append(LOG, "note", name, replay_key=name).event.sequence
+
+
+def _lease(store: holdfast.BlockingStore, name: str) -> Any:
+    return store.leases.claim(holdfast.OnSession(name), owner_id="one", ttl_ms=600_000).owner_id
+
+
+def _first_commit(store: holdfast.BlockingStore, name: str) -> Any:
+    return store.sessions.unbound().commit(holdfast.Commit(session_id=f"first-{name}", turn_id=name)).revision
+
+
+def _put(store: holdfast.BlockingStore, name: str) -> Any:
+    return store.sessions.handle(SESSION).attachments.put(name.encode()).id
+
+
+def _load(store: holdfast.BlockingStore, _: str) -> Any:
+    view = store.sessions.handle(SESSION).load()
+    return None if view is None else view.revision
+
+
+def _nodes(store: holdfast.BlockingStore, _: str) -> Any:
+    return [node.id for node in store.sessions.handle(SESSION).nodes(limit=5)]
+
+
+def _batches(store: holdfast.BlockingStore, _: str) -> Any:
+    return len(store.queue.list(SESSION, limit=5))
+
+
+def _events(store: holdfast.BlockingStore, _: str) -> Any:
+    return [event.sequence for event in store.events.after(LOG, 0, limit=5)]
+
+
+def _wait_for_event(store: holdfast.BlockingStore, _: str) -> Any:
+    try:
+        return store.events.wait_for(LOG, "note", after=1_000_000, timeout_ms=WAIT_MS)
+    except holdfast.WaitTimeout:
+        return "nothing"
+
+
+def _wait_for_work(store: holdfast.BlockingStore, _: str) -> Any:
+    try:
+        return store.queue.wait("nobody's", timeout_ms=WAIT_MS)
+    except holdfast.WaitTimeout:
+        return "nothing"
+
+
+CALLS: Final[Calls] = {
+    call.__name__.strip("_"): call
+    for call in (
+        _commit, _enqueue, _append, _lease, _first_commit, _put, _load, _nodes, _batches, _events, _wait_for_event,
+        _wait_for_work,
+    )
+}  # fmt: skip
+
+
+class Interrupter:
+    """Sends one signal, or a storm of them, at a random moment of a call."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._armed = False
+        self._kind: type[BaseException] = Stop
+        self._typical_s: dict[str, float] = {}
+        signal.signal(signal.SIGALRM, self._ring)
+
+    def _ring(self, *_: object) -> None:
+        if self._armed:
+            raise self._kind
+
+    def run(self, name: str, call: Callable[[], Any]) -> bool:
+        """Make a call, and tell whether it was interrupted."""
+        dice = self._dice
+        self._kind = dice.choice((Stop, Alarm))
+        typical_s = self._typical_s.get(name, 0.001)
+        delay_s = max(1e-6, dice.uniform(0, typical_s * 1.2))
+        storm_s = STORM_S if dice.random() < 0.3 else 0.0
+        began_s = time.perf_counter()
+        try:
+            try:
+                self._armed = True
+                signal.setitimer(signal.ITIMER_REAL, delay_s, storm_s)
+                call()
+            finally:
+                self._armed = False
+        except (Stop, Alarm):
+            return True
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        self._typical_s[name] = 0.7 * typical_s + 0.3 * (time.perf_counter() - began_s)
+        return False
+
+
+def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
+    """Make calls in the main thread under interrupts, then close under interrupts, and tell what went wrong."""
+    dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
+    interrupter = Interrupter(dice)
+    # The threads take turns often, so that more of them are inside of something when the interrupt comes.
+    sys.setswitchinterval(0.0005)
+    store = place.open()
+    store.sessions.create(SESSION)
+    kinds = [holdfast.EventType("note")]
+    store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
+    ended = threading.Event()
+    wrong: list[str] = []
+    neighbours = [
+        threading.Thread(target=_neighbour, args=(store, number, ended, wrong), daemon=True)
+        for number in range(NEIGHBOURS)
+    ]
+    for neighbour in neighbours:
+        neighbour.start()
+    hits = 0
+    for number in range(cases):
+        kind = dice.choice([*CALLS])
+        name = f"{kind}-{number}"
+        try:
+            hits += interrupter.run(kind, partial(CALLS[kind], store, name))
+        except holdfast.Unavailable:
+            hits += 1  # an interrupt inside of something that reports every failure as its own
+        except BaseException as error:  # whatever a caller gets to see is judged
+            wrong.append(f"I9: {name} under an interrupt: {type(error).__name__}: {error}")
+        port.send(name)
+        wrong += _once_more(store, kind, name)
+    ended.set()
+    for neighbour in neighbours:
+        neighbour.join(STRANDED_S)
+        if neighbour.is_alive():
+            wrong.append("I9: a thread beside the interrupted one hangs")
+    for _ in range(CLOSES):
+        interrupter.run("close", store.close)
+        port.send("closing")
+    store.close()
+    port.send((hits, wrong))
+    port.recv()
+
+
+def _once_more(store: holdfast.BlockingStore, kind: str, name: str) -> list[str]:
+    """Send the call again, twice, and see that it has happened once."""
+    try:
+        first, second = CALLS[kind](store, name), CALLS[kind](store, name)
+    except holdfast.HoldfastError as error:
+        return [f"I9: after {name} was interrupted: {type(error).__name__}: {error}"]
+    # The neighbours change what a reading sees.
+    return [] if first == second or kind in {"load", "nodes", "batches"} else [f"I4: {name}: {first}, then {second}"]
+
+
+def _neighbour(store: holdfast.BlockingStore, number: int, ended: threading.Event, wrong: list[str]) -> None:
+    turn = 0
+    try:
+        while not ended.is_set():
+            turn += 1
+            store.sessions.handle(f"neighbour-{number}").commit(holdfast.Commit(turn_id=f"{number}-{turn}"))
+            _load(store, "")
+            _wait_for_event(store, "")
+    except holdfast.HoldfastError as error:
+        wrong.append(f"I9: beside the interrupted thread: {type(error).__name__}: {error}")
+
+
+def interrupt_calls(scratch: Scratch, seed: int) -> Ran:
+    """Interrupt every kind of blocking call, reads and waits too, and the closing of the store."""
+    place = scratch.fresh().unsynced()
+    with Child(interrupted, place, seed, CASES_A_RUN) as child:
+        while isinstance(told := child.hear(SILENT_S), str):
+            pass
+        hits, wrong = told
+    with place.open() as store:
+        wrong += unsound(store)
+    return Ran(max(1, hits), tuple(wrong))
+
+
+INTERRUPTED = Fault(
+    "interrupts",
+    "a signal handler raises in the middle of blocking calls, reads and waits too",
+    ("I4", "I9", "I10"),
+    {"sqlite": Numbers(50, 20_000), "postgres": Numbers(50, 5_000)},
+    interrupt_calls,
+    unit="interrupts",
+)
