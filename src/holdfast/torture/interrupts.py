@@ -173,8 +173,10 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
         name = f"{kind}-{number}"
         try:
             hits += interrupter.run(kind, partial(CALLS[kind], store, name))
-        except holdfast.Unavailable:
+        except holdfast.Unavailable as error:
             hits += 1  # an interrupt inside of something that reports every failure as its own
+            if kind == "commit" and error.outcome == "not_applied" and _has_turn(store, name):
+                wrong.append(f"I9: {name} was told as not applied, and is stored: {error}")
         except BaseException as error:  # whatever a caller gets to see is judged
             wrong.append(f"I9: {name} under an interrupt: {type(error).__name__}: {error}")
         port.send(name)
@@ -190,6 +192,10 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
     store.close()
     port.send((hits, wrong))
     port.recv()
+
+
+def _has_turn(store: holdfast.BlockingStore, name: str) -> bool:
+    return name in {entry.turn_id for entry in store.sessions.handle(SESSION).history(limit=1_000)}
 
 
 def _once_more(store: holdfast.BlockingStore, kind: str, name: str) -> list[str]:

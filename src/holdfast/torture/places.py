@@ -269,4 +269,5 @@ def scratch_at(url: str, *, pooler: Any = "none") -> Scratch:
         return PostgresScratch(url, Path(tempfile.gettempdir()), pooler=pooler)
     if url == "memory:" or url.endswith(":memory:"):
         raise Unusable("nothing of a store in memory outlives its process: name a file or a server")
+    holdfast.ddl(url)  # refuses what is not the URL of a store
     return SqliteScratch(Path(url.removeprefix("sqlite:")).absolute().parent)

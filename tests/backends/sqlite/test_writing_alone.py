@@ -90,8 +90,8 @@ def test_an_interrupt_in_an_operation_is_the_callers_and_leaves_nothing(store: A
 class Interrupting:
     """A connection's link that is interrupted right after one of its statements."""
 
-    def __init__(self, link: Any, statement: str) -> None:
-        self._link, self._statement = link, statement
+    def __init__(self, link: Any, statement: str, interrupt: type[BaseException]) -> None:
+        self._link, self._statement, self._interrupt = link, statement, interrupt
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
@@ -106,19 +106,20 @@ class Interrupting:
         self._link.control(name)
         if name == self._statement:
             object.__setattr__(self, "_statement", "")
-            raise KeyboardInterrupt
+            raise self._interrupt
 
 
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, TimeoutError])
 @pytest.mark.parametrize(("statement", "left"), [("begin_write", []), ("commit", ["a"])])
 def test_an_interrupt_between_two_steps_is_heard_and_the_next_write_works(
-    store: Any, statement: str, left: list[str]
+    store: Any, statement: str, left: list[str], interrupt: type[BaseException]
 ) -> None:
     writer = store.backend._writer
     told: list[str] = []
     writer._signals.publish = told.extend
     link = writer._link
-    writer._link = Interrupting(link, statement)
-    with pytest.raises(KeyboardInterrupt):
+    writer._link = Interrupting(link, statement, interrupt)
+    with pytest.raises(interrupt):
         store.write(put("a"))
     writer._link = link
     assert stored(store) == left
@@ -302,7 +303,7 @@ def test_a_thread_that_could_not_be_started_is_tried_again(store: Any, monkeypat
     assert store.submit(put("b")).result(WAIT_S)
     change = store.backend.watch("b")
     store.write(put("b"))
-    assert change.done()
+    assert change.result(WAIT_S) is None
     store.close()
 
 

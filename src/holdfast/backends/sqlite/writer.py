@@ -30,7 +30,7 @@ from holdfast.clock import read_clock
 from holdfast.errors import Corrupt, HoldfastError, Outcome, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import Signals, Ticket, run_to_end, start_thread
+from holdfast.waiting import Signals, Ticket, in_main_thread, run_to_end, start_thread
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class Writer:
                 self._run_group(job, most=1)
         except BaseException as error:
             job.error = error
-            if not isinstance(error, Exception):
+            if _is_interrupt(error):
                 # An interrupt may have come between the commit and the news of it.
                 self._signals.publish_all()
         finally:
@@ -246,7 +246,7 @@ class Writer:
                 committing = True
                 self._link.control("commit")
         except BaseException as error:
-            if committing and not isinstance(error, Exception) and not self._link.connection.in_transaction:
+            if committing and _is_interrupt(error) and not self._link.connection.in_transaction:
                 first.error = error  # stored, and its caller interrupted before he heard of it
             else:
                 # Whatever happened, the thread lives on and nobody is left waiting. A disk that fails in the middle of
@@ -338,7 +338,7 @@ class Writer:
                 cause = error
         for member in members:
             # An interrupt is that of the one caller who writes for himself.
-            member.error = self._failure(cause, outcome) if isinstance(cause, Exception) else cause
+            member.error = cause if _is_interrupt(cause) else self._failure(cause, outcome)
             member.topics = []
 
     def _failure(self, cause: BaseException, outcome: Outcome) -> HoldfastError:
@@ -351,3 +351,10 @@ class Writer:
             error = Unavailable(f"{happened}: {reason}", outcome=outcome)
         error.__cause__ = cause
         return error
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Tell an exception that a signal handler may have raised, such as KeyboardInterrupt or TimeoutError."""
+    if isinstance(error, apsw.Error | HoldfastError | MemoryError):
+        return False
+    return in_main_thread() or not isinstance(error, Exception)
