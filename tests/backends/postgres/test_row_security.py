@@ -102,15 +102,18 @@ def test_a_callers_transaction_is_refused_and_keeps_its_setting(tenant: str, pos
 
     async def case(url: str, role: str) -> None:
         connection = await asyncpg.connect(url)
-        async with holdfast.open(postgres_database.url) as store, connection.transaction():
-            within = store.within(connection)
-            assert (await within.sessions.handle("chat").load()).revision == 1 if role else True
-            await connection.execute(f"SET LOCAL ROLE {role}" if role else "SELECT 1")
-            for _ in range(2):
-                with pytest.raises(holdfast.Incompatible, match=r"row-level security of holdfast\.nodes"):
-                    await within.sessions.handle("chat").load()
-            assert await connection.fetchval("SHOW row_security") == "on"
-        await connection.close()
+        try:
+            async with holdfast.open(postgres_database.url) as store, connection.transaction():
+                within = store.within(connection)
+                if role:
+                    assert (await within.sessions.handle("chat").load()).revision == 1
+                    await connection.execute(f"SET LOCAL ROLE {role}")
+                for _ in range(2):
+                    with pytest.raises(holdfast.Incompatible, match=r"row-level security of holdfast\.nodes"):
+                        await within.sessions.handle("chat").load()
+                assert await connection.fetchval("SHOW row_security") == "on"
+        finally:
+            await connection.close()
 
     asyncio.run(case(tenant, ""))
     # The usual way of tenants: the transaction takes a role on after it began.
