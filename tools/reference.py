@@ -95,7 +95,8 @@ examples are written for that one: `store` is a fresh, empty store from `holdfas
 read nothing and are never awaited.
 
 Times are whole milliseconds since the epoch. Durations are whole milliseconds too. A listing gives a `Page` of 50 items
-by default, and its `next` goes into `after=` for the next page.
+by default, and its `next` goes into `after=` for the next page. A page also ends with the item with which its documents
+reach 16 MiB: only `next` says whether there is more.
 """
 
 COMMAND_LINE = "command-line.md"

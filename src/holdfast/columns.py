@@ -5,9 +5,15 @@ A key is shifted to make the keys of nodes, a counter goes on by one. Whatever i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
+
+from holdfast.records.limits import MIB
+
+PAGE_BYTES = 16 * MIB
+"""A page of a listing ends after the row with which it has so many bytes of documents, whatever its limit of rows."""
 
 POSITION_BITS = 32
 """A node's key is its session's key and its place in that session: `session_key << 32 | position`."""
@@ -27,3 +33,18 @@ Position = Annotated[int, msgspec.Meta(ge=0, lt=1 << POSITION_BITS)]
 COUNTERS = 1 << 62
 Counter = Annotated[int, msgspec.Meta(ge=0, lt=COUNTERS)]
 """A number that is only ever counted up."""
+
+
+def weight(values: Iterable[object]) -> int:
+    """How many bytes the columns of a row have that hold documents and contents."""
+    return sum(len(value) for value in values if isinstance(value, bytes))
+
+
+def fitting(weights: Iterable[int]) -> int:
+    """How many rows a page takes: all up to the one with which it reaches its bytes, and one in any case."""
+    count = total = 0
+    for one in weights:
+        if total >= PAGE_BYTES:
+            break
+        count, total = count + 1, total + one
+    return count

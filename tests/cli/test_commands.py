@@ -519,6 +519,7 @@ def test_a_sweep_forgets_what_nobody_committed(on: Any, filled: Any) -> None:
         "forgotten_intents": 2,
         "deleted_objects": 1,
         "deleted_bytes": 5,
+        "deleted_unfinished": 0,
     }
     assert on("attachments", "sweep", "--older-than", "7d", "--yes", "--json").json["forgotten_intents"] == 0
 

@@ -114,3 +114,17 @@ def test_output_that_is_cut_short_is_told(tmp_path: Path, unbuffered: str) -> No
             check=False,
         )
         assert (done.returncode, "input or output failed: File too large" in done.stderr) == (74, True)
+
+
+def test_what_killed_commands_left_a_day_ago_is_removed_by_the_next_one(on: Any, filled: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    old, young, other = (folder / name for name in (f".holdfast-{'0' * 16}", f".holdfast-{'1' * 16}", ".holdfast-x"))
+    for file in (old, young, other):
+        file.write_text("half")
+    os.utime(old, (0, 0))
+    os.utime(other, (0, 0))
+    assert on("sessions", "export", "chat", "-o", folder / "chat.jsonl").code == 0
+    assert sorted(one.name for one in folder.iterdir()) == sorted([young.name, other.name, "chat.jsonl"])
+    young.unlink()
+    other.unlink()

@@ -28,6 +28,7 @@ from holdfast.cli import tail
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
 from holdfast.moving import bundle, restoring
+from holdfast.operations import pages
 from holdfast.operations import triggers as operations
 from holdfast.records.triggers import Emission
 from holdfast.rules import graph, replacements
@@ -94,6 +95,11 @@ def a_content_may_claim_any_size(patch: pytest.MonkeyPatch) -> None:
 def a_node_may_be_its_own_ancestor(patch: pytest.MonkeyPatch) -> None:
     right = graph.node_of
     patch.setattr(graph, "node_of", lambda row: right(msgspec.structs.replace(row, parent_key=None)))
+
+
+def a_page_is_limited_by_rows_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pages, "fitting", lambda weights: len(list(weights)))
+    patch.setattr(link.Link, "page", lambda self, name, bindings, _most_bytes: self.all(name, bindings))
 
 
 def a_failing_read_ends_verification(patch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,19 @@ from tests.test_folder import test_a_put_over_a_damaged_file_writes_it_anew
 from tests.within import test_postgres as test_within_postgres
 
 import holdfast
-from holdfast import codec
+from holdfast import codec, columns
 from holdfast.blocking import BlockingStore
 from holdfast.opening import open_backend
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract import ExclusiveClaimContract, HostileInputContract, LocalBench, OutsideBytesContract
+from holdfast.testing.contract import (
+    ExclusiveClaimContract,
+    HostileInputContract,
+    LocalBench,
+    OutsideBytesContract,
+    PageContract,
+)
 from holdfast.testing.contract.attachments import Shelf
 from holdfast.testing.contract.bench import EventLoop
 from holdfast.testing.contract.outside import Door
@@ -127,6 +133,12 @@ def a_circle_is_never_shown(folder: Path, _: pytest.FixtureRequest) -> None:
     assert path is not None
     with opened(path) as store, failing_as_an_error(), pytest.raises(holdfast.Corrupt):
         store.sessions.handle("x").load(holdfast.FullGraph())
+
+
+def a_page_ends_where_its_bytes_end(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "PAGE_BYTES", 1_000)
+        PageContract().test_work(made.open())
 
 
 def one_unreadable_file_does_not_hide_the_others(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -321,6 +333,7 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_key_is_as_large_as_its_column, a_vast_key_does_not_spoil_new_sessions),
         (bugs.a_content_may_claim_any_size, a_claim_is_judged_before_it_is_believed),
         (bugs.a_node_may_be_its_own_ancestor, a_circle_is_never_shown),
+        (bugs.a_page_is_limited_by_rows_alone, a_page_ends_where_its_bytes_end),
         (bugs.a_failing_read_ends_verification, one_unreadable_file_does_not_hide_the_others),
         (bugs.what_does_not_decode_is_nothing, damage_is_never_read_as_nothing),
         (bugs.a_filter_is_written_into_the_statement, odd_owners_are_kept_apart),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
+import stat
+import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
 
     from holdfast.cli.running import Call
 
+UNFINISHED = re.compile(r"\.holdfast-[0-9a-f]{16}")
+UNFINISHED_FOR_S = 24 * 3600
+"""A file that nobody has written to for so long is not being written any more."""
 BESIDE_A_DATABASE = ("", "-wal", "-shm", "-journal")
 
 
@@ -33,6 +39,7 @@ def whole_file(call: Call, name: str) -> Generator[IO[bytes]]:
     _spare_the_store(call, name, target)
     if target.exists():
         call.confirm(f"Overwrite {name!r}?")
+    _sweep_unfinished(target.parent)
     unfinished = target.with_name(f".holdfast-{secrets.token_hex(8)}")
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -48,6 +55,18 @@ def whole_file(call: Call, name: str) -> Generator[IO[bytes]]:
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _sweep_unfinished(folder: Path) -> None:
+    """Remove what commands that were killed a day ago or more left in this folder. Best effort."""
+    with contextlib.suppress(OSError):
+        for left in folder.iterdir():
+            if UNFINISHED.fullmatch(left.name) is None:
+                continue
+            with contextlib.suppress(OSError):
+                state = left.lstat()
+                if stat.S_ISREG(state.st_mode) and state.st_mtime < time.time() - UNFINISHED_FOR_S:
+                    left.unlink()
 
 
 def _spare_the_store(call: Call, name: str, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import holdfast
@@ -9,7 +10,10 @@ from holdfast.cli import files
 from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, SESSION, YES, Command, argument, whole
 from holdfast.cli.running import Call, Misused, require_ordinary
 from holdfast.cli.terminal import Part, gist, moment
+from holdfast.paging import every
 
+OUTLINE_TRIES = 3
+"""How often a conversation is read that goes on meanwhile, before it is drawn as it was seen last."""
 MARKS = {"head": ("◆", "@"), "path": ("●", "*"), "side": ("○", "o"), "tombstone": ("✗", "x")}
 COLOURS = {"head": "green", "path": "cyan", "side": "dim", "tombstone": "red"}
 
@@ -144,14 +148,12 @@ def graph(call: Call) -> int:
 
     terminal = call.terminal
     with call.store() as store:
-        session = store.sessions.handle(call.options.session)
-        view = session.load(holdfast.FullGraph(), at=call.options.at)
+        view, nodes = _outline(store.sessions.handle(call.options.session), call.options.at)
         if view is None:
             require_session(store, call.options.session)
-    nodes = () if view is None else view.graph.nodes
     leaf = None if view is None else view.graph.leaf
     lines = list(drawing.draw(nodes, leaf, unicode=terminal.draws))
-    hidden = 0 if view is None else view.node_count - len(nodes)
+    hidden = 0 if view is None else max(0, view.node_count - len(nodes))
     if call.options.json:
         terminal.json(
             {
@@ -175,12 +177,37 @@ def graph(call: Call) -> int:
         mark = (MARKS[line.mark][0 if terminal.draws else 1], COLOURS[line.mark])
         text: list[Part] = [(f"{line.node_id}  tombstoned", "dim")]
         if line.node is not None:
-            text = [f"{line.node_id}  ", (line.node.kind, "dim"), f"  {gist(line.node.payload)}"]
+            text = [f"{line.node_id}  ", (line.node.kind, "dim"), f"  {line.node.payload}"]
         if line.node_id == leaf:
             text.append(("  <- head", "green"))
         terminal.line(line.rails, mark, " ", *text)
     terminal.line(f"{len(nodes)} nodes, {hidden} tombstoned, revision {0 if view is None else view.revision}")
     return 0
+
+
+def _outline(
+    session: holdfast.BlockingSession, at: int | None
+) -> tuple[holdfast.SessionView | None, list[holdfast.Node]]:
+    """The head, and every node with what its payload says on a line: the payloads are read a page at a time."""
+    view, nodes = _seen(session, at)
+    for _ in range(OUTLINE_TRIES):
+        now = session.load(holdfast.ActivePath(last=0), at=at)
+        if view is None or now is None or (now.revision, now.node_count) == (view.revision, view.node_count):
+            break
+        view, nodes = _seen(session, at)
+    return view, nodes
+
+
+def _seen(session: holdfast.BlockingSession, at: int | None) -> tuple[holdfast.SessionView | None, list[holdfast.Node]]:
+    import msgspec
+
+    view = session.load(holdfast.ActivePath(last=0), at=at)
+    if view is None:
+        return None, []
+    return view, [
+        msgspec.structs.replace(node, payload=gist(node.payload), caused_by=None)
+        for node in every(partial(session.nodes, at=at))
+    ]
 
 
 def fork(call: Call) -> int:

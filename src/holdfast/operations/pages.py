@@ -1,21 +1,41 @@
-"""A page shows at most its limit, and has a cursor exactly if there is more: one row too many tells."""
+"""A page has at most its limit of rows and ends where its bytes end; it has a cursor exactly if there is more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import TypeVar, cast
+
+import msgspec
 
 from holdfast import codec
+from holdfast.columns import fitting, weight
 from holdfast.records.common import Page
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
+def _values(row: object) -> Iterable[object]:
+    """The columns of a row, or of several rows that are listed as one."""
+    if isinstance(row, msgspec.Struct):
+        return msgspec.structs.astuple(row)
+    return chain.from_iterable(map(_values, cast("tuple[object, ...]", row))) if isinstance(row, tuple) else (row,)
+
+
 def page_of(
-    rows: Sequence[R], limit: int, make: Callable[[R], T], *, listing: str, place: Callable[[R], Sequence[int | str]]
+    rows: Sequence[R],
+    limit: int,
+    make: Callable[[R], T],
+    *,
+    listing: str,
+    place: Callable[[R], Sequence[int | str]],
+    more: bool = False,
 ) -> Page[T]:
-    """The page that was read with a limit of one more. `place` says where the next one begins."""
-    shown = rows[:limit]
-    cursor = codec.encode_cursor(listing, place(shown[-1])) if len(rows) > limit else None
+    """The page that was read with a limit of one more. `place` says where the next one begins.
+
+    `more` says that there are rows behind those that were read.
+    """
+    shown = rows[: fitting(weight(_values(row)) for row in rows[:limit])]
+    cursor = codec.encode_cursor(listing, place(shown[-1])) if more or len(rows) > len(shown) else None
     return Page(tuple(make(row) for row in shown), cursor)

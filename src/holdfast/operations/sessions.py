@@ -202,14 +202,26 @@ async def load_node(tx: Transaction, address: Address, node_id: str) -> tuple[Se
 
 
 async def nodes_page(
-    tx: Transaction, address: Address, *, kind: str | None, after: int | None, newest_first: bool, limit: int
+    tx: Transaction,
+    address: Address,
+    *,
+    kind: str | None,
+    at: int | None,
+    after: int | None,
+    newest_first: bool,
+    limit: int,
 ) -> tuple[SessionRow | None, Page[Node]]:
-    """One page of the session's nodes in insertion order."""
+    """One page of the session's nodes in insertion order, as they are or as a revision saw them."""
     row = await find(tx, address)
     if row is None:
         return None, Page(())
+    revision = None if at is None else await _revision_at(tx, row, at)
+    if revision is None:
+        segments = graph.segments_of(row)
+    else:
+        segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
     rows: list[NodeRow] = await tx.read_nodes(
-        graph.segments_of(row), kind=kind, after=after, descending=newest_first, limit=limit + 1
+        segments, kind=kind, after=after, descending=newest_first, limit=limit + 1
     )
     return row, page_of(rows, limit, graph.node_of, listing="nodes", place=lambda one: (one.node_key,))
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from holdfast import columns
+from holdfast.columns import weight
 from holdfast.errors import Corrupt, UnknownDelivery, UnknownOccurrence
 from holdfast.operations import sessions
 from holdfast.operations.pages import page_of
@@ -12,7 +16,7 @@ from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.processes import Originator
 from holdfast.records.triggers import Emission, Occurrence, Subscription, TriggerDelivery
-from holdfast.rows import DeliveryRow, OccurrenceRow, SubscriptionFilter
+from holdfast.rows import DeliveryRow, OccurrenceRow, SubscriptionFilter, SubscriptionRow
 from holdfast.rules import processes
 from holdfast.rules import triggers as rules
 
@@ -105,13 +109,14 @@ async def undelivered(
 ) -> Page[TriggerDelivery]:
     """One page of reserved deliveries whose process was never registered."""
     rows = await tx.list_undelivered(reserved_until_ms=reserved_until_ms, after=after, limit=limit + 1)
-    whole = {row.process_id: await _whole(tx, row) for row in rows[:limit]}
+    whole = await _whole_rows(tx, rows[:limit])
     return page_of(
-        rows,
+        whole,
         limit,
-        lambda row: whole[row.process_id],
+        lambda parts: rules.delivery_of(*parts),
         listing="undelivered",
-        place=lambda row: (row.reserved_at_ms, row.occurrence_id, row.subscription_sequence),
+        place=lambda parts: (parts[0].reserved_at_ms, parts[0].occurrence_id, parts[0].subscription_sequence),
+        more=len(rows) > len(whole),
     )
 
 
@@ -126,22 +131,37 @@ async def deliveries_page(tx: Transaction, occurrence_id: str, *, after: int, li
     if await tx.find_occurrence(occurrence_id) is None:
         raise UnknownOccurrence(occurrence_id)
     rows = await tx.list_deliveries(occurrence_id, after=after, limit=limit + 1)
-    whole = {row.process_id: await _whole(tx, row) for row in rows[:limit]}
+    whole = await _whole_rows(tx, rows[:limit])
     return page_of(
-        rows,
+        whole,
         limit,
-        lambda row: whole[row.process_id],
+        lambda parts: rules.delivery_of(*parts),
         listing="deliveries",
-        place=lambda row: (row.subscription_sequence,),
+        place=lambda parts: (parts[0].subscription_sequence,),
+        more=len(rows) > len(whole),
     )
 
 
-async def _whole(tx: Transaction, row: DeliveryRow) -> TriggerDelivery:
+async def _whole_rows(
+    tx: Transaction, rows: Sequence[DeliveryRow]
+) -> list[tuple[DeliveryRow, OccurrenceRow, SubscriptionRow]]:
+    """The deliveries with what they deliver, as many as fit into a page."""
+    whole: list[tuple[DeliveryRow, OccurrenceRow, SubscriptionRow]] = []
+    total = 0
+    for row in rows:
+        whole.append((row, *await _parts_of(tx, row)))
+        total += sum(weight(msgspec.structs.astuple(part)) for part in whole[-1])
+        if total >= columns.PAGE_BYTES:
+            break
+    return whole
+
+
+async def _parts_of(tx: Transaction, row: DeliveryRow) -> tuple[OccurrenceRow, SubscriptionRow]:
     occurrence = await tx.find_occurrence(row.occurrence_id)
     subscription = await tx.find_subscription(row.subscription_sequence)
     if occurrence is None or subscription is None:
         raise Corrupt("deliveries", row.process_id, "its occurrence or its subscription is missing")
-    return rules.delivery_of(row, occurrence, subscription)
+    return occurrence, subscription
 
 
 async def move(
@@ -154,7 +174,7 @@ async def move(
     after = rules.moved(row, state, failure=failure, now_ms=tx.now_ms)
     if after != row:
         hit(await tx.save_delivery(after), "deliveries", after.process_id)
-    return await _whole(tx, after)
+    return rules.delivery_of(after, *await _parts_of(tx, after))
 
 
 async def note_started(tx: Transaction, process_id: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.inventory import DoomedObject, Setting, StoredObject, name_of
-from holdfast.operations.verification_pages import Tally, known, note_orphans
+from holdfast.operations.verification_pages import Tally, in_parts, known, note_orphans
 from holdfast.ports import Transaction
 from holdfast.rows import ArtifactRow, AttachmentRow, BatchRow, LeaseRow, ObjectRow, ProcessRow, SessionRow
 from holdfast.rules import attachments as attachment_rules
@@ -21,6 +23,11 @@ async def check_work(tx: Transaction, rows: list[BatchRow], tally: Tally) -> Non
 
 async def check_leases(tx: Transaction, rows: list[LeaseRow], tally: Tally) -> None:
     """Leases, and the sessions and processes that they are on."""
+    for part in in_parts(rows):
+        await _check_leases(tx, part, tally)
+
+
+async def _check_leases(tx: Transaction, rows: Sequence[LeaseRow], tally: Tally) -> None:
     keys = [key for row in rows if (key := rules.leased_session(row)) is not None]
     owners = await known(tx, SessionRow, [(key,) for key in keys])
     runs = await known(tx, ProcessRow, [(row.resource,) for row in rows if row.kind == "process"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Generic, TypeVar
 
 import msgspec
 
+from holdfast import columns
 from holdfast.errors import Corrupt
 from holdfast.inventory import Key, key_of, table_of
 from holdfast.ports import Transaction
@@ -15,9 +17,13 @@ from holdfast.rows import AttachmentRow, Row
 from holdfast.rules import verification as rules
 
 R = TypeVar("R", bound=Row)
+T = TypeVar("T")
 
 PAGE = 200
-"""How many rows of a table are in memory at a time."""
+"""How many rows of a table are in memory at a time, at most: a page may end where its bytes end."""
+
+OWNERS = 20
+"""How many processes are in memory at a time, because others refer to them: each may be as large as a document."""
 
 UNREADABLE_IN_A_ROW = 500
 """After so many rows that cannot be read one after the other, what comes behind is given up: it may have no end."""
@@ -93,7 +99,10 @@ async def next_rows(tx: Transaction, kind: type[R], place: Place, tally: Tally) 
         rows, last = await tx.scan_rows(kind, after=place.after, skip=place.unreadable, limit=PAGE)
     except Corrupt as error:
         return await _row_by_row(tx, kind, place, tally, error)
-    if last is None or len(rows) < PAGE:
+    is_cut = (
+        len(rows) == PAGE or sum(columns.weight(msgspec.structs.astuple(row)) for row in rows) >= columns.PAGE_BYTES
+    )
+    if last is None or not is_cut:
         return rows, None
     if place.after is not None and last <= place.after:
         tally.note(Finding(table_of(kind), _name(last), "stands before what it comes after: the order is damaged"))
@@ -147,6 +156,13 @@ class Known(Generic[R]):
     def has(self, *key: int | str) -> bool:
         """Whether there is a row, readable or not."""
         return key in self.rows or key in self.unreadable
+
+
+def in_parts(items: Iterable[T]) -> Iterator[list[T]]:
+    """A few of the items at a time."""
+    left = iter(items)
+    while part := list(islice(left, OWNERS)):
+        yield part
 
 
 async def known(tx: Transaction, kind: type[R], keys: Iterable[Key]) -> Known[R]:

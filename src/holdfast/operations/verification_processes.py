@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.errors import Corrupt
 from holdfast.inventory import Key, name_of
-from holdfast.operations.verification_pages import Tally, known, note_orphans
+from holdfast.operations.verification_pages import Tally, in_parts, known, note_orphans
 from holdfast.ports import Transaction
 from holdfast.records.processes import Process
 from holdfast.rows import DeliveryRow, EventRow, GrantRow, OccurrenceRow, ProcessRow, SubscriptionRow
@@ -26,12 +26,14 @@ async def _check_process(tx: Transaction, row: ProcessRow, tally: Tally) -> None
 
 async def check_events(tx: Transaction, rows: list[EventRow], tally: Tally) -> None:
     """Events, as their processes would append them again."""
-    owners = await known(tx, ProcessRow, [(row.process_id,) for row in rows])
-    orphans = [(row, name_of(row), row.process_id) for row in rows if not owners.has(row.process_id)]
-    note_orphans(tally, orphans, "process")
-    read = {key: _readable(row) for key, row in owners.rows.items()}
-    for row in rows:
-        tally.look("events", name_of(row), rules.event(row, read.get((row.process_id,))))
+    for ids in in_parts(dict.fromkeys(row.process_id for row in rows)):
+        owners = await known(tx, ProcessRow, [(process_id,) for process_id in ids])
+        of_these = [row for row in rows if row.process_id in ids]
+        orphans = [(row, name_of(row), row.process_id) for row in of_these if not owners.has(row.process_id)]
+        note_orphans(tally, orphans, "process")
+        read = {key: _readable(row) for key, row in owners.rows.items()}
+        for row in of_these:
+            tally.look("events", name_of(row), rules.event(row, read.get((row.process_id,))))
 
 
 def _readable(row: ProcessRow) -> Process | None:

@@ -20,13 +20,14 @@ class VerificationTables(Protocol):
     async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> tuple[list[R], Key | None]:
         """Rows of a table beyond the place `after` (None: from the start), without the first `skip` of those.
 
+        A page may end one row after its documents and contents reach `PAGE_BYTES`; it has a row if there is one.
         And the place of the last one, None if there is none. Places ascend; what they are made of is the backend's
         own affair, but the rows that a session or a process owns stand together, in the order of their keys.
         """
         ...
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:
-        """Sessions, revisions, nodes or processes with these keys, in any order."""
+        """Sessions, revisions, nodes or processes with these keys, in any order; nodes perhaps without documents."""
         ...
 
     async def present_keys(self, kind: type[Row], keys: Sequence[Key]) -> set[Key]:

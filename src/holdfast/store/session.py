@@ -110,11 +110,12 @@ class Session:
         self,
         *,
         kind: str | None = None,
+        at: int | None = None,
         after: str | None = None,
         newest_first: bool = False,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[Node]:
-        """One page of the session's nodes in insertion order, or newest first.
+        """One page of the session's nodes in insertion order, or newest first; `at` is a revision to see them at.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.add_nodes([holdfast.Node("n1"), holdfast.Node("n2", kind="note")])
@@ -125,6 +126,7 @@ class Session:
         limits = self._context.limits
         place = checks.cursor("nodes", after, [int])
         checked_kind = checks.optional_identifier("kind", kind, limits)
+        seen_at = checks.optional_whole("at", at, least=1)
         descending = checks.flag("newest_first", newest_first)
         size = checks.page_size(limit, limits)
         return await self._read(
@@ -132,6 +134,7 @@ class Session:
                 tx,
                 address,
                 kind=checked_kind,
+                at=seen_at,
                 after=None if place is None else place[0],
                 newest_first=descending,
                 limit=size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.foresight import Unforeseen, missing
 from holdfast.backends.postgres.link import Link
@@ -81,7 +82,7 @@ async def gather(link: Link, query: r.ViewQuery | r.EventFilter, remembered: Rem
 async def _log(link: Link, query: r.EventFilter, remembered: Remembered) -> GatheredLog:
     of_type = () if query.type is None else (query.type,)
     name = "gather_events+" + "type+" * len(of_type) + "wakes+" * query.pending_wakes
-    [found] = await link.all(name, query.process_id, query.after, query.limit, *of_type)
+    [found] = await link.all(name, query.process_id, query.after, query.limit, columns.PAGE_BYTES, *of_type)
     gathered = GatheredLog(found, query)
     if gathered.process is not None and remembered.processes.get(query.process_id) is None:
         # What an append of ours has seen since is newer.

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import apsw
 
 from holdfast.backends.sqlite.translation import BUSY, translated
+from holdfast.columns import weight
 from holdfast.errors import Unavailable
 from holdfast.records.options import SqliteOptions
 from holdfast.statements import Statements, load_statements
@@ -111,6 +112,26 @@ class Link:
             return self.connection.execute(self._texts[name], bindings).fetchall()
         except (apsw.Error, UnicodeDecodeError, OverflowError) as error:
             raise translated(error, self.path) from error
+
+    def page(self, name: str, bindings: Bindings, most_bytes: int) -> list[Values]:
+        """The rows that a statement returns, up to one more than fits into so many bytes of documents."""
+        self._count()
+        found: list[Values] = []
+        total = 0
+        try:
+            cursor = self.connection.execute(self._texts[name], bindings)
+            try:
+                for values in cursor:
+                    found.append(values)
+                    if total >= most_bytes:
+                        break
+                    total += weight(values)
+            finally:
+                # A statement that is left half way would keep its snapshot open.
+                cursor.close(True)
+        except (apsw.Error, UnicodeDecodeError, OverflowError) as error:
+            raise translated(error, self.path) from error
+        return found
 
     def run(self, name: str, bindings: Bindings = ()) -> int:
         """Run a statement that changes rows, and say how many."""

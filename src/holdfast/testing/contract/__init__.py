@@ -21,6 +21,7 @@ from holdfast.testing.contract.logs import LogContract
 from holdfast.testing.contract.maintenance import MaintenanceContract
 from holdfast.testing.contract.moves import MoveContract
 from holdfast.testing.contract.outside import OutsideBytesContract
+from holdfast.testing.contract.pages import PageContract
 from holdfast.testing.contract.processes import ProcessContract
 from holdfast.testing.contract.queue import QueueContract
 from holdfast.testing.contract.races import RaceContract
@@ -54,6 +55,7 @@ __all__ = [
     "MaintenanceContract",
     "MoveContract",
     "OutsideBytesContract",
+    "PageContract",
     "ParkedWaiters",
     "Parking",
     "ProcessContract",

@@ -524,18 +524,32 @@ SELECT
         SELECT ROW(
             process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
         )
-        FROM {schema}.events
-        WHERE process_id = $1::text
-            AND sequence > $2::bigint
-            -- part: type
-            AND type = $4::text
-            -- end part
-            -- part: wakes
-            AND wake IS NOT NULL
-            AND acked = 0
-            -- end part
+        FROM (
+            SELECT
+                *,
+                sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
+                    ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+                ) AS bytes_before
+            FROM (
+                SELECT
+                    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
+                    occurred_at_ms, payload
+                FROM {schema}.events
+                WHERE process_id = $1::text
+                    AND sequence > $2::bigint
+                    -- part: type
+                    AND type = $5::text
+                    -- end part
+                    -- part: wakes
+                    AND wake IS NOT NULL
+                    AND acked = 0
+                    -- end part
+                ORDER BY sequence
+                LIMIT $3::bigint
+            ) AS page
+        ) AS measured
+        WHERE coalesce(bytes_before, 0) < $4::bigint
         ORDER BY sequence
-        LIMIT $3::bigint
     )
 
 -- Everything that the view of a session shows: the session, its head, the path to the leaf, contents and counters.

@@ -72,37 +72,63 @@ ORDER BY path.depth
 
 -- name: read_nodes_up
 SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-    parent.node_id
-FROM {schema}.nodes AS node
-LEFT JOIN {schema}.nodes AS parent
-    ON parent.family = $1::bigint
-        AND parent.node_key = node.parent_key
-WHERE node.family = $1::bigint
-    AND node.node_key BETWEEN $2::bigint AND $3::bigint
-    AND node.epoch = $4::bigint
-    AND node.mark = 0
-    AND ($5::text IS NULL OR node.kind = $5::text)
-ORDER BY node.node_key
-LIMIT $6::bigint
+    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
+    revision, parent_id
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + coalesce(octet_length(caused_by), 0)) OVER (
+            ORDER BY node_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+            node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision, parent.node_id AS parent_id
+        FROM {schema}.nodes AS node
+        LEFT JOIN {schema}.nodes AS parent
+            ON parent.family = $1::bigint
+                AND parent.node_key = node.parent_key
+        WHERE node.family = $1::bigint
+            AND node.node_key BETWEEN $2::bigint AND $3::bigint
+            AND node.epoch = $4::bigint
+            AND node.mark = 0
+            AND ($5::text IS NULL OR node.kind = $5::text)
+        ORDER BY node.node_key
+        LIMIT $6::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $7::bigint
+ORDER BY node_key
 
 -- name: read_nodes_down
 SELECT
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-    parent.node_id
-FROM {schema}.nodes AS node
-LEFT JOIN {schema}.nodes AS parent
-    ON parent.family = $1::bigint
-        AND parent.node_key = node.parent_key
-WHERE node.family = $1::bigint
-    AND node.node_key BETWEEN $2::bigint AND $3::bigint
-    AND node.epoch = $4::bigint
-    AND node.mark = 0
-    AND ($5::text IS NULL OR node.kind = $5::text)
-ORDER BY node.node_key DESC
-LIMIT $6::bigint
+    node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
+    revision, parent_id
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + coalesce(octet_length(caused_by), 0)) OVER (
+            ORDER BY node_key DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+            node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision, parent.node_id AS parent_id
+        FROM {schema}.nodes AS node
+        LEFT JOIN {schema}.nodes AS parent
+            ON parent.family = $1::bigint
+                AND parent.node_key = node.parent_key
+        WHERE node.family = $1::bigint
+            AND node.node_key BETWEEN $2::bigint AND $3::bigint
+            AND node.epoch = $4::bigint
+            AND node.mark = 0
+            AND ($5::text IS NULL OR node.kind = $5::text)
+        ORDER BY node.node_key DESC
+        LIMIT $6::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $7::bigint
+ORDER BY node_key DESC
 
 -- name: mark_nodes
 UPDATE {schema}.nodes

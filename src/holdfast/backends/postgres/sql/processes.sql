@@ -55,57 +55,142 @@ WHERE process_id = $1::text
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
     wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
-FROM {schema}.processes
-WHERE process_id > $1::text
-    AND ($3::bigint IS NULL OR waiting = $3::bigint)
+FROM (
+    SELECT
+        *,
+        sum(
+            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
+            + coalesce(octet_length(outcome), 0)
+        ) OVER (
+            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        FROM {schema}.processes
+        WHERE process_id > $1::text
+            AND ($3::bigint IS NULL OR waiting = $3::bigint)
+        ORDER BY process_id
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $4::bigint
 ORDER BY process_id
-LIMIT $2::bigint
 
 -- name: list_processes_of_status
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
     wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
-FROM {schema}.processes
-WHERE process_id > $1::text
-    AND status = $4::text
-    AND ($3::bigint IS NULL OR waiting = $3::bigint)
+FROM (
+    SELECT
+        *,
+        sum(
+            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
+            + coalesce(octet_length(outcome), 0)
+        ) OVER (
+            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        FROM {schema}.processes
+        WHERE process_id > $1::text
+            AND status = $4::text
+            AND ($3::bigint IS NULL OR waiting = $3::bigint)
+        ORDER BY process_id
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY process_id
-LIMIT $2::bigint
 
 -- name: list_processes_of_definition
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
     wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
-FROM {schema}.processes
-WHERE process_id > $1::text
-    AND definition_hash = $5::text
-    AND ($4::text IS NULL OR status = $4::text)
-    AND ($3::bigint IS NULL OR waiting = $3::bigint)
+FROM (
+    SELECT
+        *,
+        sum(
+            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
+            + coalesce(octet_length(outcome), 0)
+        ) OVER (
+            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        FROM {schema}.processes
+        WHERE process_id > $1::text
+            AND definition_hash = $5::text
+            AND ($4::text IS NULL OR status = $4::text)
+            AND ($3::bigint IS NULL OR waiting = $3::bigint)
+        ORDER BY process_id
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY process_id
-LIMIT $2::bigint
 
 -- name: list_processes_of_originator
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
     wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
-FROM {schema}.processes
-WHERE process_id > $1::text
-    AND originator_session_id = $6::text
-    AND ($5::text IS NULL OR definition_hash = $5::text)
-    AND ($4::text IS NULL OR status = $4::text)
-    AND ($3::bigint IS NULL OR waiting = $3::bigint)
+FROM (
+    SELECT
+        *,
+        sum(
+            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
+            + coalesce(octet_length(outcome), 0)
+        ) OVER (
+            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        FROM {schema}.processes
+        WHERE process_id > $1::text
+            AND originator_session_id = $6::text
+            AND ($5::text IS NULL OR definition_hash = $5::text)
+            AND ($4::text IS NULL OR status = $4::text)
+            AND ($3::bigint IS NULL OR waiting = $3::bigint)
+        ORDER BY process_id
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY process_id
-LIMIT $2::bigint
 
 -- name: list_ended_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
     wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
-FROM {schema}.processes
-WHERE status <> 'running'
-    AND (updated_at_ms, process_id) > ($1::bigint, $2::text)
+FROM (
+    SELECT
+        *,
+        sum(
+            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
+            + coalesce(octet_length(outcome), 0)
+        ) OVER (
+            ORDER BY updated_at_ms, process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        FROM {schema}.processes
+        WHERE status <> 'running'
+            AND (updated_at_ms, process_id) > ($1::bigint, $2::text)
+        ORDER BY updated_at_ms, process_id
+        LIMIT $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $4::bigint
 ORDER BY updated_at_ms, process_id
-LIMIT $3::bigint
 
 -- name: clear_wake_targets
 UPDATE {schema}.processes
@@ -139,33 +224,72 @@ WHERE process_id = $1::text
 -- name: list_events
 SELECT
     process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
-FROM {schema}.events
-WHERE process_id = $1::text
-    AND sequence > $2::bigint
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
+            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        FROM {schema}.events
+        WHERE process_id = $1::text
+            AND sequence > $2::bigint
+        ORDER BY sequence
+        LIMIT $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $4::bigint
 ORDER BY sequence
-LIMIT $3::bigint
 
 -- name: list_events_of_type
 SELECT
     process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
-FROM {schema}.events
-WHERE process_id = $1::text
-    AND type = $4::text
-    AND sequence > $2::bigint
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
+            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        FROM {schema}.events
+        WHERE process_id = $1::text
+            AND type = $4::text
+            AND sequence > $2::bigint
+        ORDER BY sequence
+        LIMIT $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY sequence
-LIMIT $3::bigint
 
 -- name: list_pending_wakes
 SELECT
     process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
-FROM {schema}.events
-WHERE process_id = $1::text
-    AND sequence > $2::bigint
-    AND wake IS NOT NULL
-    AND acked = 0
-    AND ($4::text IS NULL OR type = $4::text)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
+            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        FROM {schema}.events
+        WHERE process_id = $1::text
+            AND sequence > $2::bigint
+            AND wake IS NOT NULL
+            AND acked = 0
+            AND ($4::text IS NULL OR type = $4::text)
+        ORDER BY sequence
+        LIMIT $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY sequence
-LIMIT $3::bigint
 
 -- name: recent_events
 SELECT

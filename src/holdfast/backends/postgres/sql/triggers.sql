@@ -182,10 +182,23 @@ FOR UPDATE
 -- name: list_occurrences
 SELECT
     occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
-FROM {schema}.occurrences
-WHERE occurrence_id > $1::text
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + octet_length(source)) OVER (
+            ORDER BY occurrence_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+        FROM {schema}.occurrences
+        WHERE occurrence_id > $1::text
+        ORDER BY occurrence_id
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $3::bigint
 ORDER BY occurrence_id
-LIMIT $2::bigint
 
 -- name: insert_occurrence
 INSERT INTO {schema}.occurrences (

@@ -5,39 +5,79 @@
 
 -- name: walk_sessions
 SELECT
-    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
-FROM {schema}.sessions
-WHERE session_key >= $1::bigint
-    AND ($2::boolean OR session_key <> $1::bigint)
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms, deleted_at_ms,
+    created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+FROM (
+    SELECT
+        *,
+        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
+            ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms, deleted_at_ms,
+            created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        FROM {schema}.sessions
+        WHERE session_key >= $1::bigint
+            AND ($2::boolean OR session_key <> $1::bigint)
+        ORDER BY session_key
+        LIMIT $4::bigint OFFSET $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY session_key
-LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_revisions
 SELECT
-    family, session_key, revision,
-    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
-    refs, body, committed_at_ms
-FROM {schema}.revisions
-WHERE (family, session_key, revision) >= ($1::bigint, $2::bigint, $3::bigint)
-    AND ($4::boolean OR (family, session_key, revision) <> ($1::bigint, $2::bigint, $3::bigint))
+    key_family, key_session_key, key_revision, session_key, revision, family, turn_id, fingerprint, epoch, node_count,
+    leaf_key, leaf_id, checkpoint_ref, refs, body, committed_at_ms
+FROM (
+    SELECT
+        *,
+        sum(octet_length(refs) + octet_length(body)) OVER (
+            ORDER BY family, session_key, revision ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            family AS key_family, session_key AS key_session_key, revision AS key_revision, session_key, revision, family,
+            turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref, refs, body, committed_at_ms
+        FROM {schema}.revisions
+        WHERE (family, session_key, revision) >= ($1::bigint, $2::bigint, $3::bigint)
+            AND ($4::boolean OR (family, session_key, revision) <> ($1::bigint, $2::bigint, $3::bigint))
+        ORDER BY family, session_key, revision
+        LIMIT $6::bigint OFFSET $5::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY family, session_key, revision
-LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_nodes
 SELECT
-    node.family, node.node_key,
-    node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-    parent.node_id
-FROM {schema}.nodes AS node
-LEFT JOIN {schema}.nodes AS parent
-    ON parent.family = node.family
-        AND parent.node_key = node.parent_key
-WHERE (node.family, node.node_key) >= ($1::bigint, $2::bigint)
-    AND ($3::boolean OR (node.family, node.node_key) <> ($1::bigint, $2::bigint))
-ORDER BY node.family, node.node_key
-LIMIT $5::bigint OFFSET $4::bigint
+    family, key_node_key, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms,
+    payload, mark, revision, parent_id
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + coalesce(octet_length(caused_by), 0)) OVER (
+            ORDER BY family, node_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            node.family, node.node_key AS key_node_key, node.node_key, node.session_key, node.epoch, node.node_id,
+            node.parent_key, node.kind, node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark,
+            node.revision, parent.node_id AS parent_id
+        FROM {schema}.nodes AS node
+        LEFT JOIN {schema}.nodes AS parent
+            ON parent.family = node.family
+                AND parent.node_key = node.parent_key
+        WHERE (node.family, node.node_key) >= ($1::bigint, $2::bigint)
+            AND ($3::boolean OR (node.family, node.node_key) <> ($1::bigint, $2::bigint))
+        ORDER BY node.family, node.node_key
+        LIMIT $5::bigint OFFSET $4::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $6::bigint
+ORDER BY family, node_key
 
 -- name: walk_usage
 SELECT
@@ -52,23 +92,51 @@ LIMIT $7::bigint OFFSET $6::bigint
 -- name: walk_blobs
 SELECT
     family, hash, encoding, base_hash, size, body
-FROM {schema}.blobs
-WHERE (family, hash) >= ($1::bigint, $2::text)
-    AND ($3::boolean OR (family, hash) <> ($1::bigint, $2::text))
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY family, hash ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            family, hash, encoding, base_hash, size, body
+        FROM {schema}.blobs
+        WHERE (family, hash) >= ($1::bigint, $2::text)
+            AND ($3::boolean OR (family, hash) <> ($1::bigint, $2::text))
+        ORDER BY family, hash
+        LIMIT $5::bigint OFFSET $4::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY family, hash
-LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_work
 SELECT
-    family, session_key, enqueue_seq,
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM {schema}.work
-WHERE (family, session_key, enqueue_seq) >= ($1::bigint, $2::bigint, $3::bigint)
-    AND ($4::boolean OR (family, session_key, enqueue_seq) <> ($1::bigint, $2::bigint, $3::bigint))
+    key_family, key_session_key, key_enqueue_seq, enqueue_seq, batch_id, session_key, family, source_key, draft_hash,
+    delivery, slot, merge_key, available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id,
+    claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payloads)) OVER (
+            ORDER BY family, session_key, enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            family AS key_family, session_key AS key_session_key, enqueue_seq AS key_enqueue_seq, enqueue_seq, batch_id,
+            session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms, enqueued_at_ms, payloads,
+            settled_state, settled_at_ms, claim_id, claim_owner, claim_token_hash, claim_fence, claimed_at_ms,
+            claim_expires_at_ms, claim_exclusive
+        FROM {schema}.work
+        WHERE (family, session_key, enqueue_seq) >= ($1::bigint, $2::bigint, $3::bigint)
+            AND ($4::boolean OR (family, session_key, enqueue_seq) <> ($1::bigint, $2::bigint, $3::bigint))
+        ORDER BY family, session_key, enqueue_seq
+        LIMIT $6::bigint OFFSET $5::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY family, session_key, enqueue_seq
-LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_leases
 SELECT
@@ -93,11 +161,24 @@ LIMIT $6::bigint OFFSET $5::bigint
 -- name: walk_attachment_objects
 SELECT
     family, attachment_id, hash, encoding, size, body
-FROM {schema}.attachment_objects
-WHERE (family, attachment_id) >= ($1::bigint, $2::text)
-    AND ($3::boolean OR (family, attachment_id) <> ($1::bigint, $2::text))
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY family, attachment_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            family, attachment_id, hash, encoding, size, body
+        FROM {schema}.attachment_objects
+        WHERE (family, attachment_id) >= ($1::bigint, $2::text)
+            AND ($3::boolean OR (family, attachment_id) <> ($1::bigint, $2::text))
+        ORDER BY family, attachment_id
+        LIMIT $5::bigint OFFSET $4::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY family, attachment_id
-LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_doomed_objects
 SELECT
@@ -112,48 +193,118 @@ LIMIT $6::bigint OFFSET $5::bigint
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
     wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
-FROM {schema}.processes
-WHERE process_id >= $1::text
-    AND ($2::boolean OR process_id <> $1::text)
+FROM (
+    SELECT
+        *,
+        sum(
+            octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
+            + coalesce(octet_length(outcome), 0)
+        ) OVER (
+            ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        FROM {schema}.processes
+        WHERE process_id >= $1::text
+            AND ($2::boolean OR process_id <> $1::text)
+        ORDER BY process_id
+        LIMIT $4::bigint OFFSET $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY process_id
-LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_events
 SELECT
     process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
-FROM {schema}.events
-WHERE (process_id, sequence) >= ($1::text, $2::bigint)
-    AND ($3::boolean OR (process_id, sequence) <> ($1::text, $2::bigint))
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
+            ORDER BY process_id, sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        FROM {schema}.events
+        WHERE (process_id, sequence) >= ($1::text, $2::bigint)
+            AND ($3::boolean OR (process_id, sequence) <> ($1::text, $2::bigint))
+        ORDER BY process_id, sequence
+        LIMIT $5::bigint OFFSET $4::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY process_id, sequence
-LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_grants
 SELECT
     session_id, frame_id, process_id, descriptor
-FROM {schema}.grants
-WHERE (session_id, frame_id, process_id) >= ($1::text, $2::text, $3::text)
-    AND ($4::boolean OR (session_id, frame_id, process_id) <> ($1::text, $2::text, $3::text))
+FROM (
+    SELECT
+        *,
+        sum(octet_length(descriptor)) OVER (
+            ORDER BY session_id, frame_id, process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            session_id, frame_id, process_id, descriptor
+        FROM {schema}.grants
+        WHERE (session_id, frame_id, process_id) >= ($1::text, $2::text, $3::text)
+            AND ($4::boolean OR (session_id, frame_id, process_id) <> ($1::text, $2::text, $3::text))
+        ORDER BY session_id, frame_id, process_id
+        LIMIT $6::bigint OFFSET $5::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY session_id, frame_id, process_id
-LIMIT $6::bigint OFFSET $5::bigint
 
 -- name: walk_subscriptions
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
     created_at_ms, updated_at_ms, body
-FROM {schema}.subscriptions
-WHERE sequence >= $1::bigint
-    AND ($2::boolean OR sequence <> $1::bigint)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+            created_at_ms, updated_at_ms, body
+        FROM {schema}.subscriptions
+        WHERE sequence >= $1::bigint
+            AND ($2::boolean OR sequence <> $1::bigint)
+        ORDER BY sequence
+        LIMIT $4::bigint OFFSET $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY sequence
-LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_occurrences
 SELECT
     occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
-FROM {schema}.occurrences
-WHERE occurrence_id >= $1::text
-    AND ($2::boolean OR occurrence_id <> $1::text)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + octet_length(source)) OVER (
+            ORDER BY occurrence_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
+        FROM {schema}.occurrences
+        WHERE occurrence_id >= $1::text
+            AND ($2::boolean OR occurrence_id <> $1::text)
+        ORDER BY occurrence_id
+        LIMIT $4::bigint OFFSET $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY occurrence_id
-LIMIT $4::bigint OFFSET $3::bigint
 
 -- name: walk_deliveries
 SELECT
@@ -167,11 +318,24 @@ LIMIT $5::bigint OFFSET $4::bigint
 -- name: walk_artifacts
 SELECT
     kind, ref, hash, encoding, size, stored_at_ms, body
-FROM {schema}.artifacts
-WHERE (kind, ref) >= ($1::text, $2::text)
-    AND ($3::boolean OR (kind, ref) <> ($1::text, $2::text))
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY kind, ref ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            kind, ref, hash, encoding, size, stored_at_ms, body
+        FROM {schema}.artifacts
+        WHERE (kind, ref) >= ($1::text, $2::text)
+            AND ($3::boolean OR (kind, ref) <> ($1::text, $2::text))
+        ORDER BY kind, ref
+        LIMIT $5::bigint OFFSET $4::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY kind, ref
-LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_settings
 SELECT
@@ -202,10 +366,11 @@ JOIN {schema}.revisions AS revision
         AND revision.session_key = wanted.session_key
         AND revision.revision = wanted.revision
 
+-- Without its documents: many large ones would be in memory at once.
 -- name: nodes_with_keys
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    NULL::bytea, node.created_at_ms, '\x6e756c6c'::bytea, node.mark, node.revision,
     parent.node_id
 FROM unnest($1::bigint[], $2::bigint[]) AS wanted (family, node_key)
 JOIN {schema}.nodes AS node

@@ -224,17 +224,32 @@ SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM dropped)
 
 -- name: list_batches
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM {schema}.work
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND enqueue_seq > $4::bigint
-    AND settled_state IS NULL
-    AND ($3::bigint IS NULL OR claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $3::bigint)
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms,
+    enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner, claim_token_hash, claim_fence,
+    claimed_at_ms, claim_expires_at_ms, claim_exclusive
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payloads)) OVER (
+            ORDER BY enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms,
+            enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner, claim_token_hash, claim_fence,
+            claimed_at_ms, claim_expires_at_ms, claim_exclusive
+        FROM {schema}.work
+        WHERE family = $1::bigint
+            AND session_key = $2::bigint
+            AND enqueue_seq > $4::bigint
+            AND settled_state IS NULL
+            AND ($3::bigint IS NULL OR claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $3::bigint)
+        ORDER BY enqueue_seq
+        LIMIT $5::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY enqueue_seq
-LIMIT $5::bigint
 
 -- name: next_due_ms
 SELECT least(

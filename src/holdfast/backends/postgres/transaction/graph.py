@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base, columns_of
+from holdfast.columns import fitting, weight
 from holdfast.errors import Corrupt
 from holdfast.records.limits import LARGEST_INTEGER
 
@@ -41,7 +45,7 @@ class Graph(Base):
         self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
     ) -> list[r.NodeRow]:
         found: list[r.NodeRow] = []
-        left = LARGEST_INTEGER if limit is None else limit
+        left, room = (LARGEST_INTEGER, LARGEST_INTEGER) if limit is None else (limit, columns.PAGE_BYTES)
         # One range after the other: a join of all of them would be read to its end and sorted before it is cut.
         for segment in sorted(segments, key=_first_key_of, reverse=descending):
             first_key, last_key = segment.first_key, segment.last_key
@@ -53,9 +57,16 @@ class Graph(Base):
                 continue
             family = await self._family(segment.session_key)
             name = "read_nodes_down" if descending else "read_nodes_up"
-            page = await self._all(r.NodeRow, name, family, first_key, last_key, segment.epoch, kind, left)
+            page = await self._all(r.NodeRow, name, family, first_key, last_key, segment.epoch, kind, left, room)
             found += page
             left -= len(page)
+            if limit is None:
+                continue
+            weights = [weight(msgspec.structs.astuple(row)) for row in found]
+            if fitting(weights) < len(found):
+                break
+            # One row more than fits, from the next range if need be, says that there is one.
+            room = max(1, columns.PAGE_BYTES - sum(weights))
         return found
 
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:

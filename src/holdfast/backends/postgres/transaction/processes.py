@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.work import Work
 
@@ -37,15 +38,15 @@ class Processes(Work):
         )
         # The rarest property that is asked for chooses the index; what stands after it is not asked for.
         if filter.originator_session_id is not None:
-            return await self._all(r.ProcessRow, "list_processes_of_originator", *bindings)
+            return await self._all(r.ProcessRow, "list_processes_of_originator", *bindings, columns.PAGE_BYTES)
         if filter.definition_hash is not None:
-            return await self._all(r.ProcessRow, "list_processes_of_definition", *bindings[:5])
+            return await self._all(r.ProcessRow, "list_processes_of_definition", *bindings[:5], columns.PAGE_BYTES)
         if filter.status is not None:
-            return await self._all(r.ProcessRow, "list_processes_of_status", *bindings[:4])
-        return await self._all(r.ProcessRow, "list_processes", *bindings[:3])
+            return await self._all(r.ProcessRow, "list_processes_of_status", *bindings[:4], columns.PAGE_BYTES)
+        return await self._all(r.ProcessRow, "list_processes", *bindings[:3], columns.PAGE_BYTES)
 
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
-        return await self._all(r.ProcessRow, "list_ended_processes", *after, limit)
+        return await self._all(r.ProcessRow, "list_ended_processes", *after, limit, columns.PAGE_BYTES)
 
     async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
         return await self._run("clear_wake_targets", session_id, now_ms)
@@ -70,10 +71,10 @@ class Processes(Work):
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         bindings = (filter.process_id, filter.after, filter.limit)
         if filter.pending_wakes:
-            return await self._all(r.EventRow, "list_pending_wakes", *bindings, filter.type)
+            return await self._all(r.EventRow, "list_pending_wakes", *bindings, filter.type, columns.PAGE_BYTES)
         if filter.type is not None:
-            return await self._all(r.EventRow, "list_events_of_type", *bindings, filter.type)
-        return await self._all(r.EventRow, "list_events", *bindings)
+            return await self._all(r.EventRow, "list_events_of_type", *bindings, filter.type, columns.PAGE_BYTES)
+        return await self._all(r.EventRow, "list_events", *bindings, columns.PAGE_BYTES)
 
     async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
         newest_first = await self._all(r.EventRow, "recent_events", process_id, limit)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base, columns_of
 from holdfast.records.limits import LARGEST_INTEGER, SMALLEST_INTEGER
@@ -77,7 +78,7 @@ class Triggers(Base):
         return await self._one(r.OccurrenceRow, name, occurrence_id)
 
     async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
-        return await self._all(r.OccurrenceRow, "list_occurrences", after, limit)
+        return await self._all(r.OccurrenceRow, "list_occurrences", after, limit, columns.PAGE_BYTES)
 
     async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
         await self._store("insert_occurrence", row)

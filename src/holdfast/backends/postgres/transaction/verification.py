@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base
-from holdfast.inventory import Key, StoredUsage, rows_of, smallest_key, table_of
+from holdfast.inventory import DoomedObject, Key, Setting, StoredUsage, rows_of, smallest_key, table_of
 from holdfast.records.limits import SMALLEST_INTEGER
 
 R = TypeVar("R", bound=r.Row)
@@ -21,6 +22,9 @@ FAMILY_FIRST: Final[dict[type[r.Row], Key]] = {
 }
 """Tables whose primary key is not what their rows begin with: the least that it can be."""
 
+NARROW: Final = (StoredUsage, r.LeaseRow, r.AttachmentRow, DoomedObject, r.DeliveryRow, Setting)
+"""Tables without a column of bytes: their pages are limited by rows alone."""
+
 
 class Verification(Base):
     """Everything, to be read and not to be trusted."""
@@ -30,7 +34,8 @@ class Verification(Base):
     async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> tuple[list[R], Key | None]:
         least = FAMILY_FIRST.get(kind) or tuple(smallest_key(kind).values())
         start = least if after is None else after
-        found = await self._values(f"walk_{table_of(kind)}", *start, after is None, skip, limit)
+        most_bytes = () if kind in NARROW else (columns.PAGE_BYTES,)
+        found = await self._values(f"walk_{table_of(kind)}", *start, after is None, skip, limit, *most_bytes)
         key_columns = len(least) if kind in FAMILY_FIRST else 0
         rows = rows_of(kind, [tuple(values)[key_columns:] for values in found])
         return rows, tuple(found[-1])[: len(least)] if found else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base, all_fetched, columns_of
 
@@ -99,7 +100,7 @@ class Work(Base):
         self, session_key: int, *, pending_at_ms: int | None, after: int, limit: int
     ) -> list[r.BatchRow]:
         family = await self._family(session_key)
-        return await self._batches("list_batches", family, session_key, pending_at_ms, after, limit)
+        return await self._batches("list_batches", family, session_key, pending_at_ms, after, limit, columns.PAGE_BYTES)
 
     async def next_due_ms(self, session_key: int, now_ms: int) -> int | None:
         [(due_ms,)] = await self._values("next_due_ms", await self._family(session_key), session_key, now_ms)

@@ -192,10 +192,11 @@ CROSS JOIN revisions
     ON revisions.session_key = pair.value ->> 0
         AND revisions.revision = pair.value ->> 1
 
+-- Without its documents: many large ones would be in memory at once.
 -- name: nodes_with_keys
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
-    node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+    NULL, node.created_at_ms, X'6e756c6c', node.mark, node.revision,
     parent.node_id
 FROM nodes AS node
 LEFT JOIN nodes AS parent

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.sqlite.link import Bindings, Link, Values
 from holdfast.errors import Corrupt
@@ -79,6 +80,12 @@ class Base:
 
     def _all(self, kind: type[R], name: str, bindings: Bindings) -> list[R]:
         return all_fetched(kind, self._link.all(name, bindings))
+
+    def _page(self, kind: type[R], name: str, bindings: Bindings, most_bytes: int | None = None) -> list[R]:
+        """Rows of a listing: one more than a page takes, by its limit or by its bytes."""
+        return all_fetched(
+            kind, self._link.page(name, bindings, columns.PAGE_BYTES if most_bytes is None else most_bytes)
+        )
 
     def _run(self, name: str, bindings: Bindings) -> int:
         return self._link.run(name, bindings)

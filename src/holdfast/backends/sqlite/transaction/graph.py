@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import Base, fetched, json_list
+from holdfast.columns import fitting, weight
 from holdfast.errors import Corrupt
 from holdfast.records.limits import LARGEST_INTEGER
 
@@ -61,7 +63,7 @@ class Graph(Base):
     ) -> list[r.NodeRow]:
         """Live nodes of the segments by key, beyond `after` in the direction of travel."""
         found: list[r.NodeRow] = []
-        left = LARGEST_INTEGER if limit is None else limit
+        left, room = (LARGEST_INTEGER, LARGEST_INTEGER) if limit is None else (limit, columns.PAGE_BYTES)
         # One range after the other: a join of all of them would be read to its end and sorted before it is cut.
         for segment in sorted(segments, key=_first_key_of, reverse=descending):
             first_key, last_key = segment.first_key, segment.last_key
@@ -78,9 +80,16 @@ class Graph(Base):
                 "kind": kind,
                 "limit": left,
             }
-            page = self._all(r.NodeRow, "read_nodes_down" if descending else "read_nodes_up", bindings)
+            page = self._page(r.NodeRow, "read_nodes_down" if descending else "read_nodes_up", bindings, room)
             found += page
             left -= len(page)
+            if limit is None:
+                continue
+            weights = [weight(msgspec.structs.astuple(row)) for row in found]
+            if fitting(weights) < len(found):
+                break
+            # One row more than fits, from the next range if need be, says that there is one.
+            room = max(1, columns.PAGE_BYTES - sum(weights))
         return found
 
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:

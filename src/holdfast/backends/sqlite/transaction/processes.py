@@ -41,11 +41,11 @@ class Processes(Work):
             name = "list_processes_of_status"
         else:
             name = "list_processes"
-        return self._all(r.ProcessRow, name, bindings)
+        return self._page(r.ProcessRow, name, bindings)
 
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
         """Processes that do not run any longer, by (updated_at_ms, process_id) after that place."""
-        return self._all(r.ProcessRow, "list_ended_processes", (*after, limit))
+        return self._page(r.ProcessRow, "list_ended_processes", (*after, limit))
 
     async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
         """Remove the wake target of every process that wakes this session, any frame; touch `updated_at_ms`."""
@@ -77,7 +77,7 @@ class Processes(Work):
             name = "list_pending_wakes"
         else:
             name = "list_events" if filter.type is None else "list_events_of_type"
-        return self._all(r.EventRow, name, bindings)
+        return self._page(r.EventRow, name, bindings)
 
     async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
         """The last events, ascending."""

@@ -66,7 +66,7 @@ class Triggers(Base):
 
     async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
         """Occurrences by id."""
-        return self._all(r.OccurrenceRow, "list_occurrences", (after, limit))
+        return self._page(r.OccurrenceRow, "list_occurrences", (after, limit))
 
     async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
         """Insert."""

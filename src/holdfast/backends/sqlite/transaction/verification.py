@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import apsw
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.sqlite.link import Values, statements
 from holdfast.backends.sqlite.opening import MEMORY, schema_text
@@ -27,7 +28,7 @@ class Verification(Base):
         if after is not None:
             start = dict(zip(start, after, strict=True))
         bindings = {**start, "inclusive": after is None, "skip": skip, "limit": limit}
-        rows = rows_of(kind, self._values(f"walk_{table_of(kind)}", bindings))
+        rows = rows_of(kind, self._link.page(f"walk_{table_of(kind)}", bindings, columns.PAGE_BYTES))
         return rows, key_of(rows[-1]) if rows else None
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:

@@ -88,7 +88,7 @@ class Work(Base):
     ) -> list[r.BatchRow]:
         """Unsettled batches by sequence, greater than `after`; with `pending_at_ms`, only those under no live claim."""
         bindings = {"session_key": session_key, "pending_at_ms": pending_at_ms, "after": after, "limit": limit}
-        return self._all(r.BatchRow, "list_batches", bindings)
+        return self._page(r.BatchRow, "list_batches", bindings)
 
     async def next_due_ms(self, session_key: int, now_ms: int) -> int | None:
         """The earliest time after now at which an unsettled batch becomes available or its claim expires."""

@@ -1,0 +1,167 @@
+"""A page ends where its bytes end, whatever its limit of rows; the pages together are the whole listing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import columns
+from holdfast.blocking import BlockingStore
+from holdfast.testing.contract.bench import Contract
+
+PAGE_BYTES = 1_000
+SIZES = (400, 700, 100, 1_500, 100, 100, 400)
+"""Of the documents in each listing: some pages end in the middle, one row is larger than a page."""
+
+Listing = Callable[..., holdfast.Page[Any]]
+
+
+def document(number: int) -> str:
+    """A document of the size that its number says."""
+    return str(number) + "x" * (SIZES[number] - 1)
+
+
+def number_of(payload: object) -> int:
+    """The number of a document."""
+    assert isinstance(payload, str)
+    return int(payload[0])
+
+
+class PageContract(Contract):
+    """Every listing of rows that hold documents."""
+
+    @pytest.fixture(autouse=True)
+    def _small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(columns, "PAGE_BYTES", PAGE_BYTES)
+
+    def read(self, listing: Listing, number: Callable[[Any], int]) -> list[int]:
+        """Read a listing to its end; the numbers of its documents. No page is empty, or longer than its bytes."""
+        found: list[int] = []
+        after: str | None = None
+        pages = 0
+        while True:
+            page = listing(after=after, limit=1_000)
+            numbers = [number(item) for item in page]
+            assert numbers
+            assert sum(SIZES[one] for one in numbers[:-1]) < PAGE_BYTES
+            found += numbers
+            pages += 1
+            if (after := page.next) is None:
+                assert pages >= 2
+                return found
+
+    def test_nodes(self, store: BlockingStore) -> None:
+        source = store.sessions.create("source")
+        nodes = [holdfast.Node(f"n{one}", payload=document(one), kind="note") for one in range(len(SIZES))]
+        source.add_nodes(nodes[:2])
+        source.commit(holdfast.Commit(graph=holdfast.Append(nodes[2:4], leaf="n3")))
+        fork = store.sessions.fork("source", into="fork")
+        fork.add_nodes(nodes[4:5])
+        again = store.sessions.fork("fork", into="again")
+        again.add_nodes(nodes[5:])
+
+        def number(node: holdfast.Node) -> int:
+            return number_of(node.payload)
+
+        everything = list(range(len(SIZES)))
+        assert self.read(again.nodes, number) == everything
+        assert self.read(partial(again.nodes, newest_first=True), number) == everything[::-1]
+        assert self.read(partial(again.nodes, kind="note"), number) == everything
+        view = again.load(holdfast.FullGraph())
+        assert view is not None
+        assert [number(node) for node in view.graph.nodes] == everything, "a whole graph is whole"
+
+    def test_nodes_as_a_revision_saw_them(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        for number in range(4):
+            node = holdfast.Node(f"n{number}", payload=document(number))
+            session.commit(holdfast.Commit(graph=holdfast.Append([node], leaf=node.id)))
+        session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([], None))))
+        for revision in range(1, 5):
+            found: list[int] = []
+            after: str | None = None
+            while True:
+                page = session.nodes(at=revision, after=after)
+                found += [number_of(node.payload) for node in page]
+                if (after := page.next) is None:
+                    break
+            assert found == list(range(revision))
+        assert list(session.nodes(at=5)) == list(session.nodes()) == []
+
+    def test_work(self, store: BlockingStore) -> None:
+        for number in range(len(SIZES)):
+            store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[document(number)]))
+
+        def number_in(batch: holdfast.WorkBatch) -> int:
+            return number_of(batch.items[0].payload)
+
+        assert self.read(partial(store.queue.list, "chat"), number_in) == list(range(len(SIZES)))
+
+    def test_events(self, store: BlockingStore) -> None:
+        kinds = [holdfast.EventType("ping", wake=holdfast.WakeRule(input=holdfast.Const(None)))]
+        store.processes.register(
+            holdfast.ProcessRegistration(
+                "build", holdfast.External(), event_types=kinds, wake_target=holdfast.Scope("chat", "f")
+            )
+        )
+        for number in range(len(SIZES)):
+            store.events.append("build", "ping", document(number))
+
+        def number_in(event: holdfast.ProcessEvent) -> int:
+            return number_of(event.payload)
+
+        for type in (None, "ping"):
+            found: list[int] = []
+            last = 0
+            while True:
+                page = store.events.after("build", last, type=type, limit=1_000)
+                found += [number_in(event) for event in page]
+                if page.next is None:
+                    break
+                last = page.items[-1].sequence
+            assert found == list(range(len(SIZES)))
+
+    def test_processes(self, store: BlockingStore) -> None:
+        for number in range(len(SIZES)):
+            given = holdfast.ProcessRegistration(f"p{number}", holdfast.External(document(number)))
+            store.processes.register(given)
+            store.grants.grant(holdfast.Scope("chat", "f"), f"p{number}", holdfast.HandleDescriptor("k"))
+
+        def number_in(process: holdfast.Process) -> int:
+            return int(process.id[1:])
+
+        everything = list(range(len(SIZES)))
+        assert self.read(store.processes.list, number_in) == everything
+        assert self.read(partial(store.processes.list, status="running"), number_in) == everything
+        held = partial(store.grants.list, holdfast.Scope("chat", "f"))
+        assert self.read(held, lambda one: number_in(one.process)) == everything
+
+    def test_occurrences_and_deliveries(self, store: BlockingStore) -> None:
+        draft = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
+        store.triggers.subscribe(draft)
+        for number in range(len(SIZES)):
+            store.triggers.emit("cron", "k", idempotency_key=str(number), payload=document(number))
+        everything = list(range(len(SIZES)))
+        assert sorted(self.read(store.triggers.occurrences, lambda one: number_of(one.payload))) == everything
+        waiting = self.read(store.triggers.undelivered, lambda one: number_of(one.occurrence.payload))
+        assert sorted(waiting) == everything
+
+    def test_verification_reads_everything_though_its_pages_are_short(self, store: BlockingStore) -> None:
+        session = store.sessions.create("chat")
+        for number in range(len(SIZES)):
+            session.commit(
+                holdfast.Commit(
+                    graph=holdfast.Append([holdfast.Node(f"n{number}", payload=document(number))], leaf=f"n{number}"),
+                    checkpoint=holdfast.Checkpoint(turn_state=document(number)),
+                    attachments=[session.attachments.put(document(number).encode()).id],
+                )
+            )
+            store.artifacts.put("module", str(number), document(number).encode())
+        report = store.maintenance.verify()
+        assert report.ok
+        assert (report.checked_nodes, report.checked_blobs, report.checked_attachments) == (7, 7, 7)
+        assert (report.checked_artifacts, report.checked_revisions) == (7, 7)
