@@ -31,7 +31,8 @@ from holdfast.moving import bundle, restoring
 from holdfast.operations import pages
 from holdfast.operations import triggers as operations
 from holdfast.records.triggers import Emission
-from holdfast.rules import graph, replacements
+from holdfast.rules import events as event_rules
+from holdfast.rules import graph, replacements, schemas, selectors
 from holdfast.rules import triggers as rules
 from holdfast.rules import work as work_rules
 from holdfast.rules.verification import bytes_outside
@@ -283,3 +284,22 @@ def a_lost_replacement_is_applied_again(patch: pytest.MonkeyPatch) -> None:
         return False
 
     patch.setattr(replacements, "is_stored", wrong)
+
+
+def an_event_is_judged_inside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(event_rules, "is_light", lambda *_: True)
+
+
+def a_compiled_schema_is_not_weighed_against_its_payload(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(schemas, "is_within", lambda *_, **__: True)
+
+
+def every_field_of_a_template_is_filled(patch: pytest.MonkeyPatch) -> None:
+    def fill(field: str, template: Any, payload: Any, room: selectors.Room) -> str:
+        values = {
+            name: room.take(field, selectors.as_text(selectors.select(field, inner, payload, room)))
+            for name, inner in template.fields.items()
+        }
+        return selectors.FIELD.sub(lambda place: values.get(place[1], place[0]), template.template)
+
+    patch.setattr(selectors, "_fill", fill)

@@ -25,6 +25,7 @@ from tests.moving import test_bundles
 from tests.planted import bugs
 from tests.test_clocks import Skewed, one_life_under_wrong_clocks
 from tests.test_folder import test_a_put_over_a_damaged_file_writes_it_anew
+from tests.test_judging import another_writes_while_an_event_is_judged
 from tests.within import test_postgres as test_within_postgres
 
 import holdfast
@@ -35,6 +36,7 @@ from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract import (
+    BoundsContract,
     ExclusiveClaimContract,
     HostileInputContract,
     LocalBench,
@@ -322,6 +324,21 @@ def a_later_writer_is_left_alone(_: Path, request: pytest.FixtureRequest) -> Non
         loop.close()
 
 
+def nobody_waits_for_a_judgement(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, pytest.MonkeyPatch.context() as patch:
+        another_writes_while_an_event_is_judged(made, patch, patience_s=2)
+
+
+def exponential_work_is_refused(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        BoundsContract().test_a_payload_that_takes_exponential_work_is_refused_each_time(made, made.open(), "all of")
+
+
+def unused_fields_are_not_looked_at(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        BoundsContract().test_a_field_that_a_template_does_not_name_is_not_looked_at(made.open())
+
+
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
     plant.__name__: (plant, check)
     for plant, check in (
@@ -354,6 +371,9 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.the_family_of_a_session_key_is_remembered_for_ever, an_idle_store_reads_a_restored_database),
         (bugs.another_database_goes_unnoticed, a_restored_database_is_noticed),
         (bugs.the_target_of_a_wake_is_its_remembered_key, a_wake_goes_where_it_says),
+        (bugs.an_event_is_judged_inside_of_the_transaction, nobody_waits_for_a_judgement),
+        (bugs.a_compiled_schema_is_not_weighed_against_its_payload, exponential_work_is_refused),
+        (bugs.every_field_of_a_template_is_filled, unused_fields_are_not_looked_at),
     )
 }
 

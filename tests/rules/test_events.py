@@ -91,6 +91,31 @@ def test_a_declaration_that_could_not_be_carried_out_is_refused(declared: object
     assert info.value.field == field
 
 
+def test_a_declaration_has_so_many_selectors_and_no_more() -> None:
+    def declared(fields: int) -> EventType:
+        return EventType("w", wake=WakeRule(Template("", {str(number): Payload() for number in range(fields)})))
+
+    assert events.check_event_type("type", declared(999), LIMITS).wake is not None
+    shared = Template("{a}{b}", {"a": Payload(), "b": Payload()})
+    for _ in range(40):
+        shared = Template("{a}{b}", {"a": shared, "b": shared})
+    for odd in (declared(1_000), EventType("w", wake=WakeRule(shared))):
+        with pytest.raises(InvalidRequest, match="more than 1000 selectors"):
+            events.check_event_type("type", odd, LIMITS)
+
+
+def test_declarations_are_bounded_together() -> None:
+    declared = events.Declared()
+    small = Limits(document_bytes=200)
+    large = EventType("w", {"title": "x" * 100}, wake=WakeRule(Const("x" * 50), Pointer("/" + "x" * 10)))
+    events.check_event_type("type", large, small, declared)
+    events.check_sum("type", declared, small)
+    events.check_event_type("type", large, small, declared)
+    with pytest.raises(InvalidRequest) as info:
+        events.check_sum("type", declared, small)
+    assert (info.value.field, info.value.limit) == ("type", 200)
+
+
 def test_templates_nest_as_deep_as_documents_and_no_deeper() -> None:
     def nested(levels: int) -> EventType:
         template = Template("x")
@@ -203,6 +228,37 @@ def test_after_the_end_only_what_is_declared_for_it_comes() -> None:
         with pytest.raises(AlreadyTerminal) as info:
             events.plan(intent(type, None, key), ended, now_ms=50)
         assert (info.value.process_id, info.value.status) == ("build", "failed")
+
+
+@pytest.mark.parametrize(
+    ("declared", "payload", "is_light"),
+    [
+        (EventType("w"), 1, True),
+        (EventType("w", True), 1, True),
+        (EventType("w", {"type": "integer"}), 1, False),
+        (EventType("w"), "x" * events.LIGHT_BYTES, False),
+        (EventType("w", wake=WakeRule(Payload(), Present("/a"), Pointer("/b"))), {"b": 1}, True),
+        (EventType("w", wake=WakeRule(Const("large"))), 1, False),
+        (EventType("w", wake=WakeRule(Payload(), dedupe=Template("a"))), 1, False),
+        (EventType("w", terminal=TerminalRule("completed", Template("a"))), 1, False),
+        (EventType("another"), 1, True),
+    ],
+)
+def test_what_may_take_long_is_not_judged_inside_of_a_transaction(
+    declared: EventType, payload: Any, is_light: bool
+) -> None:
+    assert events.is_light(intent("w", payload), [declared]) is is_light
+
+
+def test_a_judgement_holds_for_one_registration_and_is_used_as_it_is() -> None:
+    declared = process(EventType("w", {"type": "integer"}, wake=WakeRule(Payload(), dedupe=Const(""))))
+    judged = events.judge(intent("w", 5), declared)
+    assert (judged.registration_hash, judged.refusal) == (declared.registration_hash, None)
+    plan = events.plan(intent("w", 5), declared, now_ms=50, judgement=judged)
+    assert plan.wake == WakeSignal("5", "")
+    refusal = events.judge(intent("w", "five"), declared)
+    with pytest.raises(InvalidRequest, match="integer"):
+        events.plan(intent("w", "five"), declared, now_ms=50, judgement=refusal)
 
 
 def test_a_replay_key_names_one_event() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidRequest
 from holdfast.records.events import Const, Payload, Pointer, Present, Template
-from holdfast.rules import events
+from holdfast.rules import selectors
 
 STEADY = settings(derandomize=True, deadline=None)
 
@@ -58,8 +59,8 @@ DOCUMENT = {
     ],
 )
 def test_a_pointer_finds_what_the_standard_says(path: str, value: Any) -> None:
-    assert events.select("payload", Pointer(path), DOCUMENT) == value
-    assert events.select("payload", Present(path), DOCUMENT) is True
+    assert selectors.select("payload", Pointer(path), DOCUMENT) == value
+    assert selectors.select("payload", Present(path), DOCUMENT) is True
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,9 @@ def test_a_pointer_finds_what_the_standard_says(path: str, value: Any) -> None:
     ],
 )
 def test_a_pointer_that_leads_nowhere_finds_nothing(path: str) -> None:
-    assert events.select("payload", Present(path), DOCUMENT) is False
+    assert selectors.select("payload", Present(path), DOCUMENT) is False
     with pytest.raises(InvalidRequest, match="did not match") as info:
-        events.select("payload", Pointer(path), DOCUMENT)
+        selectors.select("payload", Pointer(path), DOCUMENT)
     assert info.value.field == "payload"
 
 
@@ -102,7 +103,7 @@ TREES = st.recursive(
 @given(TREES)
 def test_every_value_of_a_payload_is_found_by_its_pointer(payload: Any) -> None:
     def walk(value: Any, path: str) -> None:
-        assert events.select("payload", Pointer(path), payload) == value
+        assert selectors.select("payload", Pointer(path), payload) == value
         if isinstance(value, dict):
             for key, inner in value.items():
                 walk(inner, f"{path}/{key.replace('~', '~0').replace('/', '~1')}")
@@ -117,16 +118,16 @@ def test_a_selector_takes_the_payload_a_constant_or_a_filled_template() -> None:
     payload = {"name": "build", "n": 3, "ok": True}
     fields = {"name": Pointer("/name"), "n": Pointer("/n"), "all": Payload(), "has": Present("/x"), "t": Template("T")}
     template = Template("{name} {n} {has} {t} {unknown} {{n}} {} { {all}", fields)
-    assert events.select("payload", Payload(), payload) is payload
-    assert events.select("payload", Const([1]), payload) == [1]
-    assert events.select("payload", template, payload) == (
+    assert selectors.select("payload", Payload(), payload) is payload
+    assert selectors.select("payload", Const([1]), payload) == [1]
+    assert selectors.select("payload", template, payload) == (
         'build 3 false T {unknown} {3} {} { {"name":"build","n":3,"ok":true}'
     )
 
 
 def test_what_a_template_puts_in_is_not_read_again() -> None:
     template = Template("{a}{b}", {"a": Pointer("/a"), "b": Pointer("/b")})
-    assert events.select("payload", template, {"a": "{b}", "b": "{a}"}) == "{b}{a}"
+    assert selectors.select("payload", template, {"a": "{b}", "b": "{a}"}) == "{b}{a}"
 
 
 NAMES = st.text(alphabet="ab ", min_size=1, max_size=2)
@@ -140,17 +141,36 @@ def test_a_template_is_filled_in_one_pass(text: str, values: dict[str, str]) -> 
     template = Template(text, {name: Const(value) for name, value in values.items()})
     pieces = re.split(r"(\{[ab ]*\})", text)
     expected = "".join(values.get(piece[1:-1], piece) if number % 2 else piece for number, piece in enumerate(pieces))
-    assert events.select("payload", template, None) == expected
+    assert selectors.select("payload", template, None) == expected
 
 
 def test_a_template_never_grows_beyond_the_longest_text() -> None:
     payload = {"a": "x" * (1 << 20)}
     fits = Template("{a}" * 15, {"a": Pointer("/a")})
     bomb = Template("{a}" * 20_000, {"a": Pointer("/a")})
-    assert len(events.select("payload", fits, payload)) == 15 << 20
+    assert len(selectors.select("payload", fits, payload)) == 15 << 20
     with pytest.raises(InvalidRequest) as info:
-        events.select("payload", bomb, payload)
+        selectors.select("payload", bomb, payload)
     assert info.value.limit == 16 << 20
+
+
+def test_templates_inside_templates_share_one_bound_in_memory_too() -> None:
+    inner = Template("{a}" * 100, {"a": Payload()})
+    bomb = Template("{b}" * 100, {"b": inner, "unused": inner})
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest):
+            selectors.select("payload", bomb, ["x" * 20_000])  # would be 200 million characters
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 3 * selectors.LONGEST_TEXT
+
+
+def test_a_field_that_is_not_named_is_not_filled() -> None:
+    assert selectors.select("payload", Template("{a}{c}", {"a": Payload(), "b": Pointer("/b")}), 1) == "1{c}"
+    with pytest.raises(InvalidRequest, match="did not match"):
+        selectors.select("payload", Template("{b}", {"b": Pointer("/b")}), 1)
 
 
 @pytest.mark.parametrize(
@@ -166,4 +186,4 @@ def test_a_template_never_grows_beyond_the_longest_text() -> None:
     ],
 )
 def test_text_is_itself_and_anything_else_is_json(value: Any, text: str) -> None:
-    assert events.as_text(value) == text
+    assert selectors.as_text(value) == text

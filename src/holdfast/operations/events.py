@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import sessions, work
 from holdfast.operations.pages import page_of
 from holdfast.ports import Transaction
-from holdfast.records.common import Page, Scope
+from holdfast.records.common import Page
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
-from holdfast.records.limits import Limits
+from holdfast.records.processes import Process
 from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, ProcessRow
 from holdfast.rules import events as rules
 from holdfast.rules import processes
 from holdfast.rules import work as work_rules
-
-GENEROUS = Limits(id_bytes=1 << 20, document_bytes=1 << 40, document_depth=1 << 10)
-"""A wake is made of parts that were checked when they came in: it is not refused for their sum."""
 
 
 def process_topic(process_id: str) -> str:
@@ -23,32 +22,44 @@ def process_topic(process_id: str) -> str:
     return f"process:{process_id}"
 
 
-async def append(tx: Transaction, intent: rules.EventIntent, batch_id: str) -> AppendReceipt:
+class Unjudged(msgspec.Struct, frozen=True):
+    """Nothing was written: the event must first be judged by the declarations of this process, outside."""
+
+    process: Process
+
+
+async def append(
+    tx: Transaction, intent: rules.EventIntent, judgement: rules.Judgement | None, batch_id: str
+) -> AppendReceipt | Unjudged:
     """Append an event, or give the one that its replay key made before; a wake is enqueued with it."""
     row = await _require(tx, intent.process_id)
     if intent.replay_key is not None:
         stored = rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key))
         if stored is not None:
-            return await _replay(tx, row, stored, intent.wake_target)
-    return (await append_new(tx, row, intent, batch_id))[1]
+            return await _replay(tx, row, stored, intent)
+    appended = await append_new(tx, row, intent, judgement, batch_id)
+    return appended if isinstance(appended, Unjudged) else appended[1]
 
 
 async def append_new(
-    tx: Transaction, row: ProcessRow, intent: rules.EventIntent, batch_id: str
-) -> tuple[ProcessRow, AppendReceipt]:
+    tx: Transaction, row: ProcessRow, intent: rules.EventIntent, judgement: rules.Judgement | None, batch_id: str
+) -> tuple[ProcessRow, AppendReceipt] | Unjudged:
     """Append an event that is known not to be a replay. Returns the process as it is then, too."""
     process = processes.process_of(row)
-    plan = rules.plan(intent, process, now_ms=tx.now_ms)
+    if judgement is None or judgement.registration_hash != row.registration_hash:
+        judgement = None
+        if not rules.is_light(intent, process.event_types):
+            return Unjudged(process)
+    plan = rules.plan(intent, process, now_ms=tx.now_ms, judgement=judgement)
     target = intent.wake_target or process.wake_target
     wake = rules.wake_of(plan.row, plan.wake, target, process.provenance.caused_by)
     delivered, batch = (None, None) if wake is None else await _delivery(tx, wake, batch_id)
-    written = await tx.apply_event(
-        EventWrite(plan.row, processes.with_event(row, plan.outcome, now_ms=tx.now_ms), batch)
-    )
+    after = processes.with_event(row, plan.outcome, now_ms=tx.now_ms, record=plan.outcome_record)
+    written = await tx.apply_event(EventWrite(plan.row, after, batch))
     tx.notify(process_topic(row.process_id))
     if wake is not None and batch is not None:
         tx.notify(work.queue_topic(wake.target.session_id))
-    return written.process, AppendReceipt(rules.event_of(written.event), wake, delivered)
+    return written.process, AppendReceipt(rules.with_payload(written.event, intent.payload), wake, delivered)
 
 
 async def _delivery(tx: Transaction, wake: Wake, batch_id: str) -> tuple[str | None, BatchRow | None]:
@@ -59,17 +70,16 @@ async def _delivery(tx: Transaction, wake: Wake, batch_id: str) -> tuple[str | N
     known = await tx.find_sources([(session.session_key, wake.wake_id)])
     if known:
         return known[0].batch_id, None
-    intent = work_rules.check_draft("wake", rules.wake_draft(wake), GENEROUS)
+    intent = work_rules.own_draft(rules.wake_draft(wake))
     return batch_id, work_rules.new_batch(
         intent, batch_id=batch_id, session_key=session.session_key, family=session.family, now_ms=tx.now_ms
     )
 
 
-async def _replay(tx: Transaction, row: ProcessRow, stored: EventRow, target: Scope | None) -> AppendReceipt:
+async def _replay(tx: Transaction, row: ProcessRow, stored: EventRow, intent: rules.EventIntent) -> AppendReceipt:
     process = processes.process_of(row)
-    wake = rules.wake_of(
-        stored, rules.wake_signal_of(stored), target or process.wake_target, process.provenance.caused_by
-    )
+    target = intent.wake_target or process.wake_target
+    wake = rules.wake_of(stored, rules.wake_signal_of(stored), target, process.provenance.caused_by)
     return AppendReceipt(rules.event_of(stored), wake, await _delivered(tx, wake), replayed=True)
 
 

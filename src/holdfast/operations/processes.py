@@ -90,7 +90,13 @@ async def _save(tx: Transaction, row: ProcessRow) -> Process:
     return rules.process_of(row)
 
 
-async def complete(tx: Transaction, intent: event_rules.EventIntent, lease: Lease | None, batch_id: str) -> Process:
+async def complete(
+    tx: Transaction,
+    intent: event_rules.EventIntent,
+    judgement: event_rules.Judgement | None,
+    lease: Lease | None,
+    batch_id: str,
+) -> ProcessRow | events.Unjudged:
     """End a process: lease checked, terminal event appended, status projected, lease let go, all at once.
 
     A repeated completion is answered from the log, before the lease is asked for: the first one released it.
@@ -98,11 +104,11 @@ async def complete(tx: Transaction, intent: event_rules.EventIntent, lease: Leas
     row = await require(tx, intent.process_id)
     replay = event_rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key or ""))
     if replay is not None:
-        return rules.process_of(row)
+        return row
     if lease is not None and row.status == "running":  # an ended process has no lease, and says so below
         leases.require(await tx.find_lease("process", intent.process_id), lease, tx.now_ms)
-    ended, _ = await events.append_new(tx, row, intent, batch_id)
-    return rules.process_of(ended)
+    appended = await events.append_new(tx, row, intent, judgement, batch_id)
+    return appended if isinstance(appended, events.Unjudged) else appended[0]
 
 
 async def forget_session(tx: Transaction, session_id: str) -> ProcessSessionReport:

@@ -26,7 +26,11 @@ class Const(Record, frozen=True, tag="const"):
 
 
 class Template(Record, frozen=True, tag="template"):
-    """Text in which each `{name}` is replaced by that field's text."""
+    """Text in which each `{name}` is replaced by that field's text.
+
+    A field that the text does not name is not looked at. All templates of one event together are filled with at most
+    16 MiB of characters; more is `InvalidRequest`.
+    """
 
     template: str
     fields: dict[str, Selector] = {}

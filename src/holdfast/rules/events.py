@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, cast, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 import msgspec
 
@@ -11,20 +11,17 @@ from holdfast import codec
 from holdfast.errors import AlreadyTerminal, Corrupt, InvalidRequest, ReplayConflict
 from holdfast.records.common import Document, Scope
 from holdfast.records.events import (
-    Const,
     EventType,
     Payload,
     Pointer,
     Present,
     ProcessEvent,
-    Selector,
-    Template,
     TerminalRule,
     Wake,
     WakeRule,
     WakeSignal,
 )
-from holdfast.records.limits import MIB, Limits
+from holdfast.records.limits import Limits
 from holdfast.records.processes import (
     Cancelled,
     Completed,
@@ -37,11 +34,12 @@ from holdfast.records.processes import (
 from holdfast.records.work import WorkDraft
 from holdfast.rows import EventRow
 from holdfast.rules import checks, schemas
+from holdfast.rules.schema_graph import SUBSCHEMAS
+from holdfast.rules.selectors import Remaining, Room, as_text, check_selector, select
 
-SELECTORS = (Payload, Pointer, Const, Template, Present)
 STATES: tuple[TerminalState, ...] = get_args(TerminalState)
-FIELD = re.compile(r"\{([^{}]*)\}")
-LONGEST_TEXT = 16 * MIB
+LIGHT_BYTES = 64 * 1024
+"""What is judged inside of the transaction is no larger than this, has no schema and fills no template."""
 CANCEL_REQUESTED = "process.cancel_requested"
 TERMINAL_TYPES: dict[TerminalState, str] = {state: f"process.{state}" for state in STATES}
 
@@ -71,125 +69,74 @@ class EventIntent(msgspec.Struct, frozen=True):
     wake_target: Scope | None
 
 
+class Judgement(msgspec.Struct, frozen=True):
+    """What an event means by the declarations of its process, wherever in the log it will stand.
+
+    It holds for one registration. `refusal` says why the event cannot be appended at all.
+    """
+
+    registration_hash: str
+    refusal: InvalidRequest | None = None
+    after_terminal: bool = False
+    outcome: ProcessOutcome | None = None
+    outcome_record: bytes | None = None
+    wake_input: str | None = None
+    dedupe_key: str | None = None
+
+
 class EventPlan(msgspec.Struct, frozen=True):
-    """What an accepted event writes, and the outcome if it ends its process."""
+    """What an accepted event writes: the outcome, also in its stored form, if it ends its process."""
 
     row: EventRow
     wake: WakeSignal | None
     outcome: ProcessOutcome | None
+    outcome_record: bytes | None = None
+
+
+class Declared(msgspec.Struct):
+    """How much several declarations amount to."""
+
+    bytes: int = 0
+    subschemas: int = 0
 
 
 # Declarations.
 
 
-def check_event_type(field: str, value: object, limits: Limits) -> EventType:
+def check_event_type(field: str, value: object, limits: Limits, sum_of: Declared | None = None) -> EventType:
     """A declaration that can be kept: named, with a usable schema and well-formed selectors."""
+    sum_of = Declared() if sum_of is None else sum_of
     declared = checks.instance(field, value, EventType)
     checks.identifier(f"{field}.name", declared.name, limits)
     checks.flag(f"{field}.after_terminal", declared.after_terminal)
-    schemas.check_schema(f"{field}.schema", declared.schema, limits)
+    size, subschemas = schemas.check_schema(f"{field}.schema", declared.schema, limits)
+    sum_of.bytes += size
+    sum_of.subschemas += subschemas
+    left = Remaining()
     if declared.terminal is not None:
         rule = checks.instance(f"{field}.terminal", declared.terminal, TerminalRule)
         checks.one_of(f"{field}.terminal.state", rule.state, STATES)
         if rule.outcome is not None:
-            _check_selector(f"{field}.terminal.outcome", rule.outcome, limits)
+            sum_of.bytes += check_selector(f"{field}.terminal.outcome", rule.outcome, limits, left)
         elif rule.state != "completed":
             raise InvalidRequest(f"{field}.terminal.outcome", f"a {rule.state} event must say where its outcome is")
     if declared.wake is not None:
         wake = checks.instance(f"{field}.wake", declared.wake, WakeRule)
-        _check_selector(f"{field}.wake.input", wake.input, limits)
+        sum_of.bytes += check_selector(f"{field}.wake.input", wake.input, limits, left)
         for name, selector in (("when", wake.when), ("dedupe", wake.dedupe)):
             if selector is not None:
-                _check_selector(f"{field}.wake.{name}", selector, limits)
+                sum_of.bytes += check_selector(f"{field}.wake.{name}", selector, limits, left)
     return declared
 
 
-def _check_selector(field: str, value: object, limits: Limits, depth: int = 0) -> None:
-    selector = checks.instance(field, value, SELECTORS)
-    if depth > limits.document_depth:
-        raise InvalidRequest(
-            field, f"is nested deeper than {limits.document_depth} levels", limit=limits.document_depth
-        )
-    if isinstance(selector, Pointer | Present):
-        path = checks.text(f"{field}.path", selector.path, limits)
-        if path and not path.startswith("/"):
-            raise InvalidRequest(f"{field}.path", "a JSON pointer is empty or starts with /")
-    elif isinstance(selector, Const):
-        checks.document(f"{field}.value", selector.value, limits)
-    elif isinstance(selector, Template):
-        checks.text(f"{field}.template", selector.template, limits)
-        for name, inner in checks.mapping(f"{field}.fields", selector.fields, most=limits.batch_items).items():
-            if "{" in checks.identifier(f"{field}.fields", name, limits) or "}" in name:
-                raise InvalidRequest(f"{field}.fields", f"the name {name!r} must not contain braces")
-            _check_selector(f"{field}.fields.{name}", inner, limits, depth + 1)
-
-
-# Selection.
-
-
-def select(field: str, selector: Selector, payload: Document) -> Document:
-    """The value that a selector takes out of a payload."""
-    if isinstance(selector, Payload):
-        return payload
-    if isinstance(selector, Const):
-        return selector.value
-    if isinstance(selector, Present):
-        return _resolve(selector.path, payload)[0]
-    if isinstance(selector, Pointer):
-        found, value = _resolve(selector.path, payload)
-        if not found:
-            raise InvalidRequest(field, f"payload pointer {selector.path!r} did not match")
-        return value
-    return _fill(field, selector, payload)
-
-
-def _resolve(path: str, payload: Document) -> tuple[bool, Any]:
-    value: Any = payload
-    for part in path.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        found, value = _step(value, key)
-        if not found:
-            return False, None
-    return True, value
-
-
-def _step(value: Any, key: str) -> tuple[bool, Any]:
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return key in members, members.get(key)
-    if isinstance(value, list):
-        items: list[Any] = cast("Any", value)
-        if _is_index(key) and int(key) < len(items):
-            return True, items[int(key)]
-    return False, None
-
-
-def _is_index(key: str) -> bool:
-    """An array index as JSON pointers write it: digits, no leading zero, of sane length."""
-    return key.isascii() and key.isdigit() and len(key) < 10 and (key == "0" or not key.startswith("0"))
-
-
-def _fill(field: str, template: Template, payload: Document) -> str:
-    """The template with its fields put in, in one pass: what was put in is text and is not read again."""
-    values = {name: as_text(select(field, inner, payload)) for name, inner in template.fields.items()}
-    length = len(template.template)
-
-    def put_in(place: re.Match[str]) -> str:
-        nonlocal length
-        value = values.get(place[1], place[0])
-        length += len(value)
-        if length > LONGEST_TEXT:
-            raise InvalidRequest(
-                field, f"fills a template with more than {LONGEST_TEXT} characters", limit=LONGEST_TEXT
-            )
-        return value
-
-    return FIELD.sub(put_in, template.template)
-
-
-def as_text(value: Document) -> str:
-    """Text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else codec.encode_document(value).decode()
+def check_sum(field: str, sum_of: Declared, limits: Limits) -> None:
+    """Refuse declarations that amount to too much together; the field names the one that was too much."""
+    if sum_of.bytes > limits.document_bytes:
+        problem = f"with it the event types take {sum_of.bytes} bytes, the limit is {limits.document_bytes}"
+        raise InvalidRequest(field, problem, limit=limits.document_bytes)
+    if sum_of.subschemas > SUBSCHEMAS:
+        problem = f"with it the schemas consist of {sum_of.subschemas} schemas, the limit is {SUBSCHEMAS}"
+        raise InvalidRequest(f"{field}.schema", problem, limit=SUBSCHEMAS)
 
 
 # Appending.
@@ -246,9 +193,39 @@ def replayed(intent: EventIntent, stored: EventRow | None) -> EventRow | None:
     return stored
 
 
-def plan(intent: EventIntent, process: Process, *, now_ms: int) -> EventPlan:
-    """The event as it is appended now: declared, keyed where it must be, valid, and not after the end."""
-    declared = next((one for one in process.event_types if one.name == intent.type), None)
+def is_light(intent: EventIntent, event_types: Sequence[EventType]) -> bool:
+    """Return whether judging an event is so little work that a transaction need not be left for it."""
+    declared = _declared(intent, event_types)
+    if declared is None:
+        return True
+    selectors: list[object] = [] if declared.terminal is None else [declared.terminal.outcome]
+    if declared.wake is not None:
+        selectors += [declared.wake.input, declared.wake.when, declared.wake.dedupe]
+    return (
+        schemas.is_trivial(declared.schema)
+        and len(intent.encoded) <= LIGHT_BYTES
+        and all(selector is None or isinstance(selector, Payload | Pointer | Present) for selector in selectors)
+    )
+
+
+def _declared(intent: EventIntent, event_types: Sequence[EventType]) -> EventType | None:
+    return next((one for one in event_types if one.name == intent.type), None)
+
+
+def judge(intent: EventIntent, process: Process) -> Judgement:
+    """Judge an event by the declarations of its process: declared, keyed where it must be, and valid.
+
+    This may be much work, of which a transaction should be free.
+    """
+    try:
+        return _judge(intent, process)
+    except InvalidRequest as refusal:
+        # Raised in its turn: a replay is found before, and needs no judgement.
+        return Judgement(process.registration_hash, refusal)
+
+
+def _judge(intent: EventIntent, process: Process) -> Judgement:
+    declared = _declared(intent, process.event_types)
     if declared is None:
         problem = f"process {process.id!r} emitted undeclared event type {intent.type!r}: declare it in event_types"
         raise InvalidRequest("type", problem)
@@ -256,33 +233,53 @@ def plan(intent: EventIntent, process: Process, *, now_ms: int) -> EventPlan:
         raise InvalidRequest("replay_key", f"{intent.type!r} requires a deterministic replay key")
     # What is stored is what is validated, and not the caller's own objects.
     schemas.require_valid("payload", intent.encoded, declared.schema)
+    room = Room()
+    outcome = _outcome(declared.terminal, intent.payload, room)
+    wake_input, dedupe_key = _wake(declared.wake, intent.payload, room)
+    return Judgement(
+        process.registration_hash,
+        after_terminal=declared.terminal is None and declared.after_terminal,
+        outcome=outcome,
+        outcome_record=None if outcome is None else codec.encode_record(outcome),
+        wake_input=wake_input,
+        dedupe_key=dedupe_key,
+    )
+
+
+def plan(intent: EventIntent, process: Process, *, now_ms: int, judgement: Judgement | None = None) -> EventPlan:
+    """The event as it is appended now: judged by these declarations, and not after the end."""
+    judged = judge(intent, process) if judgement is None else judgement
+    if judged.refusal is not None:
+        raise judged.refusal
     sequence = process.event_count + 1
-    outcome = _outcome(declared.terminal, intent.payload)
-    wake = _wake_signal(declared.wake, intent, sequence)
-    if process.is_terminal and (declared.terminal is not None or not declared.after_terminal):
+    if process.is_terminal and not judged.after_terminal:
         raise AlreadyTerminal(process.id, process.status)
+    wake = None
+    if judged.wake_input is not None:
+        own_key = f"{intent.process_id}:{sequence}"
+        wake = WakeSignal(judged.wake_input, own_key if judged.dedupe_key is None else judged.dedupe_key)
     row = EventRow(
         process_id=process.id,
         sequence=sequence,
         type=intent.type,
         payload_hash=intent.payload_hash,
         replay_key=intent.replay_key,
-        terminal_state=None if outcome is None else state_of(outcome),
+        terminal_state=None if judged.outcome is None else state_of(judged.outcome),
         wake=None if wake is None else codec.encode_record(wake),
         acked=0,
         occurred_at_ms=now_ms,
         payload=intent.encoded,
     )
-    return EventPlan(row, wake, outcome)
+    return EventPlan(row, wake, judged.outcome, judged.outcome_record)
 
 
-def _outcome(rule: TerminalRule | None, payload: Document) -> ProcessOutcome | None:
+def _outcome(rule: TerminalRule | None, payload: Document, room: Room) -> ProcessOutcome | None:
     """How the process ends by this event: with the selected value, wrapped unless it is an outcome of that kind."""
     if rule is None:
         return None
     if rule.outcome is None:
         return Completed(payload)
-    value = select("payload", rule.outcome, payload)
+    value = select("payload", rule.outcome, payload, room)
     given = _as_outcome(value)
     if given is not None and state_of(given) == rule.state:
         return given
@@ -312,13 +309,12 @@ def state_of(outcome: ProcessOutcome) -> TerminalState:
     return "failed" if isinstance(outcome, Failed) else "cancelled"
 
 
-def _wake_signal(rule: WakeRule | None, intent: EventIntent, sequence: int) -> WakeSignal | None:
-    if rule is None or (rule.when is not None and not select("payload", rule.when, intent.payload)):
-        return None
-    dedupe_key = f"{intent.process_id}:{sequence}"
-    if rule.dedupe is not None:
-        dedupe_key = as_text(select("payload", rule.dedupe, intent.payload))
-    return WakeSignal(as_text(select("payload", rule.input, intent.payload)), dedupe_key)
+def _wake(rule: WakeRule | None, payload: Document, room: Room) -> tuple[str | None, str | None]:
+    """The text of a wake and what makes two of them one; without a wake, neither."""
+    if rule is None or (rule.when is not None and not select("payload", rule.when, payload, room)):
+        return None, None
+    dedupe = None if rule.dedupe is None else as_text(select("payload", rule.dedupe, payload, room))
+    return as_text(select("payload", rule.input, payload, room)), dedupe
 
 
 # Wakes.
@@ -361,11 +357,16 @@ def wake_draft(wake: Wake) -> WorkDraft:
 def event_of(row: EventRow) -> ProcessEvent:
     """The event that a row holds."""
     key = f"{row.process_id}/{row.sequence}"
+    return with_payload(row, codec.decode_document(row.payload, table="events", key=key))
+
+
+def with_payload(row: EventRow, payload: Document) -> ProcessEvent:
+    """The event that a row holds, with its payload decoded already."""
     return ProcessEvent(
         process_id=row.process_id,
         sequence=row.sequence,
         type=row.type,
-        payload=codec.decode_document(row.payload, table="events", key=key),
+        payload=payload,
         occurred_at_ms=row.occurred_at_ms,
         replay_key=row.replay_key,
         terminal_state=_terminal_state(row),

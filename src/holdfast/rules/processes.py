@@ -132,7 +132,11 @@ def check_identity(field: str, value: object, limits: Limits) -> ProcessIdentity
 def check_event_types(field: str, value: object, limits: Limits) -> tuple[EventType, ...]:
     """The declared types, each once, and the core ones that are missing."""
     given = checks.sequence(field, value, most=limits.batch_items)
-    declared = [events.check_event_type(f"{field}[{index}]", one, limits) for index, one in enumerate(given)]
+    sum_of = events.Declared()
+    declared: list[EventType] = []
+    for index, one in enumerate(given):
+        declared.append(events.check_event_type(f"{field}[{index}]", one, limits, sum_of))
+        events.check_sum(f"{field}[{index}]", sum_of, limits)
     for index, one in enumerate(declared):
         core = next((core for core in events.CORE_EVENT_TYPES if core.name == one.name), None)
         if core is not None and one.terminal != core.terminal:
@@ -245,14 +249,15 @@ def _part(kind: type[T], data: bytes | None, key: str) -> T | None:
     return None if data is None else codec.decode_record(kind, data, table="processes", key=key)
 
 
-def with_event(row: ProcessRow, outcome: ProcessOutcome | None, *, now_ms: int) -> ProcessRow:
-    """The process after one more event; a terminal one ends it and any wait."""
+def with_event(
+    row: ProcessRow, outcome: ProcessOutcome | None, *, now_ms: int, record: bytes | None = None
+) -> ProcessRow:
+    """The process after one more event; a terminal one ends it and any wait. `record` is the outcome's stored form."""
     counted = msgspec.structs.replace(row, event_count=row.event_count + 1, updated_at_ms=now_ms)
     if outcome is None:
         return counted
-    return msgspec.structs.replace(
-        counted, status=events.state_of(outcome), outcome=codec.encode_record(outcome), wait=None, waiting=0
-    )
+    stored = codec.encode_record(outcome) if record is None else record
+    return msgspec.structs.replace(counted, status=events.state_of(outcome), outcome=stored, wait=None, waiting=0)
 
 
 def check_external_ref(value: object, limits: Limits) -> ExternalRef:

@@ -71,6 +71,23 @@ def check_draft(field: str, value: object, limits: Limits, *, session_id: str | 
     )
 
 
+def own_draft(draft: WorkDraft) -> WorkIntent:
+    """A draft that the store itself makes, of parts that were checked when they came in: not refused for their sum."""
+    assert draft.session_id is not None
+    assert not isinstance(draft.merge_key, Group)
+    payloads = list(draft.payloads)
+    return WorkIntent(
+        session_id=draft.session_id,
+        source_key=draft.source_key,
+        delivery=draft.delivery,
+        slot=draft.slot,
+        merge_key=draft.merge_key,
+        available_at_ms=draft.available_at_ms,
+        payloads=codec.encode_document(payloads),
+        draft_hash=codec.stable_hash([payloads, draft.delivery, draft.slot, draft.merge_key]),
+    )
+
+
 def _target(field: str, session_id: object, limits: Limits) -> str:
     if session_id is None:
         raise InvalidRequest(field, "is required here: name the session that the work is for")

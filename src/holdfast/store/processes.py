@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from holdfast import codec
 from holdfast.errors import WaitTimeout
 from holdfast.operations import events as event_operations
 from holdfast.operations import processes as operations
 from holdfast.operations import restoring
+from holdfast.ports import Operation
 from holdfast.records.common import Document, Page, Scope
 from holdfast.records.events import AppendReceipt, ProcessEvent
 from holdfast.records.leases import Lease
@@ -29,6 +30,8 @@ from holdfast.rules import events as event_rules
 from holdfast.rules import processes as rules
 from holdfast.rules import restoring as restoring_rules
 from holdfast.store.context import Context
+
+T = TypeVar("T")
 
 StatusFilter = Literal["running", "completed", "failed", "cancelled", "any"]
 
@@ -171,9 +174,13 @@ class Processes:
         intent = event_rules.completion_event(checked, outcome, limits)
         held = None if lease is None else leases.check_process_lease("lease", lease, checked, limits)
         batch_id = self._context.batch_id()
-        return await self._context.backend.write(
-            lambda tx: operations.complete(tx, intent, held, batch_id), one_step=True, repeatable=True
+        ended = await judged(
+            self._context,
+            intent,
+            lambda judgement: lambda tx: operations.complete(tx, intent, judgement, held, batch_id),
+            repeatable=True,
         )
+        return rules.process_of(ended)
 
     async def wait(self, process_id: str, *, timeout_ms: int) -> ProcessOutcome:
         """The outcome, once there is one; `WaitTimeout` if it does not come in time.
@@ -240,9 +247,10 @@ class Events:
             checked, type, payload, replay_key=replay_key, wake_target=wake_target, limits=self._context.limits
         )
         batch_id = self._context.batch_id()
-        return await self._context.backend.write(
-            lambda tx: event_operations.append(tx, intent, batch_id),
-            one_step=True,
+        return await judged(
+            self._context,
+            intent,
+            lambda judgement: lambda tx: event_operations.append(tx, intent, judgement, batch_id),
             repeatable=intent.replay_key is not None,
         )
 
@@ -410,6 +418,23 @@ class Events:
         checked = self._context.identifier("process_id", process_id)
         number = checks.whole("sequence", sequence)
         await self._context.backend.write(lambda tx: event_operations.ack_wake(tx, checked, number), repeatable=True)
+
+
+async def judged(
+    context: Context,
+    intent: event_rules.EventIntent,
+    operation: Callable[[event_rules.Judgement | None], Operation[T | event_operations.Unjudged]],
+    *,
+    repeatable: bool,
+) -> T:
+    """Run an operation that appends an event. What takes long to judge is judged between two transactions."""
+    judgement: event_rules.Judgement | None = None
+    while True:
+        answer = await context.backend.write(operation(judgement), one_step=True, repeatable=repeatable)
+        if not isinstance(answer, event_operations.Unjudged):
+            return answer
+        # A process that is registered anew meanwhile has other declarations: then the event is judged once more.
+        judgement = await context.backend.offload(partial(event_rules.judge, intent, answer.process))
 
 
 FOLLOW_STRETCH_MS = 60_000

@@ -3,6 +3,7 @@
 from holdfast.testing.contract.artifacts import ArtifactContract
 from holdfast.testing.contract.attachments import AttachmentContract
 from holdfast.testing.contract.bench import Bench, Contract, LocalBench, ParkedWaiters, Parking
+from holdfast.testing.contract.bounds import BoundsContract
 from holdfast.testing.contract.checkpoints import CheckpointContract
 from holdfast.testing.contract.claims import ClaimContract
 from holdfast.testing.contract.commits import CommitContract
@@ -35,6 +36,7 @@ __all__ = [
     "ArtifactContract",
     "AttachmentContract",
     "Bench",
+    "BoundsContract",
     "CheckpointContract",
     "ClaimContract",
     "CommitContract",

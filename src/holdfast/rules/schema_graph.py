@@ -1,0 +1,322 @@
+"""The schemas that a JSON Schema consists of, and which of them each one applies to a value, its members and its items.
+
+References are followed by their address inside the schema. One that leads elsewhere, or back to where it stands, is
+refused, because nothing could be said about its cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+from urllib.parse import unquote, urljoin
+
+import msgspec
+
+SUBSCHEMAS = 4_096
+"""How many schemas one schema may consist of. Compiling takes more than linear time."""
+
+CHAIN = 256
+"""How many schemas may refer to each other before one of them goes deeper into the payload."""
+
+PATTERN_WORK = 100_000
+"""The work of a pattern that backtracks, at the step limit that ends it, in visits."""
+
+IN_PLACE = ("allOf", "anyOf", "oneOf")
+IN_PLACE_ONE = ("not", "if", "then", "else")
+IN_PLACE_NAMED = ("dependentSchemas", "dependencies")
+DEEPER = ("additionalProperties", "propertyNames", "additionalItems", "contains")
+UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+PLACES = ("$defs", "definitions", "properties", "patternProperties")
+BACKTRACKS = ("(?=", "(?!", "(?<", "(?>", "\\1", "\\2", "\\3", "\\4", "\\5", "\\6", "\\7", "\\8", "\\9", "\\k", "(?(")
+KNOWN = ("http://json-schema.org/", "https://json-schema.org/")
+TYPES: dict[type, frozenset[str]] = {
+    type(None): frozenset({"null"}),
+    bool: frozenset({"boolean"}),
+    int: frozenset({"integer", "number"}),
+    float: frozenset({"integer", "number"}),  # 1.0 is an integer
+    str: frozenset({"string"}),
+    list: frozenset({"array"}),
+    dict: frozenset({"object"}),
+}
+
+
+PUBLISHED: dict[str, Any] = {"allOf": [True] * 64}
+"""Stands for a published schema of schemas, which the validator brings along: so much work for each value."""
+PUBLISHED["additionalProperties"] = PUBLISHED["items"] = PUBLISHED
+
+
+class Visit(msgspec.Struct):
+    """One schema of a schema: its own work, its cheap keywords, and the schemas that it applies."""
+
+    work: int = 1
+    types: frozenset[str] | None = None
+    options: tuple[object, ...] | None = None
+    """The scalars of `const` or `enum`, None if there are none or others beside them."""
+    in_place: list[tuple[int, int]] = []
+    """Applied to the same value: which schema, and how many times."""
+    members: dict[str, int] = {}
+    other_members: list[int] = []
+    """Applied to members that `members` does not name."""
+    every_member: list[int] = []
+    names: list[int] = []
+    """Applied to the names of members."""
+    first_items: list[int] = []
+    other_items: list[int] = []
+    every_item: list[int] = []
+
+    def fails_at_once(self, value: object) -> bool:
+        """Return whether the cheap keywords alone refuse a value."""
+        if self.types is not None and not self.types & TYPES[type(value)]:
+            return True
+        return self.options is not None and isinstance(value, str) and value not in self.options
+
+
+class SchemaGraph(msgspec.Struct, frozen=True):
+    """The schemas of one schema, in an order in which each comes before those that it applies in place."""
+
+    visits: tuple[Visit, ...]
+    root: int
+    has_alternatives: bool
+    """Whether a value may fail several schemas at once, each for reasons that an error would list."""
+
+
+def graph_of(schema: Any) -> SchemaGraph:
+    """Return the schemas of a schema. A `ValueError` says why it cannot be used."""
+    reader = _Reader(schema)
+    root = reader.number(schema, "")
+    reader.read_all()
+    visits, places = _ordered(reader.visits)
+    return SchemaGraph(tuple(visits), places[root], reader.has_alternatives)
+
+
+class _Reader:
+    """Finds every schema that can be applied, whatever refers to it."""
+
+    def __init__(self, schema: Any) -> None:
+        self.visits: list[Visit] = []
+        self.has_alternatives = False
+        self._numbers: dict[int, int] = {}
+        self._unread: list[tuple[Any, str, int]] = []
+        self._resources: dict[str, Any] = {"": schema}
+        self._anchors: dict[tuple[str, str], Any] = {}
+        self._dynamic: dict[str, list[tuple[Any, str]]] = {}
+        self._id = "id" if "draft-04" in str(_member(schema, "$schema")) else "$id"
+        self._index(schema)
+
+    def number(self, schema: Any, base: str) -> int:
+        """Return the number of a schema, which is read later."""
+        found = self._numbers.get(id(cast("Any", schema))) if isinstance(schema, dict) else None
+        if found is None:
+            found = self._add(Visit())
+            if isinstance(schema, dict):
+                self._numbers[id(cast("Any", schema))] = found
+                self._unread.append((cast("Any", schema), base, found))
+        return found
+
+    def _add(self, visit: Visit) -> int:
+        if len(self.visits) >= SUBSCHEMAS:
+            raise ValueError(f"it consists of more than {SUBSCHEMAS} schemas")
+        self.visits.append(visit)
+        return len(self.visits) - 1
+
+    def read_all(self) -> None:
+        """Read every schema that something refers to."""
+        while self._unread:
+            schema, base, number = self._unread.pop()
+            self._read(schema, self._base_of(schema, base), self.visits[number])
+
+    def _index(self, root: Any) -> None:
+        """Note which schemas have names of their own."""
+        waiting: list[tuple[Any, str]] = [(root, "")]
+        seen: set[int] = set()
+        while waiting:
+            schema, outer = waiting.pop()
+            if not isinstance(schema, dict) or id(cast("Any", schema)) in seen:
+                continue
+            members = cast("dict[str, Any]", schema)
+            seen.add(id(members))
+            base = self._base_of(members, outer)
+            if base != outer:
+                self._resources[base] = members
+            for key in ("$anchor", "$dynamicAnchor"):
+                if isinstance(members.get(key), str):
+                    self._anchors[base, members[key]] = members
+            name = members.get(self._id)
+            if isinstance(name, str) and name.startswith("#"):
+                self._anchors[base, name[1:]] = members
+            if isinstance(members.get("$dynamicAnchor"), str):
+                self._dynamic.setdefault(members["$dynamicAnchor"], []).append((members, base))
+            if members.get("$recursiveAnchor") is True:
+                self._dynamic.setdefault("$recursive", []).append((members, base))
+            waiting.extend((inner, base) for inner in _inner(members))
+
+    def _read(self, schema: dict[str, Any], base: str, visit: Visit) -> None:
+        self.has_alternatives |= any(keyword in schema for keyword in ("anyOf", "oneOf"))
+        visit.work = 1 + sum(_work(keyword, value) for keyword, value in schema.items())
+        named: list[Any] = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+        if all(isinstance(name, str) for name in named):
+            visit.types = frozenset(named)
+        options = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(options, list):
+            visit.options = tuple(cast("list[object]", options))
+        visit.in_place = [(self.number(inner, base), 1) for inner in _in_place(schema)]
+        for keyword in REFERENCES:
+            for target, its_base in self._targets(keyword, schema.get(keyword), base):
+                visit.in_place.append((self.number(target, its_base), 1))
+        self._read_members(schema, base, visit)
+        self._read_items(schema, base, visit)
+        if any(keyword in schema for keyword in UNEVALUATED):
+            # What was evaluated is found by applying what is in place once more.
+            visit.in_place = [(number, -1) for number, _ in visit.in_place]
+
+    def _read_members(self, schema: dict[str, Any], base: str, visit: Visit) -> None:
+        visit.members = {name: self.number(inner, base) for name, inner in _named(schema, "properties")}
+        for pattern, inner in _named(schema, "patternProperties"):
+            visit.names.append(self._add(Visit(work=1 + _work("pattern", pattern))))
+            visit.every_member.append(self.number(inner, base))
+        if "propertyNames" in schema:
+            visit.names.append(self.number(schema["propertyNames"], base))
+        if "unevaluatedProperties" in schema:
+            visit.every_member.append(self.number(schema["unevaluatedProperties"], base))
+        if "additionalProperties" in schema:
+            visit.other_members = [self.number(schema["additionalProperties"], base)]
+
+    def _read_items(self, schema: dict[str, Any], base: str, visit: Visit) -> None:
+        items = schema.get("items")
+        rest = schema.get("additionalItems") if isinstance(items, list) else items
+        visit.first_items = [
+            self.number(inner, base)
+            for inner in _listed(schema.get("items" if isinstance(items, list) else "prefixItems"))
+        ]
+        visit.other_items = [] if rest is None else [self.number(rest, base)]
+        visit.every_item = [
+            self.number(schema[keyword], base) for keyword in ("contains", "unevaluatedItems") if keyword in schema
+        ]
+
+    def _targets(self, keyword: str, value: object, base: str) -> Iterator[tuple[Any, str]]:
+        if not isinstance(value, str):
+            return
+        yield self._resolve(value, base)
+        name = "$recursive" if keyword == "$recursiveRef" else value.rpartition("#")[2]
+        if keyword != "$ref":
+            yield from self._dynamic.get(name, ())
+
+    def _resolve(self, reference: str, base: str) -> tuple[Any, str]:
+        whole = base + reference if reference.startswith("#") else urljoin(base, reference)
+        address, _, fragment = whole.partition("#")
+        if address.startswith(KNOWN) and address not in self._resources:
+            return PUBLISHED, ""
+        fragment = unquote(fragment)
+        if address in self._resources and (not fragment or fragment.startswith("/")):
+            return self._pointed(self._resources[address], fragment, address, reference)
+        if (address, fragment) in self._anchors:
+            return self._anchors[address, fragment], address
+        raise ValueError(f"{reference!r} is not in the schema")
+
+    def _pointed(self, resource: Any, pointer: str, base: str, reference: str) -> tuple[Any, str]:
+        found = resource
+        for part in pointer.split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            inner = _listed(found)
+            if isinstance(found, dict) and key in found:
+                found = _member(found, key)
+            elif key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(inner):
+                found = inner[int(key)]
+            else:
+                raise ValueError(f"{reference!r} is not in the schema")
+            base = self._base_of(found, base)
+        return found, base
+
+    def _base_of(self, schema: Any, outer: str) -> str:
+        """Return the address that references in a schema are relative to."""
+        name = _member(schema, self._id)
+        if isinstance(name, str) and not name.startswith("#"):
+            return urljoin(outer, name).partition("#")[0]
+        return outer
+
+
+def _member(schema: Any, key: str) -> Any:
+    return cast("dict[str, Any]", schema).get(key) if isinstance(schema, dict) else None
+
+
+def _listed(value: object) -> list[Any]:
+    return cast("Any", value) if isinstance(value, list) else []
+
+
+def _named(schema: dict[str, Any], keyword: str) -> list[tuple[str, Any]]:
+    value = schema.get(keyword)
+    return list(cast("dict[str, Any]", value).items()) if isinstance(value, dict) else []
+
+
+def _in_place(schema: dict[str, Any]) -> Iterator[Any]:
+    for keyword in IN_PLACE:
+        if isinstance(schema.get(keyword), list):
+            yield from schema[keyword]
+    yield from (schema[keyword] for keyword in IN_PLACE_ONE if keyword in schema)
+    for keyword in IN_PLACE_NAMED:
+        yield from (inner for _, inner in _named(schema, keyword) if not isinstance(inner, list))
+
+
+def _inner(schema: dict[str, Any]) -> Iterator[Any]:
+    """Yield every schema that stands where a schema is expected."""
+    yield from _in_place(schema)
+    for keyword in PLACES:
+        yield from (inner for _, inner in _named(schema, keyword))
+    yield from (schema[keyword] for keyword in (*DEEPER, *UNEVALUATED) if keyword in schema)
+    for keyword in ("items", "prefixItems"):
+        value = schema.get(keyword)
+        yield from _listed(schema[keyword]) if isinstance(value, list) else (value,)
+
+
+def _work(keyword: str, value: object) -> int:
+    """Return the work of one keyword, without that of the schemas that it applies."""
+    if keyword == "pattern":
+        return PATTERN_WORK if isinstance(value, str) and any(mark in value for mark in BACKTRACKS) else 4
+    if keyword == "format" and value == "regex":
+        return PATTERN_WORK
+    if keyword in {"enum", "required", "dependentRequired"} and isinstance(value, list | dict):
+        return 1 + len(cast("list[Any]", value))
+    return 1
+
+
+def _ordered(found: list[Visit]) -> tuple[list[Visit], list[int]]:
+    """Return the visits so that each comes before those that it applies in place, and the new place of each."""
+    height = [0] * len(found)
+    state = [0] * len(found)
+    done: list[int] = []
+    for start in range(len(found)):
+        path = [start] if state[start] == 0 else []
+        while path:
+            number = path[-1]
+            if state[number] == 2:
+                path.pop()
+                continue
+            inner = [other for other, _ in found[number].in_place]
+            if state[number] == 1:
+                state[number] = 2
+                height[number] = 1 + max((height[other] for other in inner), default=0)
+                if height[number] > CHAIN:
+                    raise ValueError(f"more than {CHAIN} schemas of it refer to one another")
+                done.append(path.pop())
+                continue
+            state[number] = 1
+            for other in inner:
+                if state[other] == 1:
+                    raise ValueError("it refers to itself without going deeper into the payload")
+                if state[other] == 0:
+                    path.append(other)
+    done.reverse()
+    places = [0] * len(found)
+    for place, number in enumerate(done):
+        places[number] = place
+    for number, visit in enumerate(found):
+        times = 2 + height[number]
+        visit.in_place = [(places[other], times if one < 0 else one) for other, one in visit.in_place]
+        visit.members = {name: places[other] for name, other in visit.members.items()}
+        for inner_list in (
+            visit.other_members, visit.every_member, visit.names,
+            visit.first_items, visit.other_items, visit.every_item,
+        ):  # fmt: skip
+            inner_list[:] = [places[other] for other in inner_list]
+    return [found[number] for number in done], places
