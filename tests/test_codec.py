@@ -9,6 +9,7 @@ import json
 import math
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -152,14 +153,37 @@ def test_a_document_is_stored_as_plain_json_in_its_own_order(value: Any, data: b
         ((1, 2), "tuple", None),
         ("\udfff", "lone surrogate", None),
         ({"\ud800": 1}, "lone surrogate", None),
-        (object(), "is not a JSON value", None),
+        (object(), "is not a JSON value: it is of type object; convert it to JSON values first", None),
+        ({"at": datetime(2026, 1, 2, tzinfo=UTC)}, "value at /at is of type datetime; convert it to text", None),
+        ([{"a": 1}, {"b": [0, (1,)]}], "value at /1/b/1 is of type tuple; use a list", None),
+        ({"a": {"my secret": {1}}}, "value at /a/… is of type set; use a list", None),
+        ({"a": {1: 2}}, "value at /a has a key of type int; keys must be text", None),
+        ({"a": b"x"}, "value at /a is of type bytes; encode it as text", None),
+        ([0] * 100_001 + [()], "it does not survive its own encoding", None),
         ([2**64], "whole number of more than 64 bits", None),
         ({"a": [-(2**63) - 1]}, "whole number of more than 64 bits", None),
         ("x" * (1 << 20), "is 1048578 bytes long, the limit is 1048576", 1 << 20),
         (nested(DEPTH + 1), "nested deeper than 64 levels", 64),
         (nested(50_000), "nested deeper than 64 levels", 64),
     ],
-    ids=["nan", "tuple", "surrogate", "surrogate key", "object", "large", "small", "long", "too deep", "far too deep"],
+    ids=[
+        "nan",
+        "tuple",
+        "surrogate",
+        "surrogate key",
+        "object",
+        "datetime",
+        "nested tuple",
+        "set",
+        "key",
+        "bytes",
+        "far away",
+        "large",
+        "small",
+        "long",
+        "too deep",
+        "far too deep",
+    ],
 )
 def test_a_refusal_says_what_is_wrong_and_which_limit_it_broke(value: Any, problem: str, limit: int | None) -> None:
     found = checked(value)

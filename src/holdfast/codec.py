@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import math
+import re
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -19,7 +21,7 @@ import msgspec
 
 from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.records.common import Document
-from holdfast.records.limits import LARGEST_CONTENT
+from holdfast.records.limits import LARGEST_CONTENT, SMALLEST_INTEGER
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -104,10 +106,9 @@ def checked_document(value: Document, *, depth: int, size: int, canonical: bool 
         data = _encode_sorted(value) if canonical else _encode(value)
     except RecursionError:
         return too_deep
-    except UnicodeEncodeError:
-        return Unfit("contains a lone surrogate, which is not text")
-    except (TypeError, ValueError, OverflowError, msgspec.EncodeError) as error:
-        return Unfit(f"is not a JSON value: {error}")
+    except (TypeError, ValueError, OverflowError, msgspec.EncodeError):
+        # A lone surrogate is a value error, too.
+        return _misfit(value)
     if len(data) > size:  # before anything else is done with it
         return Unfit(f"is {len(data)} bytes long, the limit is {size}", size)
     # Depth cannot exceed the number of brackets, and counting those is cheap: most documents need no walk.
@@ -118,15 +119,87 @@ def checked_document(value: Document, *, depth: int, size: int, canonical: bool 
     except RecursionError:
         return too_deep
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Unfit("is not a JSON value")
+        return _misfit(value)
     if not unchanged:
-        return Unfit("is not a JSON value: it holds NaN, Infinity, a tuple, bytes or a key that is not text")
+        return _misfit(value)
     try:
         # MessagePack knows whole numbers of 64 bits only, and larger ones may come back from JSON as floats.
         _encode_64_bit(value)
     except OverflowError:
-        return Unfit("holds a whole number of more than 64 bits")
+        return _misfit(value)
     return data
+
+
+LARGEST_UNSIGNED = 2**64 - 1
+MISFIT_STEPS = 100_000
+"""How many values are looked at for the one that does not fit."""
+PLAIN_KEY = re.compile(r"\w{1,64}", re.ASCII)
+CONVERSIONS = {
+    "tuple": "use a list",
+    "set": "use a list",
+    "frozenset": "use a list",
+    "bytes": "encode it as text, or put it into an attachment",
+    "bytearray": "encode it as text, or put it into an attachment",
+    "datetime": "convert it to text or a number first",
+    "date": "convert it to text first",
+    "Decimal": "convert it to text or a number first",
+    "UUID": "convert it to text first",
+}
+
+
+def _misfit(value: Document) -> Unfit:
+    """Say where the first value is that JSON cannot hold, and what it is, without repeating it."""
+    waiting: list[tuple[str, Any]] = [("", value)]
+    for _ in range(MISFIT_STEPS):
+        if not waiting:
+            break
+        pointer, one = waiting.pop()
+        problem = _problem(one)
+        if problem is not None:
+            return Unfit(f"is not a JSON value: {f'value at {pointer}' if pointer else 'it'} {problem}")
+        if isinstance(one, dict):
+            items = cast("dict[str, Any]", one).items()
+            waiting += [(f"{pointer}/{_step(key)}", inside) for key, inside in reversed(items)]
+        elif isinstance(one, list):
+            items_in: list[Any] = cast("Any", one)
+            waiting += [(f"{pointer}/{index}", items_in[index]) for index in reversed(range(len(items_in)))]
+    return Unfit("is not a JSON value: it does not survive its own encoding")
+
+
+def _problem(value: Any) -> str | None:
+    """What is wrong with one value, apart from what it contains."""
+    if isinstance(value, str):
+        return None if _is_text(value) else "contains a lone surrogate, which is not text"
+    if isinstance(value, bool) or value is None or isinstance(value, list):
+        return None
+    if isinstance(value, int):
+        return None if SMALLEST_INTEGER <= value <= LARGEST_UNSIGNED else "is a whole number of more than 64 bits"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "is NaN or infinite, which JSON does not have"
+    if isinstance(value, dict):
+        keys: Iterable[Any] = cast("Any", value)
+        return next((problem for key in keys if (problem := _key_problem(key))), None)
+    name = type(value).__name__
+    return f"is of type {name}; {CONVERSIONS.get(name, 'convert it to JSON values first')}"
+
+
+def _key_problem(key: object) -> str | None:
+    if not isinstance(key, str):
+        return f"has a key of type {type(key).__name__}; keys must be text"
+    return None if _is_text(key) else "has a key with a lone surrogate, which is not text"
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _step(key: str) -> str:
+    """A key in a pointer. One that is not a plain word may be content of the caller's, and is not repeated."""
+    return key if PLAIN_KEY.fullmatch(key) else "…"
 
 
 def _deeper_than(value: Document, depth: int) -> bool:

@@ -36,6 +36,7 @@
     ├── Incompatible      upgrade something
     │   ├── SchemaTooNew
     │   └── SchemaMissing
+    │       └── StoreMissing        there is no such file
     └── Corrupt           call somebody: stored data is damaged
 
 Each error carries its facts as attributes, `retryable` (would the same call, repeated, have a chance?) and `outcome`
@@ -370,6 +371,21 @@ class SchemaMissing(Incompatible):
         )
         self.found = found
         self.known = known
+
+
+class StoreMissing(SchemaMissing):
+    """There is no file of this name, and `migrate=False` forbids creating it: check the name.
+
+    `similar` has the names of stores beside it that are spelt much alike.
+    """
+
+    def __init__(self, path: str, known: int, similar: tuple[str, ...] = ()) -> None:
+        super().__init__(0, known)
+        meant = f"did you mean {' or '.join(map(repr, similar))}?" if similar else "check the name"
+        self.message = f"there is no file {path!r}: {meant} To make a new store, open it once with migrate=True"
+        self.args = (self.message,)
+        self.path = path
+        self.similar = similar
 
 
 # Corrupt: call somebody.

@@ -154,10 +154,12 @@ def test_a_file_of_no_length_is_a_new_database(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"hello", b"\0" * 20_000, b"SQLite format 3\0", b"SQLite format 3\0" + b"\xff" * 5_000]
 )
-def test_a_file_that_is_no_database_is_corrupt_and_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    """Damage is said of what begins as a database does; of any other file, that it is another one."""
     path = tmp_path / "state.db"
     path.write_bytes(content)
-    with pytest.raises(holdfast.Corrupt) as refused:
+    kind = holdfast.Corrupt if content.startswith(b"SQLite format 3") else holdfast.Incompatible
+    with pytest.raises(kind) as refused:
         holdfast.open_blocking(path)
     assert str(path) in str(refused.value)
     assert path.read_bytes() == content

@@ -82,7 +82,7 @@ def test_init_makes_a_store_once_and_nothing_else_makes_one(run: Any, tmp_path: 
     assert (refused.code, refused.out, refused.err) == (
         4,
         "",
-        f"holdfast: error: there is no store yet ({file}): run holdfast init\n",
+        f"holdfast: error: there is no file {file}: check the name, or make a new store with holdfast init\n",
     )
     assert not file.exists()
     assert run("init", "--url", file, "--json").json == {"created": True, "schema_version": 1}
@@ -95,9 +95,26 @@ def test_init_makes_a_store_once_and_nothing_else_makes_one(run: Any, tmp_path: 
 def test_init_leaves_a_file_alone_that_is_something_else(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("not a database " * 100)
-    said = run("init", "--url", file)
-    assert (said.code, said.err.endswith("choose another name\n")) == (5, True)
+    for command in ("init", "status", "doctor"):
+        said = run(command, "--url", file)
+        assert (said.code, f"{file} is not a Holdfast store" in said.err) == (4, True)
     assert file.read_text() == "not a database " * 100
+
+
+def test_a_mistyped_name_is_said_with_those_that_are_there(run: Any, tmp_path: Path) -> None:
+    run("init", "--url", tmp_path / "agent.db")
+    (tmp_path / "agnt.db").write_text("a text")
+    said = run("status", "--url", tmp_path / "agnet.db")
+    assert (
+        said.err
+        == f"holdfast: error: there is no file {tmp_path / 'agnet.db'}: did you mean {tmp_path / 'agent.db'}?\n"
+    )
+    said = run("status", "--url", tmp_path / "no folder" / "agent.db")
+    assert f"there is no file {tmp_path / 'no folder' / 'agent.db'}: check the name" in said.err
+    with pytest.raises(holdfast.StoreMissing, match="did you mean") as caught:
+        holdfast.open_blocking(tmp_path / "agnet.db", options=holdfast.SqliteOptions(migrate=False))
+    assert caught.value.similar == (str(tmp_path / "agent.db"),)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["agent.db", "agnt.db"]
 
 
 def test_migrate_upgrades_an_older_store_and_nothing_else_does(

@@ -270,7 +270,8 @@ def test_a_target_that_is_not_there_is_named(run: Any, tmp_path: Path) -> None:
     run("init", "--url", source)
     said = run("copy", "--from", source, "--to", target)
     assert said.code == 4
-    assert f"there is no store yet ({target})" in said.err
+    assert f"there is no file {target}: did you mean" not in said.err
+    assert f"there is no file {target}: check the name, or make a new store with holdfast init" in said.err
     assert not target.exists()
 
 

@@ -110,12 +110,7 @@ def said(error: holdfast.HoldfastError, command: str = "") -> str:
     """The error as a person at a shell can act on it, who typed this command."""
     match error:
         case holdfast.SchemaMissing():
-            place = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-            if error.found == 0:
-                return f"there is no store yet{place}: run holdfast init"
-            return (
-                f"the store{place} has schema version {error.found}, this program {error.known}: run holdfast migrate"
-            )
+            return _missing(error)
         case holdfast.UnknownSession():
             return f"unknown session {error.session_id!r}: see holdfast sessions list"
         case holdfast.SessionDeleted():
@@ -134,6 +129,18 @@ def said(error: holdfast.HoldfastError, command: str = "") -> str:
             return f"{error.key}: {error.reason}: init makes a new store, so choose another name"
         case _:
             return at_a_shell(_named(error, FIELDS | OF_COMMANDS.get(command, {})))
+
+
+def _missing(error: holdfast.SchemaMissing) -> str:
+    """Say which store is missing; a name that is mistyped must not lead to a new and empty one."""
+    if isinstance(error, holdfast.StoreMissing):
+        if error.similar:
+            return f"there is no file {error.path}: did you mean {' or '.join(error.similar)}?"
+        return f"there is no file {error.path}: check the name, or make a new store with holdfast init"
+    place = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    if error.found == 0:
+        return f"there is no store yet{place}: run holdfast init"
+    return f"the store{place} has schema version {error.found}, this program {error.known}: run holdfast migrate"
 
 
 def _named(error: holdfast.HoldfastError, names: dict[str, str]) -> str:

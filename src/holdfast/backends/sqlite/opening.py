@@ -10,14 +10,23 @@ import re
 import time
 from functools import lru_cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 import apsw
 
 from holdfast.backends.sqlite.file_locks import create_private, refuse_unsafe
 from holdfast.backends.sqlite.link import Link, until_free
-from holdfast.errors import HoldfastError, Incompatible, InvalidRequest, SchemaMissing, SchemaTooNew, Unavailable
+from holdfast.backends.sqlite.nearby import begins_like_a_database, is_missing, similar_stores
+from holdfast.errors import (
+    Corrupt,
+    HoldfastError,
+    Incompatible,
+    InvalidRequest,
+    SchemaMissing,
+    SchemaTooNew,
+    StoreMissing,
+    Unavailable,
+)
 from holdfast.records.options import PRIVATE, SqliteOptions
 
 SCHEMA_VERSION: Final = 1
@@ -62,13 +71,22 @@ def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> Li
             create_private(path, file_mode)
     try:
         link = Link(path, create=options.migrate)
-    except Unavailable:
-        if not options.migrate and not Path(path).exists():
-            raise SchemaMissing(0, SCHEMA_VERSION) from None
+    except (Unavailable, InvalidRequest):
+        if not options.migrate and is_missing(path):
+            raise StoreMissing(path, SCHEMA_VERSION, similar_stores(path)) from None
         raise
     try:
         deadline_s = time.monotonic() + options.busy_timeout_ms / 1000
         until_free(path, lambda: _prepare(link, options), deadline_s=deadline_s)
+    except Corrupt as error:
+        foreign = isinstance(error.__cause__, apsw.NotADBError) and not begins_like_a_database(link.connection)
+        link.close()
+        if foreign:
+            raise Incompatible(
+                f"{path} is not a Holdfast store, nor any SQLite database: name another file; if it was a store, its "
+                "beginning was overwritten"
+            ) from error.__cause__
+        raise
     except BaseException:
         link.close()
         raise

@@ -1,0 +1,59 @@
+"""A look at files beside a name that was not found, bounded, so that an error can say which one was meant.
+
+No file is opened here: closing a descriptor drops the locks that this process has on the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import itertools
+import stat
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+MAGIC: Final = b"SQLite format 3\0"
+SMALLEST_PAGE: Final = 512
+COMPANIONS: Final = ("-wal", "-shm", "-journal")
+MOST_NAMES: Final = 1_000
+MOST_SIMILAR: Final = 3
+
+
+def begins_like_a_database(connection: apsw.Connection) -> bool:
+    """Whether a file has the first bytes of every SQLite database; one that cannot be read may have them."""
+    try:
+        # Through SQLite: a descriptor of our own would drop the locks of this process when it is closed.
+        _, data = connection.read("main", 0, 0, len(MAGIC))
+    except apsw.Error:
+        return True
+    return data == MAGIC
+
+
+def is_missing(path: str) -> bool:
+    """Whether it is certain that there is nothing of this name."""
+    try:
+        return not Path(path).exists()
+    except OSError:
+        return False
+
+
+def similar_stores(path: str) -> tuple[str, ...]:
+    """Names of files in the same folder that may be stores and are spelt much like this one."""
+    file = Path(path)
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        beside = itertools.islice(file.parent.iterdir(), MOST_NAMES)
+        names = [one.name for one in beside if not one.name.endswith(COMPANIONS)]
+    close = difflib.get_close_matches(file.name, names, n=MOST_SIMILAR)
+    return tuple(str(one) for one in map(file.with_name, close) if _may_be_a_database(one))
+
+
+def _may_be_a_database(path: Path) -> bool:
+    """Whether a file has the length of a SQLite database: whole pages, of which the smallest has 512 bytes."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0 and found.st_size % SMALLEST_PAGE == 0
