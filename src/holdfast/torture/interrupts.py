@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -155,6 +156,9 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
     interrupter = Interrupter(dice)
     # The threads take turns often, so that more of them are inside of something when the interrupt comes.
     sys.setswitchinterval(0.0005)
+    # The interpreter reports interrupts in finalizers, and coroutines that an interrupt kept from being run.
+    sys.unraisablehook = id
+    warnings.simplefilter("ignore")
     store = place.open()
     store.sessions.create(SESSION)
     kinds = [holdfast.EventType("note")]
