@@ -72,8 +72,7 @@ async def confirm_stored(tx: Transaction, address: sessions.Address, row: Attach
 
     The session is held, as by everybody who records or forgets an intent: the row cannot vanish before it is saved.
     """
-    if await sessions.find(tx, address) is None:
-        return None
+    await sessions.require(tx, address)
     found = await tx.find_attachment(row.session_key, row.attachment_id)
     stored = rules.confirmed(row, found)
     if stored is not None and stored != found:

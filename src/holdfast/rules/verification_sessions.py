@@ -195,14 +195,15 @@ def node(row: NodeRow, owner: SessionRow | None) -> Iterator[Finding]:
         yield Finding("nodes", key, "is vacuumed, but still has content")
     if row.epoch >= position:
         yield Finding("nodes", key, f"its epoch {row.epoch} begins after it")
-    if row.parent_key is not None and not _is_elder(row, row.parent_key):
+    has_elder = row.parent_key is None or _is_elder(row, row.parent_key)
+    if not has_elder:
         yield Finding("nodes", key, "its parent does not come before it")
     if owner is not None and owner.deleted_at_ms is None:
         if row.epoch > owner.epoch:
             yield Finding("nodes", key, f"its epoch is {row.epoch}, its session's {owner.epoch}")
         if row.revision is not None and not 1 <= row.revision <= owner.revision:
             yield Finding("nodes", key, f"was added by revision {row.revision}, the head is {owner.revision}")
-    graph.node_of(row)
+    graph.node_of(row if has_elder else msgspec.structs.replace(row, parent_key=None))
 
 
 def addition(

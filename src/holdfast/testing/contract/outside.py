@@ -309,6 +309,14 @@ class OutsideBytesContract(Contract):
         assert len(report.findings) == 20, "a place that fails again and again is not asked for ever"
         assert report.unread_attachments == 5
 
+    def test_bytes_that_go_while_verification_reads_them_are_no_finding(self, bench: Bench, door: Door) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(attachments=[session.attachments.put(b"abc").id]))
+        door.before_get.append(lambda: other.sessions.handle("chat").attachments.forget(ABC))
+        assert store.maintenance.verify().ok
+        assert door.names() == []
+
     def test_a_reader_whose_attachment_goes_meanwhile_is_not_told_of_damage(self, bench: Bench, door: Door) -> None:
         store, other = bench.open(attachments=door), bench.open(attachments=door)
         session = store.sessions.create("chat")
