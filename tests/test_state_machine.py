@@ -154,4 +154,4 @@ def test_a_difference_is_reported_with_the_few_steps_that_show_it(
     story = str(info.value).partition("what happened:\n")[2].splitlines()
     # Two turns that count tokens, and what their being accepted rests on, out of a life of 400 steps.
     assert 2 <= len(story) <= 20, info.value
-    assert sum("usage=[Usage(" in line for line in story) >= 2
+    assert sum(".commit(Commit(" in line for line in story) >= 2

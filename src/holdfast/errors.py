@@ -167,12 +167,14 @@ class SubscriptionConflict(Conflict):
 
 
 class NodeConflict(Conflict):
-    """The node id names another node: history is append-only."""
+    """The node id names another node: history is append-only. `vacuumed` says that the other one lost its content."""
 
-    def __init__(self, session_id: str, node_id: str) -> None:
-        super().__init__(f"node {node_id!r} of session {session_id!r} exists with other content: use a new node id")
+    def __init__(self, session_id: str, node_id: str, *, vacuumed: bool = False) -> None:
+        why = "was vacuumed, and its content is gone" if vacuumed else "exists with other content"
+        super().__init__(f"node {node_id!r} of session {session_id!r} {why}: use a new node id")
         self.session_id = session_id
         self.node_id = node_id
+        self.vacuumed = vacuumed
 
 
 class AlreadyTerminal(Conflict):

@@ -351,7 +351,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class CommitFacts(msgspec.Struct, frozen=True):
-    """What stood in the database when a commit was judged. `attachment_ids` are those whose bytes are stored."""
+    """What a commit is judged by. Bytes of `attachment_ids` are stored; `runs` are key frames of large contents."""
 
     head: RevisionRow | None = None
     turn: RevisionRow | None = None
@@ -362,15 +362,15 @@ class CommitFacts(msgspec.Struct, frozen=True):
     attachment_ids: frozenset[str] = frozenset()
     lease: LeaseRow | None = None
     runs: Mapping[str, Run] = {}
-    """What large contents may be stored as differences from, by their refs."""
 
 
 class CommitPlan(msgspec.Struct, frozen=True):
-    """What an accepted commit writes. Batches to enqueue have no sequence number yet."""
+    """What an accepted commit writes; `revived` goes to `revive_nodes`. Batches have no sequence number yet."""
 
     session: SessionRow
     revision: RevisionRow
     nodes: tuple[NodeRow, ...] = ()
+    revived: tuple[NodeRow, ...] = ()
     blobs: tuple[BlobRow, ...] = ()
     usage: tuple[UsageRow, ...] = ()
     completed_seqs: tuple[int, ...] = ()

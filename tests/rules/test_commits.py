@@ -104,7 +104,7 @@ FACTS = CommitFacts(head=HEAD, nodes=STORED)
 
 
 def check(limits: Limits = LIMITS, **fields: Any) -> commits.CommitIntent:
-    return commits.check_commit(Commit(**fields), "chat", limits)
+    return commits.check_commit(Commit(**fields), "chat", limits, seed="seed")
 
 
 def judge(
@@ -116,7 +116,7 @@ def judge(
     current: tuple[NodeRow, ...] = STORED,
     ledger: tuple[UsageRow, ...] = (),
 ) -> CommitPlan:
-    intent = commits.check_commit(commit, "chat", LIMITS)
+    intent = commits.check_commit(commit, "chat", LIMITS, seed="seed")
     return commits.judge(
         intent,
         session,
@@ -139,7 +139,9 @@ def test_a_turn_that_was_never_committed_is_no_replay() -> None:
 def test_a_replay_gives_the_receipt_of_the_first_time() -> None:
     found = commits.replay(check(turn_id="t2", fingerprint="print"), HEAD)
     assert HEAD_BODY.manifest is not None
-    assert found == CommitReceipt("chat", 2, "checkpoint-sha256:x", HEAD_BODY.manifest, ("b0",), replayed=True)
+    assert found == CommitReceipt(
+        "chat", 2, "checkpoint-sha256:x", HEAD_BODY.manifest, ("b0",), replayed=True, leaf="b"
+    )
 
 
 def test_other_content_under_a_used_turn_id_is_a_conflict() -> None:
@@ -151,7 +153,9 @@ def test_other_content_under_a_used_turn_id_is_a_conflict() -> None:
 
 def test_a_receipt_without_a_checkpoint_has_an_empty_manifest() -> None:
     row = revision_row(TurnBody(), checkpoint_ref=None)
-    assert commits.receipt_of("chat", row, replayed=False) == CommitReceipt("chat", 2, None, CheckpointManifest())
+    assert commits.receipt_of("chat", row, replayed=False) == CommitReceipt(
+        "chat", 2, None, CheckpointManifest(), leaf="b"
+    )
 
 
 def test_a_stored_turn_that_does_not_decode_is_damage() -> None:
@@ -270,14 +274,28 @@ def test_a_commit_on_a_head_that_is_lost_is_refused_and_not_started_anew() -> No
         (Unchanged(), (BASE + 2, "b")),
         (Unchanged(leaf=None), (None, None)),
         (Unchanged(leaf="a"), (BASE + 1, "a")),
-        (Append([Node("c", "b")]), (BASE + 2, "b")),
+        (Append([]), (BASE + 2, "b")),
+        (Append([Node("c")]), (BASE + 3, "c")),
+        (Append([Node("c", "a"), Node("b")]), (BASE + 2, "b")),
         (Append([Node("c", "b")], leaf="c"), (BASE + 3, "c")),
         (Append([Node("c", "b")], leaf="a"), (BASE + 1, "a")),
         (Append([Node("c", "b")], leaf=None), (None, None)),
     ],
-    ids=["stays", "none", "moves back", "stays beside new nodes", "moves on", "moves back beside new nodes", "no path"],
+    ids=[
+        "stays",
+        "none",
+        "moves back",
+        "no nodes",
+        "to the last node",
+        "to the last node, which is stored",
+        "moves on",
+        "moves back beside new nodes",
+        "no path",
+    ],
 )
-def test_the_leaf_moves_only_when_it_is_told_to(graph: Any, leaf: tuple[int | None, str | None]) -> None:
+def test_the_leaf_moves_to_the_last_node_or_where_it_is_told_to(
+    graph: Any, leaf: tuple[int | None, str | None]
+) -> None:
     revision = judge(Commit(graph=graph)).revision
     assert (revision.leaf_key, revision.leaf_id) == leaf
 
@@ -456,15 +474,16 @@ def test_a_large_content_that_is_new_follows_what_the_head_has_in_its_place() ->
         ),
         "chat",
         LIMITS,
+        seed="seed",
     )
     facts = CommitFacts(head=revision_row(before), hashes=frozenset({refs["kept"]}))
     config = json_ref(b'"' + sent["config"] + b'"')
     assert commits.predecessors(intent, facts) == {refs["state"]: "r1", config: "r4", refs["frame"]: "r6"}
     assert commits.predecessors(intent, CommitFacts()) == {}
     assert commits.predecessors(intent, CommitFacts(head=revision_row(TurnBody()))) == {}
-    nothing = commits.check_commit(Commit(config=sent["config"].decode()), "chat", LIMITS)
+    nothing = commits.check_commit(Commit(config=sent["config"].decode()), "chat", LIMITS, seed="seed")
     assert commits.predecessors(nothing, facts) == {config: "r4"}
-    assert commits.predecessors(commits.check_commit(Commit(), "chat", LIMITS), facts) == {}
+    assert commits.predecessors(commits.check_commit(Commit(), "chat", LIMITS, seed="seed"), facts) == {}
 
 
 # ---------------------------------------------------------------------------- how a turn is kept
@@ -472,7 +491,7 @@ def test_a_large_content_that_is_new_follows_what_the_head_has_in_its_place() ->
 
 def test_what_a_turn_leaves_as_it_was_takes_no_room_and_older_forms_are_read() -> None:
     plan = commits.judge(
-        commits.check_commit(Commit(usage=[Usage("turn", "m", 5)]), "chat", LIMITS),
+        commits.check_commit(Commit(usage=[Usage("turn", "m", 5)]), "chat", LIMITS, seed="seed"),
         msgspec.structs.replace(SESSION, revision=0),
         CommitFacts(),
         current=(),

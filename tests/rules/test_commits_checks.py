@@ -18,6 +18,7 @@ from holdfast.records.leases import Lease, OnProcess, OnSession
 from holdfast.records.limits import Limits
 from holdfast.records.work import WorkCompletion, WorkDraft
 from holdfast.rules import commits
+from holdfast.rules.graph import derived_id
 
 LIMITS = Limits()
 MOST = 2**63 - 1
@@ -34,7 +35,7 @@ def bytes_ref(data: bytes) -> str:
 
 
 def check(limits: Limits = LIMITS, **fields: Any) -> commits.CommitIntent:
-    return commits.check_commit(Commit(**fields), "chat", limits)
+    return commits.check_commit(Commit(**fields), "chat", limits, seed="seed")
 
 
 def test_a_commit_that_changes_nothing_is_a_commit() -> None:
@@ -71,6 +72,21 @@ def test_usage_is_merged_by_source_and_model_and_what_counts_nothing_is_left_out
     assert intent.usage == (Usage("turn", "m", 11, 22, 33, 44), Usage("turn", "n", cached_input_tokens=5))
 
 
+def test_a_whole_graph_has_its_leaf_and_parents_from_itself() -> None:
+    intent = check(graph=ReplaceGraph(Graph([Node("a"), Node("b")])))
+    assert ([node.parent for node in intent.nodes], intent.leaf) == ([None, "a"], "b")
+    assert check(graph=ReplaceGraph(Graph())).leaf is None
+    assert check(graph=ReplaceGraph(Graph([Node("a")], leaf=None))).leaf is None
+
+
+def test_nodes_without_ids_are_named_after_the_turn_or_after_a_name_that_nobody_else_has() -> None:
+    first, again = (check(turn_id="t", graph=Append([Node(), Node()])).nodes for _ in range(2))
+    assert [node.id for node in first] == [node.id for node in again]
+    assert [node.id for node in first] == [derived_id("chat", "t", 0), derived_id("chat", "t", 1)]
+    (other,) = check(graph=Append([Node()])).nodes
+    assert other.id == derived_id("chat", "seed", 0)
+
+
 def test_an_attachment_that_is_named_twice_is_one() -> None:
     assert check(attachments=["b", "a", "b"]).attachments == ("b", "a")
 
@@ -88,13 +104,13 @@ def test_follow_up_work_goes_to_this_session_unless_it_says_otherwise() -> None:
         ({"expected_revision": -1}, "expected_revision"),
         ({"graph": [Node("a")]}, "graph"),
         ({"graph": Append(Node("a"))}, "graph.nodes"),
-        ({"graph": Append([Node("")])}, "graph.nodes[0].id"),
+        ({"graph": Append([Node(" ")])}, "graph.nodes[0].id"),
         ({"graph": Append([], leaf="")}, "graph.leaf"),
         ({"graph": Unchanged(leaf=5)}, "graph.leaf"),
         ({"graph": ReplaceGraph([Node("a")])}, "graph.graph"),
-        ({"graph": ReplaceGraph(Graph([Node("")]))}, "graph.graph.nodes[0].id"),
+        ({"graph": ReplaceGraph(Graph([Node(" ")]))}, "graph.graph.nodes[0].id"),
+        ({"graph": ReplaceGraph(Graph([Node("a", "b")]))}, "graph.graph.nodes[0].parent"),
         ({"graph": ReplaceGraph(Graph([], leaf=""))}, "graph.graph.leaf"),
-        ({"graph": ReplaceGraph(Graph([Node("a")], leaf=UNSET))}, "graph.graph.leaf"),
         ({"checkpoint": {}}, "checkpoint"),
         ({"config": {1}}, "config"),
         ({"frames": "f"}, "frames"),
@@ -124,7 +140,7 @@ def test_a_commit_that_is_wrong_in_itself_is_refused_where_it_is_wrong(fields: d
 def test_only_a_commit_to_a_named_session_can_be_checked() -> None:
     for commit, session_id, field in (("commit", "chat", "commit"), (Commit(), None, "session_id")):
         with pytest.raises(InvalidRequest) as info:
-            commits.check_commit(commit, session_id, LIMITS)
+            commits.check_commit(commit, session_id, LIMITS, seed="seed")
         assert info.value.field == field
 
 

@@ -39,7 +39,7 @@ TURN = Commit(
 
 
 def fingerprint(commit: Commit) -> str | None:
-    return commits.check_commit(commit, "chat", Limits()).fingerprint
+    return commits.check_commit(commit, "chat", Limits(), seed="seed").fingerprint
 
 
 def changed(**fields: Any) -> Commit:
@@ -89,7 +89,7 @@ def test_a_retry_of_a_turn_has_the_same_fingerprint(retry: Commit) -> None:
     "other",
     [
         changed(graph=Unchanged()),
-        changed(graph=ReplaceGraph(Graph(TURN.graph.nodes, "d"))),  # type: ignore[union-attr]
+        changed(graph=ReplaceGraph(Graph([Node("c", payload={"role": "user"}), Node("d")], "d"))),
         changed(graph=Append([Node("d", "c"), Node("c", "b", payload={"role": "user"})][::-1][:1], leaf="c")),
         changed(graph=Append([Node("d"), Node("c", payload={"role": "user"})], leaf="d")),
         changed(graph=Append([Node("c", payload={"role": "tool"}), Node("d")])),

@@ -45,7 +45,7 @@ def test_the_ledger_at_an_earlier_revision_is_the_sum_up_to_it(turns: list[list[
     head: RevisionRow | None = None
     for number, turn in enumerate(turns):
         plan = commits.judge(
-            commits.check_commit(Commit(usage=turn), "chat", Limits()),
+            commits.check_commit(Commit(usage=turn), "chat", Limits(), seed="seed"),
             msgspec.structs.replace(SESSION, revision=number),
             CommitFacts(head=head),
             current=(),

@@ -185,7 +185,8 @@ COMMIT = holdfast.Commit(
     enqueues=[DRAFT],
     lease=LEASE,
 )
-REPLACE = holdfast.Commit(turn_id="t", graph=holdfast.ReplaceGraph(holdfast.Graph([NODE], leaf="n")))
+ROOT = holdfast.Node("n", None, "event", {"a": 1}, "f", {"c": 1}, 5)
+REPLACE = holdfast.Commit(turn_id="t", graph=holdfast.ReplaceGraph(holdfast.Graph([ROOT], leaf="n")))
 
 EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
     "artifact": (lambda v: artifacts.check_artifact(v[0], v[1], v[2], Limits()), Arguments(("k", "r", b"x"))),
@@ -193,8 +194,8 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
         lambda v: attachments.check_put(v[0], v[1], width=v[2], height=v[3], label=v[4], limits=Limits()),
         Arguments((b"x", "text/plain", 1, 2, "l")),
     ),
-    "commit": (lambda v: commits.check_commit(v, "s", Limits()), COMMIT),
-    "replacing commit": (lambda v: commits.check_commit(v, "s", Limits()), REPLACE),
+    "commit": (lambda v: commits.check_commit(v, "s", Limits(), seed="seed"), COMMIT),
+    "replacing commit": (lambda v: commits.check_commit(v, "s", Limits(), seed="seed"), REPLACE),
     "event": (
         lambda v: events.check_event("p", v[0], v[1], replay_key=v[2], wake_target=v[3], limits=Limits()),
         Arguments(("news", {"a": 1}, "k", SCOPE)),

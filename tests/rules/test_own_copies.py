@@ -137,6 +137,7 @@ def _commit(documents: Documents) -> Any:
         ),
         "chat",
         LIMITS,
+        seed="seed",
     )
 
 

@@ -92,6 +92,7 @@ class Memory:
         self.occurrences: deque[str] = deque(maxlen=REMEMBERED)
         self.subscriptions: deque[str] = deque(maxlen=REMEMBERED)
         self.nodes: dict[str, deque[str]] = {}
+        self.sent: dict[str, holdfast.Node] = {}
         self.revisions: dict[str, int] = {}
 
     def nodes_of(self, session_id: str | None) -> deque[str]:

@@ -44,6 +44,13 @@ def a_tombstone_does_not_cut_the_path(self: Any, right: Method) -> Method:
     return read_path
 
 
+def what_a_turn_brings_back_stays_hidden(self: Any, right: Method) -> Method:
+    async def revive_nodes(node_keys: Any) -> int:
+        return len(node_keys)
+
+    return revive_nodes
+
+
 def an_event_comes_twice(self: Any, right: Method) -> Method:
     async def list_events(filter: Any) -> Any:
         return await right(self, msgspec.structs.replace(filter, after=max(0, filter.after - 1)))
@@ -110,6 +117,7 @@ PLANTED: dict[str, Callable[[Any, Method], Method]] = {
     "settle_batches": forgets_settled_work,
     "ready_batches": a_claim_lives_a_millisecond_longer,
     "read_path": a_tombstone_does_not_cut_the_path,
+    "revive_nodes": what_a_turn_brings_back_stays_hidden,
     "list_events": an_event_comes_twice,
     "list_sessions": a_page_repeats_its_last_session,
     "list_subscriptions": a_cancelled_subscription_still_fires,

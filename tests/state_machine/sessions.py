@@ -61,7 +61,9 @@ def commit(m: Machine) -> None:
     if isinstance(delta, holdfast.ReplaceGraph):
         given = delta.graph.nodes
         m.known.nodes_of(receipt.session_id).clear()
-    m.known.nodes_of(receipt.session_id).extend(node.id for node in given)
+    m.known.nodes_of(receipt.session_id).extend(node.id for node in given if node.id)
+    if receipt.leaf is not None and not receipt.replayed:
+        m.known.nodes_of(receipt.session_id).append(receipt.leaf)
 
 
 def refresh(m: Machine, handle: Handle) -> Any:
@@ -109,7 +111,7 @@ def add_nodes(m: Machine) -> None:
     handle = m.handle()
     made = values.nodes(m, m.known.nodes_of(handle.session_id))
     if m.on(handle, "add_nodes", made) is not None:
-        m.known.nodes_of(handle.session_id).extend(node.id for node in made)
+        m.known.nodes_of(handle.session_id).extend(node.id for node in made if node.id)
 
 
 @rule(3)
@@ -117,6 +119,9 @@ def tombstone(m: Machine) -> None:
     handle = m.handle()
     ids = m.some([*m.known.nodes_of(handle.session_id), "nobody"], most=2)
     m.on(handle, "tombstone", ids)
+    again = [m.known.sent[one] for one in ids if one in m.known.sent]
+    if again and m.chance(0.3):
+        m.on(handle, "commit", holdfast.Commit(graph=holdfast.Append(again)))
 
 
 @rule(2)

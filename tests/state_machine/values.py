@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from tests.state_machine.machine import OWNERS, PRELUDE, SESSIONS, Handle, Machine
 
 import holdfast
@@ -78,27 +79,36 @@ def document(m: Machine) -> Any:
 def node(m: Machine, known: Sequence[str] | deque[str], parents: list[str]) -> holdfast.Node:
     if m.chance(0.15):
         node_id = m.maybe(0.7, known) or m.pick(NAMES)
+        sent = m.known.sent.get(node_id)
+        if sent is not None and m.chance(0.7):
+            return sent
     else:
         node_id = m.fresh("n")
     parent = m.pick(parents) if parents and m.chance(0.8) else m.maybe(0.8, known)
     if m.chance(0.03):
         parent = "nobody"
-    return holdfast.Node(
-        node_id,
-        parent=parent,
+    made = holdfast.Node(
+        "" if m.chance(0.15) else node_id,
+        # Left out, it is what comes before.
+        **({} if m.chance(0.4) else {"parent": parent}),
         kind=m.pick(("event", "note")),
         payload=document(m),
         frame_id=m.maybe(0.2, ("fr1",)),
         caused_by=document(m) if m.chance(0.1) else None,
         created_at_ms=m.maybe(0.2, (0, 5, 2**63 - 1)),
     )
+    if made.id and made.id not in NAMES:
+        m.known.sent[made.id] = msgspec.structs.replace(made, parent=UNSET)
+    return made
 
 
 def nodes(m: Machine, known: Sequence[str] | deque[str]) -> list[holdfast.Node]:
     """A few nodes, mostly on top of each other or of those that are known."""
     made: list[holdfast.Node] = []
     for _ in range(m.rng.randint(1, 4 if m.chance(0.97) else 8)):
-        made.append(node(m, known, [one.id for one in made]))
+        made.append(node(m, known, [one.id for one in made if one.id]))
+    if m.chance(0.1):
+        m.rng.shuffle(made)
     return made
 
 
@@ -207,15 +217,17 @@ def graph_delta(m: Machine, handle: Handle, session_id: str) -> Any:
         return holdfast.Unchanged() if m.chance(0.6) else holdfast.Unchanged(leaf=m.maybe(0.8, known))
     if kind < 0.88:
         made = nodes(m, known)
-        if m.chance(0.15):
+        if m.chance(0.4):
             return holdfast.Append(made)
-        return holdfast.Append(made, leaf=made[-1].id if m.chance(0.85) else m.maybe(0.8, known))
+        return holdfast.Append(made, leaf=made[-1].id if m.chance(0.85) and made[-1].id else m.maybe(0.8, known))
     kept: list[holdfast.Node] = []
     if m.chance(0.5) and handle.session_id is not None:
         view = m.on(handle, "load", holdfast.FullGraph())
         kept = [] if view is None else list(view.graph.nodes)[: m.rng.randint(1, 5)]
     made = [*kept, *nodes(m, [one.id for one in kept])]
-    return holdfast.ReplaceGraph(holdfast.Graph(made, leaf=made[-1].id if m.chance(0.9) else None))
+    if m.chance(0.5):
+        return holdfast.ReplaceGraph(holdfast.Graph(made))
+    return holdfast.ReplaceGraph(holdfast.Graph(made, leaf=made[-1].id if m.chance(0.8) and made[-1].id else None))
 
 
 def attachments(m: Machine, session_id: str) -> list[str]:

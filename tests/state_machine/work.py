@@ -8,12 +8,16 @@ from tests.state_machine.machine import Machine, rule
 import holdfast
 
 BOUNDARIES = ("idle", "idle", "active_turn_checkpoint")
-TTLS = (0, 1, 500, 5_000, 5_000, 900_000)
+TTLS = (0, 1, 1, 500, 5_000, 5_000, 900_000)
 
 
 @rule(7)
 def advance(m: Machine) -> None:
     by = m.pick((1, 100, 499, 500, 1_000, 10_000, -250))
+    left = [claim.expires_at_ms - m.clock.now_ms() for claim in m.known.claims]
+    if m.chance(0.3):
+        # To the very end of a claim: a millisecond decides there.
+        by = min((one for one in left if one > 0), default=by)
     m.log.append((m.number, f"clock advances by {by}", (), {}, None))
     m.clock.advance(by)
 
@@ -35,7 +39,7 @@ def claim(m: Machine) -> None:
         owner_id=values.owner(m) if held is None or m.chance(0.2) else held.owner_id,
         boundary=m.pick(BOUNDARIES),
         ttl_ms=m.pick(TTLS),
-        max_batches=m.pick((0, 1, 2, 50)),
+        max_batches=m.pick((0, 1, 1, 2, 50)),
         exclusive=m.chance(0.15),
         lease=held,
     )

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UnsetType
 
+from holdfast.errors import NodeConflict
 from holdfast.operations import key_frames, sessions
 from holdfast.operations.work import queue_topic
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.commits import CommitReceipt, NodesReceipt
-from holdfast.rows import CommitQuery, SessionRow
+from holdfast.rows import CommitQuery, NodeRow, SessionRow
 from holdfast.rules import commits as rules
 from holdfast.rules import graph
 
@@ -54,6 +56,9 @@ async def commit(
     for draft in intent.enqueues:
         if draft.session_id not in targets:
             targets[draft.session_id] = await sessions.newest(tx, draft.session_id, presence=True)
+    further = graph.further_ids(intent.nodes, rules.stored_nodes(facts), graph.leaf_of(facts.head))
+    if further:
+        facts = msgspec.structs.replace(facts, nodes=(*facts.nodes, *await tx.find_nodes(segments, further)))
     earlier = rules.predecessors(intent, facts)
     if earlier:
         runs = await key_frames.runs_for(tx, kept, session.family, earlier)
@@ -70,6 +75,8 @@ async def commit(
         batch_ids=batch_ids,
         now_ms=tx.now_ms,
     )
+    if plan.revived:
+        await _revive(tx, session, plan.revived)
     await tx.apply_commit(plan, tx.now_ms)
     if plan.blobs:
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
@@ -81,6 +88,19 @@ async def commit(
     return plan.session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
 
 
+async def _revive(tx: Transaction, session: SessionRow, rows: Sequence[NodeRow]) -> None:
+    """Bring tombstoned nodes back that the session may hide; one that was vacuumed meanwhile conflicts."""
+    await _require_own(tx, "graph.nodes", session, rows)
+    if await tx.revive_nodes([row.node_key for row in rows]) != len(rows):
+        raise NodeConflict(session.session_id, rows[0].node_id, vacuumed=True)
+
+
+async def _require_own(tx: Transaction, field: str, session: SessionRow, rows: Sequence[NodeRow]) -> None:
+    if any(row.session_key != session.session_key for row in rows):
+        family = await tx.family_sessions(session.family)
+        graph.require_own(field, session, rows, {row.session_key for row in family if row.deleted_at_ms is None})
+
+
 def _id_of(targets: dict[str, SessionRow], session_key: int) -> str:
     return next(session_id for session_id, row in targets.items() if row.session_key == session_key)
 
@@ -90,25 +110,32 @@ async def add_nodes(
 ) -> tuple[SessionRow, NodesReceipt]:
     """Put nodes beside the path: no new revision, no move of the head."""
     session = await sessions.ensure(tx, address)
-    named = {intent.id for intent in intents} | {intent.parent for intent in intents if intent.parent is not None}
-    stored = {row.node_id: row for row in await tx.find_nodes(graph.segments_of(session), sorted(named))}
-    rows = graph.place_nodes(
+    segments = graph.segments_of(session)
+    named = {intent.id for intent in intents} | {intent.parent for intent in intents if isinstance(intent.parent, str)}
+    stored = {row.node_id: row for row in await tx.find_nodes(segments, sorted(named))}
+    leaf = None
+    if any(isinstance(intent.parent, UnsetType) and intent.id not in stored for intent in intents[:1]):
+        leaf = graph.leaf_of(await sessions.newest_revision(tx, session))
+    further = graph.further_ids(intents, stored, leaf)
+    if further:
+        stored |= {row.node_id: row for row in await tx.find_nodes(segments, further)}
+    placed = graph.place_nodes(
         "nodes",
         session,
         intents,
         stored,
-        epoch=session.epoch,
-        position=session.node_count,
+        leaf=leaf,
+        after=segments[0],
         revision=None,
         now_ms=tx.now_ms,
     )
-    if rows:
+    if placed.rows:
         session = msgspec.structs.replace(
-            session, node_count=graph.position_of(rows[-1].node_key), changed_at_ms=tx.now_ms
+            session, node_count=graph.position_of(placed.rows[-1].node_key), changed_at_ms=tx.now_ms
         )
         hit(await tx.save_session(session), "sessions", session.session_key)
-        await tx.insert_nodes(rows)
-    return session, NodesReceipt(session.session_id, len(rows), len(intents) - len(rows))
+        await tx.insert_nodes(placed.rows)
+    return session, NodesReceipt(session.session_id, len(placed.rows), len(intents) - len(placed.rows))
 
 
 async def tombstone(
@@ -119,7 +146,5 @@ async def tombstone(
     if session is None:
         return None, 0
     found = await tx.find_nodes(graph.segments_of(session), node_ids)
-    if any(row.session_key != session.session_key for row in found):
-        family = await tx.family_sessions(session.family)
-        graph.require_own(session, found, {row.session_key for row in family if row.deleted_at_ms is None})
+    await _require_own(tx, "node_ids", session, found)
     return session, await tx.mark_nodes([row.node_key for row in found])

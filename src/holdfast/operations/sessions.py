@@ -97,7 +97,7 @@ async def load(
     row = await find(tx, address)
     if row is None or not rules.has_content(row):
         return row, None
-    revision = await _revision_at(tx, row, at)
+    revision = await (newest_revision(tx, row) if at is None else _revision(tx, row, at))
     body = commits.TurnBody() if revision is None else commits.body_of(revision)
     if revision is None or at is None:
         segments = graph.segments_of(row)
@@ -126,11 +126,9 @@ async def load(
     return row, view
 
 
-async def _revision_at(tx: Transaction, row: SessionRow, at: int | None) -> RevisionRow | None:
-    """The revision to be read, None for a session that has nodes but no revision yet."""
-    if at is None and row.revision == 0:
-        return None
-    return await _revision(tx, row, row.revision if at is None else at)
+async def newest_revision(tx: Transaction, row: SessionRow) -> RevisionRow | None:
+    """The head's revision, None for a session that has nodes but no revision yet."""
+    return await _revision(tx, row, row.revision) if row.revision > 0 else None
 
 
 async def _revision(tx: Transaction, row: SessionRow, revision: int) -> RevisionRow:
@@ -215,7 +213,7 @@ async def nodes_page(
     row = await find(tx, address)
     if row is None:
         return None, Page(())
-    revision = None if at is None else await _revision_at(tx, row, at)
+    revision = None if at is None else await _revision(tx, row, at)
     if revision is None:
         segments = graph.segments_of(row)
     else:

@@ -124,6 +124,10 @@ class GraphTables(Protocol):
         """Turn live nodes into tombstoned ones. Returns the count."""
         ...
 
+    async def revive_nodes(self, node_keys: Sequence[int]) -> int:
+        """Turn tombstoned nodes into live ones, and hold them. Returns the count, which leaves vacuumed ones out."""
+        ...
+
     async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
         """Turn up to `limit` tombstoned nodes, of one session or all, into vacuumed ones: payload `null`, no cause."""
         ...

@@ -51,7 +51,10 @@ class Commit(Record, frozen=True, kw_only=True):
 
 
 class CommitReceipt(Record, frozen=True):
-    """An accepted turn. `enqueued` are the batch ids of its follow-up work; `replayed` tells a retry from the first."""
+    """An accepted turn. `enqueued` are the batch ids of its follow-up work; `replayed` tells a retry from the first.
+
+    `leaf` is the node that the active path ends in after the turn, None if there is no path.
+    """
 
     session_id: str
     revision: int
@@ -59,6 +62,7 @@ class CommitReceipt(Record, frozen=True):
     manifest: CheckpointManifest
     enqueued: tuple[str, ...] = ()
     replayed: bool = False
+    leaf: str | None = None
 
 
 class NodesReceipt(Record, frozen=True):

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from msgspec import UNSET, UnsetType
 
 from holdfast.records.common import Document, Record
 
+_LEFT_OUT = cast("str | None", UNSET)
+"""The default of what a stored record always has, and a record that is being sent may leave to the store."""
+
 
 class Node(Record, frozen=True):
-    """One step of a conversation. `created_at_ms` is the store's clock unless it is given.
+    """One step of a conversation. A node that was read has all its fields; one that is sent may leave out most.
 
-    >>> holdfast.Node("n2", parent="n1", payload={"role": "assistant", "text": "hello"}).kind
+    Without an `id` a commit makes one, out of the turn id and the node's position, so that a retry of the turn makes
+    the same. Without a `parent` the node follows the one before it in the same delta, and the first follows the head's
+    leaf; `parent=None` makes a root. `created_at_ms` is the store's clock unless it is given.
+
+    >>> holdfast.Node(payload={"role": "user", "text": "hi"}).kind
     'event'
+    >>> holdfast.Node("n2", parent="n1", payload={"role": "assistant", "text": "hello"}).parent
+    'n1'
     """
 
-    id: str
-    parent: str | None = None
+    id: str = ""
+    parent: str | None = _LEFT_OUT
     kind: str = "event"
     payload: Document = None
     frame_id: str | None = None
@@ -27,10 +36,13 @@ class Node(Record, frozen=True):
 
 
 class Graph(Record, frozen=True):
-    """Nodes in order (parents before children) and the leaf that the active path ends in."""
+    """Nodes and the leaf that the active path ends in. Nodes that were read have parents before children.
+
+    In a graph that is sent, the leaf is the last node unless it is given; None means that there is no active path.
+    """
 
     nodes: Sequence[Node] = ()
-    leaf: str | None = None
+    leaf: str | None = _LEFT_OUT
 
 
 class FullGraph(Record, frozen=True):
@@ -58,7 +70,20 @@ class Unchanged(Record, frozen=True):
 
 
 class Append(Record, frozen=True):
-    """Graph delta: new nodes, parents before children; the leaf stays unless one is given."""
+    """Graph delta: new nodes, each after the one before it unless it has a `parent`, the first after the head's leaf.
+
+    The leaf becomes the last node, or the one that is given; None means that the session has no active path then. A
+    child may stand before its parent: the last node is then the last one with parents put first.
+
+    A node that is stored already, alike, is not stored twice; a missing parent is like any. If it was tombstoned, the
+    turn brings it back. Other content under its id, or content that was vacuumed, is `NodeConflict`.
+
+    >>> session = store.sessions.create("chat-42")
+    >>> _ = session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(payload="hi")])))
+    >>> _ = session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(payload="hello")])))
+    >>> [node.payload for node in session.load().graph.nodes]
+    ['hi', 'hello']
+    """
 
     nodes: Sequence[Node]
     leaf: str | UnsetType | None = UNSET

@@ -16,7 +16,7 @@ from holdfast.records.graph import Append, Graph, Node, ReplaceGraph, Unchanged
 from holdfast.records.leases import Lease
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.work import WorkCompletion
-from holdfast.rows import LIVE, BatchRow, CommitFacts, CommitPlan, NodeRow, RevisionRow, SessionRow, UsageRow
+from holdfast.rows import LIVE, BatchRow, CommitFacts, CommitPlan, NodeRow, RevisionRow, Segment, SessionRow, UsageRow
 from holdfast.rules import checkpoints, checks, deltas, graph, leases, work
 
 USAGE_PLACES = 1 << 20
@@ -71,7 +71,8 @@ class CommitIntent(msgspec.Struct, frozen=True):
     @property
     def node_ids(self) -> tuple[str, ...]:
         """Every node id whose standing must be known."""
-        named = {node.id for node in self.nodes} | {node.parent for node in self.nodes if node.parent is not None}
+        named = {node.id for node in self.nodes}
+        named.update(node.parent for node in self.nodes if isinstance(node.parent, str))
         if isinstance(self.leaf, str):
             named.add(self.leaf)
         return tuple(sorted(named))
@@ -82,19 +83,24 @@ class CommitIntent(msgspec.Struct, frozen=True):
         return tuple(sorted({*self.contents.kept.values(), *self.contents.bodies}))
 
 
-def check_commit(commit: object, session_id: str | None, limits: Limits) -> CommitIntent:
-    """The intent of a commit; everything that can be refused without looking is refused here."""
+def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed: str) -> CommitIntent:
+    """The intent of a commit; everything that can be refused without looking is refused here.
+
+    `seed` is a random name that no other commit has: nodes without ids are named after it if there is no turn id.
+    """
     given = checks.instance("commit", commit, Commit)
     target = checks.identifier("session_id", session_id, limits)
     turn_id = checks.optional_identifier("turn_id", given.turn_id, limits)
     delta = checks.instance("graph", given.graph, (Unchanged, Append, ReplaceGraph))
     nodes_given, leaf = _delta_parts(delta)
     field = "graph.graph.nodes" if isinstance(delta, ReplaceGraph) else "graph.nodes"
-    nodes = graph.check_nodes(field, nodes_given, limits)
+    nodes = graph.check_nodes(field, nodes_given, limits, seed=(target, turn_id or seed))
+    if isinstance(delta, ReplaceGraph):
+        nodes = graph.with_parents(field, nodes)
     if leaf is not UNSET:
         checks.optional_identifier(_leaf_field(isinstance(delta, ReplaceGraph)), leaf, limits)
     elif isinstance(delta, ReplaceGraph):
-        raise InvalidRequest(_leaf_field(replaces=True), "must be a node id or None")
+        leaf = nodes[-1].id if nodes else None
     contents = checkpoints.Contents({}, {})
     manifest = config_ref = frames_ref = None
     frame_state_refs: tuple[str, ...] = ()
@@ -244,6 +250,7 @@ def receipt_of(session_id: str, row: RevisionRow, *, replayed: bool) -> CommitRe
         manifest=body.manifest or CheckpointManifest(),
         enqueued=body.enqueued,
         replayed=replayed,
+        leaf=row.leaf_id,
     )
 
 
@@ -283,7 +290,7 @@ def judge(
     if intent.lease is not None:
         leases.require(facts.lease, intent.lease, now_ms)
     revision = session.revision + 1
-    epoch, rows, leaf_key, leaf_id = _judge_graph(intent, session, facts, current, revision, now_ms)
+    epoch, placed, leaf_key, leaf_id = _judge_graph(intent, session, facts, current, revision, now_ms)
     checkpoints.require_known(intent.contents, facts.hashes)
     for index, attachment_id in enumerate(intent.attachments):
         if attachment_id not in facts.attachment_ids:
@@ -294,7 +301,7 @@ def judge(
             )
     usage = _judge_usage(intent, ledger, revision)
     enqueues, enqueued = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
-    node_count = graph.position_of(rows[-1].node_key) if rows else max(session.node_count, epoch)
+    node_count = graph.position_of(placed.rows[-1].node_key) if placed.rows else max(session.node_count, epoch)
     body = _next_body(intent, facts.head, enqueued)
     return CommitPlan(
         session=msgspec.structs.replace(
@@ -315,13 +322,19 @@ def judge(
             body=codec.encode_record(body),
             committed_at_ms=now_ms,
         ),
-        nodes=rows,
+        nodes=placed.rows,
+        revived=placed.revived,
         blobs=checkpoints.blob_rows(intent.contents, facts.hashes, facts.runs),
         usage=usage,
         completed_seqs=tuple(completed),
         attachment_ids=intent.attachments,
         enqueues=enqueues,
     )
+
+
+def stored_nodes(facts: CommitFacts) -> dict[str, NodeRow]:
+    """The stored nodes that a commit is judged by, by id."""
+    return {row.node_id: row for row in facts.nodes}
 
 
 def _judge_graph(
@@ -331,9 +344,9 @@ def _judge_graph(
     current: Sequence[NodeRow],
     revision: int,
     now_ms: int,
-) -> tuple[int, tuple[NodeRow, ...], int | None, str | None]:
-    """Epoch, new rows and leaf after the commit."""
-    stored = {row.node_id: row for row in facts.nodes}
+) -> tuple[int, graph.Placement, int | None, str | None]:
+    """Epoch, nodes and leaf after the commit."""
+    stored = stored_nodes(facts)
     epoch, position, field = session.epoch, session.node_count, "graph.nodes"
     if intent.replaces_graph:
         field = "graph.graph.nodes"
@@ -342,18 +355,22 @@ def _judge_graph(
         if not graph.extends(session, intent.nodes, current):
             epoch = position = graph.replacing_epoch(session)
             stored = {}
-    rows = graph.place_nodes(
-        field, session, intent.nodes, stored, epoch=epoch, position=position, revision=revision, now_ms=now_ms
+    before = graph.leaf_of(facts.head)
+    after = Segment(session.session_key, epoch, position)
+    placed = graph.place_nodes(
+        field, session, intent.nodes, stored, leaf=before, after=after, revision=revision, now_ms=now_ms
     )
-    if intent.leaf is UNSET:
-        leaf_key, leaf_id = graph.leaf_of(facts.head) or (None, None)
-        return epoch, rows, leaf_key, leaf_id
-    if intent.leaf is None:
-        return epoch, rows, None, None
-    keys = {row.node_id: row.node_key for row in (*stored.values(), *rows) if row.mark == LIVE}
-    if intent.leaf not in keys:
-        raise InvalidRequest(_leaf_field(intent.replaces_graph), f"there is no node {intent.leaf!r}")
-    return epoch, rows, keys[intent.leaf], intent.leaf
+    leaf = placed.last if intent.leaf is UNSET and placed.last is not None else intent.leaf
+    if isinstance(leaf, UnsetType):
+        leaf_key, leaf_id = before or (None, None)
+        return epoch, placed, leaf_key, leaf_id
+    if leaf is None:
+        return epoch, placed, None, None
+    live = [row for row in stored.values() if row.mark == LIVE]
+    keys = {row.node_id: row.node_key for row in (*live, *placed.revived, *placed.rows)}
+    if leaf not in keys:
+        raise InvalidRequest(_leaf_field(intent.replaces_graph), f"there is no node {leaf!r}")
+    return epoch, placed, keys[leaf], leaf
 
 
 def _judge_usage(intent: CommitIntent, ledger: Sequence[UsageRow], revision: int) -> tuple[UsageRow, ...]:

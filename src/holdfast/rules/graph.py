@@ -1,16 +1,18 @@
-"""Where a node may stand: parents before children, one id one node, history append-only."""
+"""Where a node may stand: after its parent, one id one node, history append-only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from holdfast import codec
 from holdfast.errors import Corrupt, InvalidRequest, NodeConflict
 from holdfast.records.graph import Graph, Node
 from holdfast.records.limits import Limits
-from holdfast.rows import LIVE, POSITION_BITS, VACUUMED, NodeRow, RevisionRow, Segment, SessionRow
+from holdfast.rows import LIVE, POSITION_BITS, TOMBSTONED, VACUUMED, NodeRow, RevisionRow, Segment, SessionRow
 from holdfast.rules import checks
 
 NODES_PER_SESSION = (1 << POSITION_BITS) - 1
@@ -20,7 +22,7 @@ class NodeIntent(msgspec.Struct, frozen=True):
     """A checked node with its encoded parts."""
 
     id: str
-    parent: str | None
+    parent: str | UnsetType | None
     kind: str
     payload: bytes
     frame_id: str | None
@@ -33,36 +35,98 @@ class NodeIntent(msgspec.Struct, frozen=True):
         return len(self.payload) + len(self.caused_by or b"")
 
 
-def check_nodes(field: str, nodes: object, limits: Limits) -> tuple[NodeIntent, ...]:
-    """Each node on its own, no id twice, no parent after its child."""
+def derived_id(session_id: str, seed: str, position: int) -> str:
+    """The id of a node that was sent without one.
+
+    The same turn id and position give the same id, so that a retry is a replay. The session is part of it, because a
+    fork sees the nodes of its source, and may use the same turn ids.
+    """
+    return f"node:{codec.stable_hash([session_id, seed, position])[:32]}"
+
+
+def check_nodes(
+    field: str, nodes: object, limits: Limits, *, seed: tuple[str, str] | None = None
+) -> tuple[NodeIntent, ...]:
+    """Check each node on its own, and that no id occurs twice.
+
+    `seed` is the session and what ids are derived from; None if every node must have an id of its own.
+    """
     given = checks.sequence(field, nodes, most=limits.commit_nodes)
     intents: list[NodeIntent] = []
     seen: dict[str, int] = {}
     for index, value in enumerate(given):
-        intent = _check_node(f"{field}[{index}]", value, limits)
+        intent = _check_node(f"{field}[{index}]", value, limits, None if seed is None else derived_id(*seed, index))
         if intent.id in seen:
             raise InvalidRequest(f"{field}[{index}].id", f"{intent.id!r} is also the id of {field}[{seen[intent.id]}]")
-        seen[intent.id] = index
-        intents.append(intent)
-    for index, intent in enumerate(intents):
         if intent.parent == intent.id:
             raise InvalidRequest(f"{field}[{index}].parent", "a node cannot be its own parent")
-        if intent.parent is not None and seen.get(intent.parent, -1) > index:
-            raise InvalidRequest(f"{field}[{index}].parent", f"{intent.parent!r} must come before its child")
+        seen[intent.id] = index
+        intents.append(intent)
     return tuple(intents)
 
 
-def _check_node(field: str, value: object, limits: Limits) -> NodeIntent:
+def _check_node(field: str, value: object, limits: Limits, own_id: str | None) -> NodeIntent:
     node = checks.instance(field, value, Node)
+    if node.id == "" and own_id is None:
+        raise InvalidRequest(f"{field}.id", "is missing: nodes beside the path are known by their ids, so give it one")
+    parent: object = node.parent
     return NodeIntent(
-        id=checks.identifier(f"{field}.id", node.id, limits),
-        parent=checks.optional_identifier(f"{field}.parent", node.parent, limits),
+        id=own_id if own_id is not None and node.id == "" else checks.identifier(f"{field}.id", node.id, limits),
+        parent=UNSET if parent is UNSET else checks.optional_identifier(f"{field}.parent", parent, limits),
         kind=checks.identifier(f"{field}.kind", node.kind, limits),
         payload=checks.document(f"{field}.payload", node.payload, limits),
         frame_id=checks.optional_identifier(f"{field}.frame_id", node.frame_id, limits),
         caused_by=checks.optional_document(f"{field}.caused_by", node.caused_by, limits),
         created_at_ms=checks.optional_whole(f"{field}.created_at_ms", node.created_at_ms),
     )
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A node of a delta, its index there, and the parent that it has unless it is stored already."""
+
+    index: int
+    intent: NodeIntent
+    parent: str | None
+
+
+def chained(
+    field: str, intents: Sequence[NodeIntent], *, first_parent: str | None, stored: Mapping[str, NodeRow]
+) -> list[Placed]:
+    """The nodes of a delta in an order with parents before children, as near to the given order as that allows.
+
+    A node without a parent follows the one before it in the delta, and the first one follows `first_parent`.
+    """
+    placed: dict[str, Placed] = {}
+    before = first_parent
+    for index, intent in enumerate(intents):
+        placed[intent.id] = Placed(index, intent, before if isinstance(intent.parent, UnsetType) else intent.parent)
+        before = intent.id
+    order: dict[str, Placed] = {}
+    for one in placed.values():
+        climbed: dict[str, Placed] = {}
+        step: Placed | None = one
+        while step is not None and step.intent.id not in order:
+            if step.intent.id in climbed:
+                raise InvalidRequest(
+                    f"{field}[{step.index}].parent",
+                    f"{step.intent.id!r} would be its own ancestor: give it a parent that does not descend from it",
+                )
+            climbed[step.intent.id] = step
+            # A stored node stands where it stands, whatever it follows here.
+            stays = isinstance(step.intent.parent, UnsetType) and step.intent.id in stored
+            step = None if stays or step.parent is None else placed.get(step.parent)
+        order.update(reversed(climbed.items()))
+    return list(order.values())
+
+
+def with_parents(field: str, intents: Sequence[NodeIntent]) -> tuple[NodeIntent, ...]:
+    """The nodes of a graph that stands for itself: parents first, each with its parent."""
+    order = chained(field, intents, first_parent=None, stored={})
+    ids = {intent.id for intent in intents}
+    for one in order:
+        if one.parent is not None and one.parent not in ids:
+            raise InvalidRequest(f"{field}[{one.index}].parent", f"there is no node {one.parent!r}")
+    return tuple(msgspec.structs.replace(one.intent, parent=one.parent) for one in order)
 
 
 def lineage_of(session: SessionRow) -> tuple[Segment, ...]:
@@ -112,31 +176,60 @@ def position_of(node_key: int) -> int:
     return node_key % (NODES_PER_SESSION + 1)
 
 
+class Placement(NamedTuple):
+    """What a delta does to the graph: rows that are new, rows that come back, and the delta's last node."""
+
+    rows: tuple[NodeRow, ...]
+    revived: tuple[NodeRow, ...]
+    last: str | None
+
+
+def further_ids(
+    intents: Sequence[NodeIntent], stored: Mapping[str, NodeRow], leaf: tuple[int, str] | None
+) -> tuple[str, ...]:
+    """The ids, beyond those that a delta names, of nodes that it rests on.
+
+    The head's leaf, if a new node follows it, and the parents of tombstoned nodes that are sent again.
+    """
+    hidden = (stored[intent.id] for intent in intents if intent.id in stored)
+    rests_on = {row.parent_id for row in hidden if row.mark == TOMBSTONED and row.parent_id is not None}
+    if leaf is not None and intents and isinstance(intents[0].parent, UnsetType) and intents[0].id not in stored:
+        rests_on.add(leaf[1])
+    return tuple(sorted(rests_on - stored.keys()))
+
+
 def place_nodes(
     field: str,
     session: SessionRow,
     intents: Sequence[NodeIntent],
     stored: Mapping[str, NodeRow],
     *,
-    epoch: int,
-    position: int,
+    leaf: tuple[int, str] | None,
+    after: Segment,
     revision: int | None,
     now_ms: int,
-) -> tuple[NodeRow, ...]:
-    """The rows of the nodes that are new, placed after `position`.
+) -> Placement:
+    """The rows of new nodes, placed after a segment of the session's own, and of nodes that a turn brings back.
 
-    A node that is stored already, alike, is left out; another one conflicts.
+    A node that is stored already, alike, is left out; another one conflicts. A turn (`revision`) brings a tombstoned
+    node back that it sends again. Whatever is new or comes back needs a parent that can be read.
     """
-    keys = {node_id: row.node_key for node_id, row in stored.items()}
+    order = chained(field, intents, first_parent=None if leaf is None else leaf[1], stored=stored)
+    known = [(one, stored[one.intent.id]) for one in order if one.intent.id in stored]
+    for one, row in known:
+        if not _same_node(one.intent, row):
+            raise NodeConflict(session.session_id, one.intent.id, vacuumed=row.mark == VACUUMED)
+    back = {} if revision is None else {row.node_id: (one, row) for one, row in known if row.mark == TOMBSTONED}
+    keys = {node_id: row.node_key for node_id, row in stored.items() if row.mark == LIVE or node_id in back}
+    for one, row in back.values():
+        _require_parent(field, one, row.parent_id, keys, stored, leaf)
     rows: list[NodeRow] = []
-    for index, intent in enumerate(intents):
-        existing = stored.get(intent.id)
-        if existing is not None:
-            if not _same_node(intent, existing):
-                raise NodeConflict(session.session_id, intent.id)
+    position = after.upto
+    for one in order:
+        intent = one.intent
+        if intent.id in stored:
             continue
-        if intent.parent is not None and intent.parent not in keys:
-            raise InvalidRequest(f"{field}[{index}].parent", f"there is no node {intent.parent!r}")
+        _require_parent(field, one, one.parent, keys, stored, leaf)
         position += 1
         if position > NODES_PER_SESSION:
             raise InvalidRequest(field, f"a session holds at most {NODES_PER_SESSION} nodes", limit=NODES_PER_SESSION)
@@ -145,9 +238,9 @@ def place_nodes(
             NodeRow(
                 node_key=keys[intent.id],
                 session_key=session.session_key,
-                epoch=epoch,
+                epoch=after.epoch,
                 node_id=intent.id,
-                parent_key=None if intent.parent is None else keys[intent.parent],
+                parent_key=None if one.parent is None else keys[one.parent],
                 kind=intent.kind,
                 frame_id=intent.frame_id,
                 caused_by=intent.caused_by,
@@ -155,17 +248,42 @@ def place_nodes(
                 payload=intent.payload,
                 mark=LIVE,
                 revision=revision,
-                parent_id=intent.parent,
+                parent_id=one.parent,
             )
         )
-    return tuple(rows)
+    last = order[-1].intent.id if order else None
+    return Placement(tuple(rows), tuple(row for _, row in back.values()), last)
+
+
+def _require_parent(
+    field: str,
+    one: Placed,
+    parent: str | None,
+    keys: Mapping[str, int],
+    stored: Mapping[str, NodeRow],
+    leaf: tuple[int, str] | None,
+) -> None:
+    """Refuse a node whose parent is not there: it would be read back without its history."""
+    if parent is None or parent in keys:
+        return
+    place = f"{field}[{one.index}].parent"
+    if parent in stored:
+        hidden = "is tombstoned" if stored[parent].mark == TOMBSTONED else "was vacuumed"
+        advice = "send it again to bring it back, or give" if stored[parent].mark == TOMBSTONED else "give"
+        raise InvalidRequest(place, f"{parent!r} {hidden}: {advice} a parent that can be read, or None for a root")
+    if leaf is not None and parent == leaf[1] and isinstance(one.intent.parent, UnsetType):
+        raise Corrupt("nodes", str(leaf[0]), "the leaf is missing")
+    raise InvalidRequest(place, f"there is no node {parent!r}")
 
 
 def _same_node(intent: NodeIntent, row: NodeRow) -> bool:
-    """Equal in everything but the time, which a retry may give anew; what was vacuumed is equal to nothing."""
+    """Equal in everything but the time, which a retry may give anew; what was vacuumed is equal to nothing.
+
+    A parent that was left out is equal to any.
+    """
     return (
         row.mark != VACUUMED
-        and intent.parent == row.parent_id
+        and (isinstance(intent.parent, UnsetType) or intent.parent == row.parent_id)
         and intent.kind == row.kind
         and intent.frame_id == row.frame_id
         and _canonical(intent.payload, row) == _canonical(row.payload, row)
@@ -226,11 +344,11 @@ def leaf_of(row: RevisionRow | None) -> tuple[int, str] | None:
     return row.leaf_key, row.leaf_id
 
 
-def require_own(session: SessionRow, rows: Iterable[NodeRow], alive: set[int]) -> None:
+def require_own(field: str, session: SessionRow, rows: Iterable[NodeRow], alive: set[int]) -> None:
     """A session hides its own nodes; inherited ones only once the session that wrote them is gone."""
     for row in rows:
         if row.session_key != session.session_key and row.session_key in alive:
-            raise InvalidRequest("node_ids", f"{row.node_id!r} belongs to the session that this was forked from")
+            raise InvalidRequest(field, f"{row.node_id!r} belongs to the session that this was forked from")
 
 
 def retained_segments(

@@ -168,7 +168,8 @@ class Session:
 
     async def _commit(self, given: Commit) -> CommitReceipt:
         session_id = self._binding.target(given.session_id)
-        intent = commit_rules.check_commit(given, session_id, self._context.limits)
+        seed = self._context.mint() if given.turn_id is None else ""
+        intent = commit_rules.check_commit(given, session_id, self._context.limits, seed=seed)
         batch_ids = [self._context.batch_id() for _ in intent.enqueues]
         address = (intent.session_id, self._binding.incarnation)
         latched: list[bool] = []
@@ -192,6 +193,9 @@ class Session:
 
     async def add_nodes(self, nodes: Sequence[Node]) -> NodesReceipt:
         """Put nodes beside the path, idempotent by id: no new revision, no move of the head.
+
+        Each node needs an id. Without a parent it follows the one before it, and the first follows the head's leaf. A
+        tombstoned node that is sent again stays hidden.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.add_nodes([holdfast.Node("note-1", payload="seen")]).added

@@ -195,14 +195,18 @@ def test_a_commit_under_a_leaf_whose_graph_was_replaced_is_refused(world: World)
 
 def test_a_commit_under_a_leaf_that_was_hidden_is_what_a_fresh_store_says(world: World) -> None:
     world.change(lambda store: store.sessions.handle("chat").tombstone(["n2"]))
-    assert world.act(commit(turn("n3", "n2"))).revision == 2
+    refused = world.act(commit(turn("n3", "n2")))
+    assert isinstance(refused, holdfast.InvalidRequest)
+    assert refused.field == "graph.nodes[0].parent"
 
 
 def test_a_commit_that_keeps_a_leaf_that_was_vacuumed_is_what_a_fresh_store_says(world: World) -> None:
     world.change(
         lambda store: store.sessions.handle("chat").tombstone(["n2"]), lambda store: store.maintenance.vacuum("chat")
     )
-    assert world.act(commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n3", parent="n2")])))).revision == 2
+    refused = world.act(commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n3")]))))
+    assert isinstance(refused, holdfast.InvalidRequest)
+    assert refused.field == "graph.nodes[0].parent"
 
 
 def test_a_node_id_that_others_used_beside_the_path_is_a_conflict(world: World) -> None:

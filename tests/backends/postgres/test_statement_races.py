@@ -491,3 +491,18 @@ def test_of_eight_exclusive_claimers_one_claims_while_work_becomes_available(fie
             return None
 
         assert kinds(field.race(0, [claim] * RACERS))["WorkClaim"] == 1
+
+
+def test_no_turn_goes_on_from_a_leaf_that_is_hidden_while_it_waits(field: Field) -> None:
+    """The tombstone waits for the session's row first, then the turns: their snapshots still show the leaf."""
+    leaf = field.do(commit(graph=holdfast.Append([holdfast.Node(payload=0)]))).leaf
+    answers: Counter[str] = Counter()
+    for number in range(6):
+        field.all_see(load())
+        hide: Call = lambda store, leaf=leaf: store.sessions.handle("chat").tombstone([leaf])  # noqa: E731
+        turn = commit(expected_revision=number + 1, graph=holdfast.Append([holdfast.Node(payload=number)]))
+        hidden, *told = field.race(1, [hide, turn, turn], HOLD_SESSIONS, ahead=1)
+        assert (hidden, {type(one) for one in told}) == (1, {holdfast.InvalidRequest}), told
+        answers.update(kinds(told))
+        leaf = field.do(commit(graph=holdfast.Append([holdfast.Node(parent=None, payload=number)]))).leaf
+    assert answers["InvalidRequest"] == 12

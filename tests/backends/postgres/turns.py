@@ -105,7 +105,7 @@ class DrawnTurn:
         return chosen
 
     def _plain_graph(self) -> str:
-        chosen = self.pick("unchanged", "new leaf", "new leaf", "nodes beside", "no leaf", "roots")
+        chosen = self.pick("unchanged", "new leaf", "new leaf", "nodes beside", "nothing named", "no leaf", "roots")
         parent = None if chosen == "roots" else self.leaf
         nodes = [holdfast.Node("a", parent=parent, payload={"n": 1}), holdfast.Node("b", parent="a", created_at_ms=7)]
         match chosen:
@@ -114,7 +114,9 @@ class DrawnTurn:
             case "no leaf":
                 delta = holdfast.Unchanged(leaf=None)
             case "nodes beside":
-                delta = holdfast.Append(nodes)
+                delta = holdfast.Append(nodes, leaf=self.leaf)
+            case "nothing named":
+                delta = holdfast.Append([holdfast.Node("a", payload={"n": 1}), holdfast.Node("b", created_at_ms=7)])
             case _:
                 delta = holdfast.Append(nodes, leaf="b")
         self.given["graph"] = delta
@@ -129,7 +131,8 @@ class DrawnTurn:
             self.twins.do(lambda store: store.sessions.handle(place).tombstone(["n2", "n3"]))
             if chosen.endswith("vacuumed"):
                 self.twins.do(lambda store: store.maintenance.vacuum(place))
-            self.given["graph"] = append([node("a", parent=self.leaf)], leaf="a")
+            nodes = self.rng.choice(([node("a", parent=self.leaf)], [node("a")], [node("n2"), node("n3"), node("a")]))
+            self.given["graph"] = append(nodes, leaf="a")
         else:
             self.given["graph"] = ODD_GRAPHS[chosen]
         return chosen
@@ -327,6 +330,7 @@ ODD_GRAPHS: dict[str, Any] = {
     "an older parent": holdfast.Append([holdfast.Node("a", parent="n1")], leaf="a"),
     "an unknown parent": holdfast.Append([holdfast.Node("a", parent="ghost")], leaf="a"),
     "a node again": holdfast.Append([holdfast.Node("n1", payload=1), holdfast.Node("a", parent="n1")]),
+    "a child before its parent": holdfast.Append([holdfast.Node("b", parent="a"), holdfast.Node("a", parent="n1")]),
     "a node otherwise": holdfast.Append([holdfast.Node("n1", payload=2)]),
     "a node beside again": holdfast.Append([holdfast.Node("x1", parent="n1")]),
     "an older leaf": holdfast.Unchanged(leaf="n1"),

@@ -115,13 +115,19 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
             self.tables.nodes.put(row.node_key, msgspec.structs.replace(row, parent_id=None))
 
     async def mark_nodes(self, node_keys: Sequence[int]) -> int:
-        marked = 0
+        return self._change_marks(node_keys, r.LIVE, r.TOMBSTONED)
+
+    async def revive_nodes(self, node_keys: Sequence[int]) -> int:
+        return self._change_marks(node_keys, r.TOMBSTONED, r.LIVE)
+
+    def _change_marks(self, node_keys: Sequence[int], before: int, after: int) -> int:
+        changed = 0
         for key in node_keys:
             row = self.tables.nodes.get(key)
-            if row is not None and row.mark == r.LIVE:
-                self.tables.nodes.put(key, msgspec.structs.replace(row, mark=r.TOMBSTONED))
-                marked += 1
-        return marked
+            if row is not None and row.mark == before:
+                self.tables.nodes.put(key, msgspec.structs.replace(row, mark=after))
+                changed += 1
+        return changed
 
     async def count_tombstoned(self, session_key: int | None) -> int:
         found = self.tables.nodes.scan(lambda row: row.mark == r.TOMBSTONED)

@@ -57,6 +57,7 @@ class Foresight(ServerFunctions):
         self._now_ms = Now(remembered.estimate_ms()) if self._given_ms is None else self._given_ms
         self._heads: dict[int, Head] = {}
         self._hoped_nodes: list[str] = []
+        self._leaf_key: int | None = None
         self._held: tuple[r.BatchRow, ...] = ()
         self._lease: r.LeaseRow | None = None
         self._query: r.CommitQuery | None = None
@@ -178,19 +179,27 @@ class Foresight(ServerFunctions):
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         head = self._heads[query.session.session_key]
         self._query = query
-        parent = _parent_of(head)
-        nodes = () if parent is None or parent.node_id not in query.node_ids else (parent,)
-        self._hoped_nodes = [node_id for node_id in query.node_ids if not nodes or node_id != nodes[0].node_id]
+        nodes = await self.find_nodes(query.segments, query.node_ids)
+        known = {row.node_id for row in nodes}
+        self._hoped_nodes = [node_id for node_id in query.node_ids if node_id not in known]
         self._held = tuple(row for claim_id in query.claim_ids for row in self._claim(query.session, claim_id))
         lease = await self.find_lease("session", str(query.session.session_key)) if query.with_lease else None
         return r.CommitFacts(
             head=head.revision,
-            nodes=nodes,
+            nodes=tuple(nodes),
             hashes=refs_of(head),
             batches=self._held,
             attachment_ids=frozenset(query.attachment_ids),
             lease=lease,
         )
+
+    async def find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
+        """The head's leaf, if it is asked for: the statement proves that it can be read."""
+        leaf = _leaf_of(self._heads[segments[0].session_key])
+        if leaf is None or leaf.node_id not in node_ids:
+            return []
+        self._leaf_key = leaf.node_key
+        return [leaf]
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         """A look at contents that nobody kept: they never change, and the statement proves that they are there."""
@@ -212,11 +221,14 @@ class Foresight(ServerFunctions):
         session, query = plan.session, self._query
         assert query is not None, "facts are loaded before they are decided on"
         before = self._heads[session.session_key]
+        if self._leaf_key is not None and not plan.nodes:
+            raise Unforeseen("a stored leaf that may be hidden")
         turn = Turn(
             plan,
             before,
             query.segments,
             self._hoped_nodes,
+            self._leaf_key,
             self._held,
             self._lease if query.with_lease else None,
             {key: head.session.session_id for key, head in self._heads.items()},
@@ -331,8 +343,8 @@ def _draft_of(batch: r.BatchRow | None) -> Sequence[Any]:
     )
 
 
-def _parent_of(head: Head) -> r.NodeRow | None:
-    """The head's leaf, known well enough to be a parent: a node never goes, but it may have been hidden since."""
+def _leaf_of(head: Head) -> r.NodeRow | None:
+    """The head's leaf, known well enough to be a parent or a leaf. Its content is not, so that it equals no node."""
     revision = head.revision
     if revision is None or revision.leaf_key is None or revision.leaf_id is None:
         return None
@@ -347,7 +359,7 @@ def _parent_of(head: Head) -> r.NodeRow | None:
         caused_by=None,
         created_at_ms=0,
         payload=b"null",
-        mark=r.VACUUMED,
+        mark=r.LIVE,
         revision=None,
     )
 

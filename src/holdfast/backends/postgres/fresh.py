@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from holdfast import rows as r
@@ -32,7 +33,18 @@ class Fresh(Foresight):
         self._hoped_nodes = [node_id for node_id in query.node_ids if node_id not in known]
         leaf_id = None if head.revision is None else head.revision.leaf_id
         self._rests_on_nodes = not known <= {leaf_id}
+        self._learn_leaf(facts.nodes)
         return facts
+
+    async def find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
+        found = await self._reader().find_nodes(segments, node_ids)
+        self._learn_leaf(found)
+        return found
+
+    def _learn_leaf(self, nodes: Sequence[r.NodeRow]) -> None:
+        """Let the statement prove what it goes on from, if that is the head's leaf."""
+        leaf_keys = {head.revision.leaf_key for head in self._heads.values() if head.revision is not None}
+        self._leaf_key = next((row.node_key for row in nodes if row.node_key in leaf_keys), self._leaf_key)
 
     def _reader(self) -> PostgresTransaction:
         return PostgresTransaction(self._link, self.now_ms, "", writes=False)

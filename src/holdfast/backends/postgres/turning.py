@@ -23,6 +23,7 @@ class Turn(NamedTuple):
     before: Head
     segments: Sequence[r.Segment]
     hoped_nodes: Sequence[str]
+    leaf_key: int | None
     held: Sequence[r.BatchRow]
     lease: r.LeaseRow | None
     session_ids: Mapping[int, str]
@@ -62,6 +63,8 @@ def statement_of(turn: Turn, given_ms: int | None) -> list[Any]:
         bindings += columns_of(plan.usage, USAGE_COLUMNS)
     if plan.enqueues:
         bindings.append([turn.session_ids[key] for _, key in _targets_of(plan)])
+    if plan.nodes:
+        bindings.append(turn.leaf_key)
     return [name, *bindings]
 
 

@@ -1,5 +1,6 @@
 """What every backend must do alike, as pytest classes: override the fixture `bench` and collect them."""
 
+from holdfast.testing.contract.appends import AppendContract
 from holdfast.testing.contract.artifacts import ArtifactContract
 from holdfast.testing.contract.attachments import AttachmentContract
 from holdfast.testing.contract.bench import Bench, Contract, LocalBench, ParkedWaiters, Parking
@@ -33,6 +34,7 @@ from holdfast.testing.contract.waits import WaitContract
 from holdfast.testing.contract.wakes import WakeContract
 
 __all__ = [
+    "AppendContract",
     "ArtifactContract",
     "AttachmentContract",
     "Bench",

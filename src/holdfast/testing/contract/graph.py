@@ -89,7 +89,7 @@ class GraphContract(Contract):
         assert ids(loaded(chat, holdfast.ActivePath(last=2))) == ["n2998", "n2999"]
 
     def test_without_a_leaf_the_path_is_empty_though_there_are_nodes(self, chat: Session) -> None:
-        chat.commit(holdfast.Commit(graph=holdfast.Append(TREE)))
+        chat.commit(holdfast.Commit(graph=holdfast.Append(TREE, leaf=None)))
         view = loaded(chat)
         assert (view.graph, view.node_count) == (holdfast.Graph((), None), 4)
         assert len(every_id(chat)) == 4
@@ -98,7 +98,7 @@ class GraphContract(Contract):
         chat.commit(holdfast.Commit(graph=holdfast.Append(TREE, leaf="left")))
         leaves: list[str | None] = []
         for delta in (
-            holdfast.Append([holdfast.Node("late", "right-leaf")]),
+            holdfast.Append([holdfast.Node("late", "right-leaf")], leaf="left"),
             holdfast.Unchanged(),
             holdfast.Unchanged(leaf="late"),
             holdfast.Unchanged(leaf=None),
@@ -139,7 +139,7 @@ class GraphContract(Contract):
             chat.load(at=2)
 
     def test_a_node_comes_back_as_it_was_sent(self, store: BlockingStore, chat: Session, clock: ManualClock) -> None:
-        timeless = holdfast.Node("top", payload={"z": 1, "a": ["\u0000", "é", None, 1.5, 2**53 + 1, True]})
+        timeless = holdfast.Node("top", None, payload={"z": 1, "a": ["\u0000", "é", None, 1.5, 2**53 + 1, True]})
         chat.commit(holdfast.Commit(graph=holdfast.Append([timeless, ANCHOR])))
         assert chat.load_node("a") == ANCHOR
         assert chat.load_node("top") == replace(timeless, created_at_ms=clock.now_ms())
@@ -247,8 +247,9 @@ class GraphContract(Contract):
             [holdfast.Node("x", parent="y"), holdfast.Node("y", parent="x")],
             [holdfast.Node("x", parent="y"), holdfast.Node("y")],
             [holdfast.Node("x"), holdfast.Node("x")],
+            [holdfast.Node("x"), holdfast.Node("y", parent="")],
         ],
-        ids=["missing-parent", "own-parent", "cycle", "parent-after-child", "id-twice"],
+        ids=["missing-parent", "own-parent", "cycle", "cycle-by-following", "id-twice", "blank-parent"],
     )
     def test_nodes_that_do_not_form_a_tree_are_refused(
         self, chat: Session, bench: Bench, nodes: list[holdfast.Node]

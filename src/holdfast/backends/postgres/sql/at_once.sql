@@ -93,6 +93,19 @@ targets AS (
     FOR KEY SHARE OF target
 ),
 -- end part
+-- part: nodes
+-- The leaf that new nodes go on from must still be readable: without it they would be read without their history. A share
+-- of its key alone would be given on the version that was there before a tombstone.
+leaf AS (
+    SELECT node.node_key
+    FROM head
+    JOIN {schema}.nodes AS node
+        ON node.family = $1::bigint
+            AND node.node_key = $72::bigint
+            AND node.mark = 0
+    FOR SHARE OF node
+),
+-- end part
 -- part: deltas
 key_frames AS (
     SELECT key_frame.hash
@@ -127,6 +140,9 @@ clock AS MATERIALIZED (
         -- end part
         -- part: enqueues
         AND (SELECT count(*) FROM targets) = cardinality($32::bigint[])
+        -- end part
+        -- part: nodes
+        AND ($72::bigint IS NULL OR EXISTS (SELECT 1 FROM leaf))
         -- end part
         -- part: deltas
         AND (SELECT count(*) FROM key_frames) = cardinality($63::text[])

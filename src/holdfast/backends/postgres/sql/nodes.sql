@@ -137,6 +137,13 @@ WHERE family = $1::bigint
     AND mark = 0
     AND node_key = ANY($2::bigint[])
 
+-- name: revive_nodes
+UPDATE {schema}.nodes
+SET mark = 0
+WHERE family = $1::bigint
+    AND mark = 1
+    AND node_key = ANY($2::bigint[])
+
 -- name: count_tombstoned
 SELECT count(*)
 FROM {schema}.nodes

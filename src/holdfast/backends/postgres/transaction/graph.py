@@ -80,6 +80,10 @@ class Graph(Base):
         family = await self._family(node_keys[0] >> r.POSITION_BITS)
         return await self._run("mark_nodes", family, list(node_keys))
 
+    async def revive_nodes(self, node_keys: Sequence[int]) -> int:
+        family = await self._family(node_keys[0] >> r.POSITION_BITS)
+        return await self._run("revive_nodes", family, list(node_keys))
+
     async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
         return await self._run("vacuum_nodes", limit, NO_PAYLOAD, session_key)
 

@@ -92,6 +92,12 @@ SET mark = 1
 WHERE mark = 0
     AND node_key IN (SELECT value FROM json_each(?1))
 
+-- name: revive_nodes
+UPDATE nodes
+SET mark = 0
+WHERE mark = 1
+    AND node_key IN (SELECT value FROM json_each(?1))
+
 -- name: count_tombstoned
 SELECT count(*)
 FROM nodes

@@ -105,6 +105,10 @@ class Graph(Base):
         """Turn live nodes into tombstoned ones."""
         return self._run("mark_nodes", (json_list(node_keys),))
 
+    async def revive_nodes(self, node_keys: Sequence[int]) -> int:
+        """Turn tombstoned nodes into live ones. Returns the count."""
+        return self._run("revive_nodes", (json_list(node_keys),))
+
     async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
         """Turn up to `limit` tombstoned nodes (of one session, or of all) into vacuumed ones."""
         if session_key is None:

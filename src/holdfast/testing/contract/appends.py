@@ -1,0 +1,232 @@
+"""Nodes continue the conversation by themselves, and no turn is accepted that reads back without its history."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+import holdfast
+from holdfast.blocking import BlockingStore, Session
+from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.testing.contract.graph import chain, every_id, ids, loaded
+
+
+def say(*texts: str) -> holdfast.Append:
+    """Nodes that have a payload and nothing else."""
+    return holdfast.Append([holdfast.Node(payload=text) for text in texts])
+
+
+def said(session: Session) -> list[str]:
+    """The payloads of the active path."""
+    return [node.payload for node in loaded(session).graph.nodes]
+
+
+def edges(session: Session) -> dict[str, str | None]:
+    """The parent of every node that the session sees."""
+    return {node.id: node.parent for node in loaded(session, holdfast.FullGraph()).graph.nodes}
+
+
+class AppendContract(Contract):
+    """`Append`, `add_nodes` and `ReplaceGraph` with ids, parents and leaves left out, and with nodes sent again."""
+
+    @pytest.fixture
+    def chat(self, store: BlockingStore) -> Session:
+        return store.sessions.create("chat")
+
+    # Parents and leaves.
+
+    def test_turns_that_name_nothing_are_one_conversation(self, chat: Session, bench: Bench) -> None:
+        chat.commit(holdfast.Commit(graph=say("hi", "hello")))
+        bench.open().sessions.handle("chat").commit(holdfast.Commit(turn_id="t2", graph=say("how are you")))
+        chat.commit(holdfast.Commit(turn_id="t3", expected_revision=2, graph=say("fine", "and you")))
+        assert said(chat) == ["hi", "hello", "how are you", "fine", "and you"]
+        nodes = loaded(chat).graph.nodes
+        assert len({node.id for node in nodes}) == 5
+        assert [node.parent for node in nodes] == [None, *(node.id for node in nodes[:-1])]
+
+    def test_a_parent_that_is_given_is_kept_and_none_makes_a_root(self, chat: Session) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b")))
+        nodes = [
+            holdfast.Node("c"),
+            holdfast.Node("d", parent="a"),
+            holdfast.Node("e"),
+            holdfast.Node("r", parent=None),
+            holdfast.Node("s"),
+        ]
+        chat.commit(holdfast.Commit(graph=holdfast.Append(nodes)))
+        assert edges(chat) == {"a": None, "b": "a", "c": "b", "d": "a", "e": "d", "r": None, "s": "r"}
+        assert ids(loaded(chat)) == ["r", "s"]
+
+    def test_the_leaf_is_the_last_node_unless_it_is_given(self, chat: Session) -> None:
+        receipts = [
+            chat.commit(holdfast.Commit(graph=delta))
+            for delta in (
+                holdfast.Append([holdfast.Node("a"), holdfast.Node("b")]),
+                holdfast.Append([holdfast.Node("c"), holdfast.Node("d")], leaf="c"),
+                holdfast.Append([]),
+                holdfast.Append([holdfast.Node("e")], leaf=None),
+                holdfast.Append([holdfast.Node("f")]),
+            )
+        ]
+        assert [receipt.leaf for receipt in receipts] == ["b", "c", "c", None, "f"]
+        assert [entry.leaf for entry in chat.history()] == ["b", "c", "c", None, "f"]
+        assert edges(chat) == {"a": None, "b": "a", "c": "b", "d": "c", "e": "c", "f": None}
+
+    def test_a_child_may_stand_before_its_parent(self, chat: Session, store: BlockingStore) -> None:
+        nodes = [holdfast.Node("c", "b"), holdfast.Node("b", "a"), holdfast.Node("a", None)]
+        for session, delta in (
+            (chat, holdfast.Append(nodes)),
+            (store.sessions.create("whole"), holdfast.ReplaceGraph(holdfast.Graph(nodes))),
+        ):
+            session.commit(holdfast.Commit(graph=delta))
+            assert (ids(loaded(session)), every_id(session)) == (["a", "b", "c"], ["a", "b", "c"])
+        beside = store.sessions.create("beside")
+        assert beside.add_nodes(nodes).added == 3
+        assert edges(beside) == {"a": None, "b": "a", "c": "b"}
+        assert store.maintenance.verify().findings == ()
+
+    def test_a_whole_graph_that_names_nothing_is_one_path(self, chat: Session) -> None:
+        chat.commit(holdfast.Commit(graph=say("old")))
+        for texts in (["a", "b"], ["a", "b", "c"], []):
+            nodes = [holdfast.Node(text, payload=text) for text in texts]
+            chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(nodes))))
+            assert (said(chat), len(every_id(chat))) == (texts, len(texts))
+
+    def test_a_fork_goes_on_from_where_it_began(self, store: BlockingStore, chat: Session) -> None:
+        chat.commit(holdfast.Commit(turn_id="t1", graph=say("hi", "hello")))
+        fork = store.sessions.fork("chat", into="fork")
+        # The same turn id is another turn here, and its nodes get other ids.
+        fork.commit(holdfast.Commit(turn_id="t1", graph=say("other")))
+        chat.commit(holdfast.Commit(turn_id="t2", graph=say("more")))
+        assert (said(fork), said(chat)) == (["hi", "hello", "other"], ["hi", "hello", "more"])
+
+    # Ids.
+
+    def test_a_retry_of_a_turn_without_node_ids_is_a_replay(self, chat: Session, bench: Bench) -> None:
+        turn = holdfast.Commit(turn_id="t1", graph=say("hi", "hello"))
+        first = chat.commit(turn)
+        before = bench.dump()
+        again = bench.open().sessions.handle("chat").commit(turn)
+        assert (again, bench.dump()) == (replace(first, replayed=True), before)
+        assert first.leaf == loaded(chat).graph.nodes[-1].id
+
+    def test_without_a_turn_id_every_commit_has_nodes_of_its_own(self, chat: Session) -> None:
+        for _ in range(2):
+            chat.commit(holdfast.Commit(graph=say("again")))
+        assert said(chat) == ["again", "again"]
+
+    def test_nodes_beside_the_path_follow_the_leaf_and_need_ids(self, chat: Session, bench: Bench) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a")))
+        assert chat.add_nodes([holdfast.Node("n1"), holdfast.Node("n2")]).added == 2
+        chat.commit(holdfast.Commit(graph=chain("b", under="a")))
+        # Sent again after the head has moved, they are where they were.
+        assert chat.add_nodes([holdfast.Node("n1"), holdfast.Node("n2"), holdfast.Node("n3")]).replayed == 2
+        assert edges(chat) == {"a": None, "n1": "a", "n2": "n1", "b": "a", "n3": "n2"}
+        assert ids(loaded(chat)) == ["a", "b"]
+        with refused(bench, holdfast.InvalidRequest) as info:
+            chat.add_nodes([holdfast.Node("n4"), holdfast.Node(payload=1)])
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "nodes[1].id"
+
+    # Nodes that are sent again.
+
+    def test_a_node_sent_again_without_a_parent_is_like_any(self, chat: Session, bench: Bench) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))
+        chat.commit(
+            holdfast.Commit(graph=holdfast.Append([holdfast.Node("b"), holdfast.Node("c"), holdfast.Node("d")]))
+        )
+        assert ids(loaded(chat)) == ["a", "b", "c", "d"]
+        chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b")])))
+        assert (ids(loaded(chat)), loaded(chat).node_count) == (["a", "b"], 4)
+        with refused(bench, holdfast.NodeConflict):
+            chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b", parent=None)])))
+
+    def test_a_turn_brings_back_the_tombstoned_nodes_that_it_sends_again(self, chat: Session, bench: Bench) -> None:
+        chat.commit(holdfast.Commit(turn_id="t1", graph=chain("a", "b", "c")))
+        first = loaded(chat)
+        assert chat.tombstone(["b", "c"]) == 2
+        nodes = [holdfast.Node("b", "a"), holdfast.Node("c"), holdfast.Node("d")]
+        bench.open().sessions.handle("chat").commit(holdfast.Commit(turn_id="t2", graph=holdfast.Append(nodes)))
+        assert ids(loaded(chat)) == ["a", "b", "c", "d"]
+        assert loaded(chat).graph.nodes[:3] == first.graph.nodes
+        assert chat.load_node("b") == first.graph.nodes[1]
+        assert bench.open().maintenance.verify().findings == ()
+
+    def test_a_replay_by_turn_id_gives_its_receipt_and_brings_nothing_back(self, chat: Session, bench: Bench) -> None:
+        turn = holdfast.Commit(turn_id="t1", graph=chain("a", "b"))
+        receipt = chat.commit(turn)
+        chat.tombstone(["a", "b"])
+        before = bench.dump()
+        for store in (None, bench.open()):
+            session = chat if store is None else store.sessions.handle("chat")
+            assert session.commit(turn) == replace(receipt, replayed=True)
+        assert chat.add_nodes([holdfast.Node("a", None), holdfast.Node("b", "a")]).replayed == 2
+        assert (bench.dump(), every_id(chat)) == (before, [])
+
+    def test_other_content_or_vacuumed_content_does_not_come_back(
+        self, store: BlockingStore, chat: Session, bench: Bench
+    ) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b")))
+        chat.tombstone(["b"])
+        with refused(bench, holdfast.NodeConflict) as info:
+            chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b", payload="other")])))
+        assert isinstance(info.value, holdfast.NodeConflict)
+        assert (info.value.node_id, info.value.vacuumed) == ("b", False)
+        store.maintenance.vacuum()
+        with refused(bench, holdfast.NodeConflict) as info:
+            chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b")])))
+        assert isinstance(info.value, holdfast.NodeConflict)
+        assert (info.value.node_id, info.value.vacuumed) == ("b", True)
+
+    @pytest.mark.parametrize("vacuumed", [False, True], ids=["tombstoned", "vacuumed"])
+    @pytest.mark.parametrize(
+        "nodes",
+        [
+            [holdfast.Node("d")],
+            [holdfast.Node("d", "c")],
+            [holdfast.Node("d", "a"), holdfast.Node("e", "c")],
+        ],
+        ids=["the leaf", "named", "beside another"],
+    )
+    def test_a_turn_that_would_read_back_without_its_history_is_refused(
+        self, store: BlockingStore, chat: Session, bench: Bench, nodes: list[holdfast.Node], vacuumed: bool
+    ) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))
+        chat.tombstone(["c"])
+        if vacuumed:
+            store.maintenance.vacuum()
+        for session in (chat, bench.open().sessions.handle("chat")):
+            with refused(bench, holdfast.InvalidRequest) as info:
+                session.commit(holdfast.Commit(graph=holdfast.Append(nodes)))
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert info.value.field == f"graph.nodes[{len(nodes) - 1}].parent"
+            with refused(bench, holdfast.InvalidRequest):
+                session.add_nodes(nodes)
+        chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("d", "b")])))
+        assert ids(loaded(chat)) == ["a", "b", "d"]
+        chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n", None)])))
+        assert ids(loaded(chat)) == ["n"]
+
+    def test_a_node_does_not_come_back_without_its_parent(self, chat: Session, bench: Bench) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))
+        chat.tombstone(["b", "c"])
+        for node in (holdfast.Node("c"), holdfast.Node("c", "b")):
+            with refused(bench, holdfast.InvalidRequest):
+                chat.commit(holdfast.Commit(graph=holdfast.Append([node])))
+        with refused(bench, holdfast.InvalidRequest):
+            chat.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf="c")))
+        chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("c"), holdfast.Node("b")])))
+        assert every_id(chat) == ["a", "b", "c"]
+
+    def test_a_fork_does_not_undo_an_erasure_of_its_source(
+        self, store: BlockingStore, chat: Session, bench: Bench
+    ) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b")))
+        fork = store.sessions.fork("chat", into="fork")
+        chat.tombstone(["b"])
+        again = holdfast.Commit(graph=holdfast.Append([holdfast.Node("b"), holdfast.Node("c")]))
+        with refused(bench, holdfast.InvalidRequest):
+            fork.commit(again)
+        store.sessions.delete("chat")
+        fork.commit(again)
+        assert ids(loaded(fork)) == ["a", "b", "c"]
