@@ -69,6 +69,7 @@ from holdfast.records.events import (
     Wake,
     WakeRule,
     WakeSignal,
+    WakesOnceWarning,
 )
 from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
 from holdfast.records.graph import (
@@ -300,6 +301,7 @@ __all__ = [
     "Wake",
     "WakeRule",
     "WakeSignal",
+    "WakesOnceWarning",
     "WorkBatch",
     "WorkClaim",
     "WorkCompletion",

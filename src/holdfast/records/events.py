@@ -56,12 +56,22 @@ class TerminalRule(Record, frozen=True):
 class WakeRule(Record, frozen=True):
     """An event of this type wakes the target session, unless `when` is given and false.
 
-    `dedupe` names what makes two wakes the same one; by default each event is its own.
+    `dedupe` names what makes two wakes the same one; by default each event is its own. Equal keys wake a session once,
+    whichever process they come from, until retention forgets the wake. So a key that is constant wakes a session once
+    and never again: take it from the payload (`Pointer("/file")`), or leave it out. `processes.register` warns of one
+    (`WakesOnceWarning`).
     """
 
     input: Selector
     when: Selector | None = None
     dedupe: Selector | None = None
+
+
+class WakesOnceWarning(UserWarning):
+    """A wake was declared with a constant `dedupe`: it wakes its session once and never again.
+
+    If that is meant, turn the warning off: `warnings.simplefilter("ignore", holdfast.WakesOnceWarning)`.
+    """
 
 
 class EventType(Record, frozen=True):

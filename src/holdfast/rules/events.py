@@ -35,7 +35,7 @@ from holdfast.records.work import WorkDraft
 from holdfast.rows import EventRow
 from holdfast.rules import checks, schemas
 from holdfast.rules.schema_graph import SUBSCHEMAS
-from holdfast.rules.selectors import Remaining, Room, as_text, check_selector, select
+from holdfast.rules.selectors import Remaining, Room, as_text, check_selector, is_constant, select
 
 STATES: tuple[TerminalState, ...] = get_args(TerminalState)
 LIGHT_BYTES = 64 * 1024
@@ -127,6 +127,15 @@ def check_event_type(field: str, value: object, limits: Limits, sum_of: Declared
             if selector is not None:
                 sum_of.bytes += check_selector(f"{field}.wake.{name}", selector, limits, left)
     return declared
+
+
+def wakes_once(event_types: Sequence[EventType]) -> tuple[str, ...]:
+    """Names of the types whose wakes have a constant key, so that they wake a session once and never again."""
+    return tuple(
+        declared.name
+        for declared in event_types
+        if declared.wake is not None and declared.wake.dedupe is not None and is_constant(declared.wake.dedupe)
+    )
 
 
 def check_sum(field: str, sum_of: Declared, limits: Limits) -> None:

@@ -138,6 +138,14 @@ def _fill(field: str, template: Template, payload: Document, room: Room) -> str:
     return FIELD.sub(put_in, room.take(field, template.template))
 
 
+def is_constant(selector: Selector) -> bool:
+    """Whether a selector gives the same value for every payload."""
+    if isinstance(selector, Template):
+        named = {place[1] for place in FIELD.finditer(selector.template)}
+        return all(is_constant(inner) for name, inner in selector.fields.items() if name in named)
+    return isinstance(selector, Const)
+
+
 def as_text(value: Document) -> str:
     """Text as it is, anything else as JSON."""
     return value if isinstance(value, str) else codec.encode_document(value).decode()

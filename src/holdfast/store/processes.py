@@ -8,12 +8,13 @@ from typing import Literal, TypeVar
 
 from holdfast import codec
 from holdfast.errors import WaitTimeout
+from holdfast.noting import warn
 from holdfast.operations import events as event_operations
 from holdfast.operations import processes as operations
 from holdfast.operations import restoring
 from holdfast.ports import Operation
 from holdfast.records.common import Document, Page, Scope
-from holdfast.records.events import AppendReceipt, ProcessEvent
+from holdfast.records.events import AppendReceipt, ProcessEvent, WakesOnceWarning
 from holdfast.records.leases import Lease
 from holdfast.records.processes import (
     ExternalRef,
@@ -45,11 +46,19 @@ class Processes:
     async def register(self, registration: ProcessRegistration) -> Process:
         """Register a process. The same registration again gives the process as it stands; another one conflicts.
 
+        A wake with a constant `dedupe` is a `WakesOnceWarning`.
+
         >>> process = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> process.status
         'running'
         """
         registered = rules.check_registration(registration, self._context.limits)
+        for name in event_rules.wakes_once(registered.event_types):
+            warn(
+                f"event type {name!r}: its wake has a constant dedupe key, so it wakes a session once and never again; "
+                "take the key from the payload, or leave dedupe out",
+                WakesOnceWarning,
+            )
         return await self._context.backend.write(lambda tx: operations.register(tx, registered), repeatable=True)
 
     async def restore(self, process: Process, events: Sequence[ProcessEvent] = ()) -> RestoreReceipt:

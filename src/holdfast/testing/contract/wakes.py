@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -265,6 +266,28 @@ class WakeContract(Contract):
         assert len({receipt.wake.wake_id for receipt in receipts if receipt.wake is not None}) == 4
         assert (len(queued(store)), len(queued(store, "chat/f"))) == (3, 1)
 
+    @pytest.mark.parametrize(
+        ("dedupe", "warned"),
+        [
+            (holdfast.Const("once"), True),
+            (holdfast.Template("once {a}"), True),
+            (holdfast.Template("once {a}", {"a": holdfast.Const(1), "b": holdfast.Payload()}), True),
+            (holdfast.Template("a={a}", {"a": holdfast.Pointer("/a")}), False),
+            (holdfast.Pointer("/a"), False),
+            (None, False),
+        ],
+        ids=["const", "text", "constant field", "field", "pointer", "none"],
+    )
+    def test_a_key_that_wakes_once_and_never_again_is_warned_of(
+        self, store: BlockingStore, dedupe: Selector | None, warned: bool
+    ) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            declare(store, holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Const("look"), dedupe=dedupe)))
+        said = [str(one.message) for one in caught if issubclass(one.category, holdfast.WakesOnceWarning)]
+        assert [text.startswith("event type 'news': ") for text in said] == [True] * warned
+
+    @pytest.mark.filterwarnings("ignore::holdfast.WakesOnceWarning")
     @pytest.mark.parametrize(
         ("dedupe", "key"),
         [
