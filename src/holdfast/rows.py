@@ -450,7 +450,7 @@ class ClaimStamp(msgspec.Struct, frozen=True):
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
-    """A page of live sessions: by key, or by (changed_at_ms, key) when `changed_since_ms` is given."""
+    """A page of live sessions: by key, or by (minute of change, key) when `changed_since_ms` is given."""
 
     limit: int
     owner: str | None = None

@@ -14,7 +14,7 @@ from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Revision, SessionView, Usage
 from holdfast.records.common import Page
 from holdfast.records.graph import AgentFrame, FullGraph, Graph, Node, ReadScope
-from holdfast.records.limits import Limits
+from holdfast.records.limits import CHANGE_BUCKET_MS, Limits
 from holdfast.records.sessions import SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
 from holdfast.rules import checkpoints, commits, deltas, graph, replacements
@@ -85,7 +85,9 @@ async def list_page(tx: Transaction, filter: SessionFilter, listing: str) -> Pag
     rows = await tx.list_sessions(msgspec.structs.replace(filter, limit=filter.limit + 1))
 
     def place(row: SessionRow) -> tuple[int, ...]:
-        return (row.session_key,) if filter.changed_since_ms is None else (row.changed_at_ms, row.session_key)
+        if filter.changed_since_ms is None:
+            return (row.session_key,)
+        return (row.changed_at_ms // CHANGE_BUCKET_MS, row.session_key)
 
     return page_of(rows, filter.limit, rules.summary_of, listing=listing, place=place)
 

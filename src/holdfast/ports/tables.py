@@ -34,7 +34,7 @@ class SessionTables(Protocol):
         ...
 
     async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
-        """Live sessions: ascending by key, or by (changed_at_ms, key) if `changed_since_ms` (inclusive) is given."""
+        """Live sessions: ascending by key, or by (minute of change, key) if `changed_since_ms` (inclusive) is given."""
         ...
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:

@@ -7,6 +7,9 @@ from holdfast.records.common import Record
 MIB = 1024 * 1024
 LARGEST_CONTENT = 1024 * MIB
 """The most bytes that one content, attachment or artifact has, whatever the limits: a reader refuses to unpack more."""
+CHANGE_BUCKET_MS = 60_000
+"""Sessions are listed by their last change in steps of a minute: the order is exact to the minute."""
+
 LARGEST_INTEGER = 2**63 - 1
 """The largest number that any of our integer fields holds (A signed 64-bit column)."""
 SMALLEST_INTEGER = -(2**63)

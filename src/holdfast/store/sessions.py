@@ -107,7 +107,7 @@ class Sessions:
         """One page of the sessions that exist, in the order in which they were made.
 
         With `changed_since_ms` it is a feed instead: sessions that changed at or after that time, in the order of
-        their last change.
+        their last change, which is exact to the minute.
 
         >>> _ = store.sessions.create("a", owner="ada"), store.sessions.create("b", owner="bob")
         >>> [summary.session_id for summary in store.sessions.list(owner="ada")]

@@ -90,9 +90,9 @@ def test_the_newest_incarnation_of_an_id_is_found_and_deleted_ones_are_not_liste
         (r.SessionFilter(limit=9, owner="ann", after=(1,)), [3]),
         (r.SessionFilter(limit=9, parent="root"), [2, 3]),
         (r.SessionFilter(limit=9, parent="root", owner="ann"), [3]),
-        (r.SessionFilter(limit=9, changed_since_ms=20), [4, 2, 1]),
-        (r.SessionFilter(limit=9, changed_since_ms=20, after=(20, 4)), [2, 1]),
-        (r.SessionFilter(limit=9, changed_since_ms=30, after=(20, 1)), [2, 1]),
+        (r.SessionFilter(limit=9, changed_since_ms=20 * 60_000), [4, 2, 1]),
+        (r.SessionFilter(limit=9, changed_since_ms=20 * 60_000, after=(20, 4)), [2, 1]),
+        (r.SessionFilter(limit=9, changed_since_ms=30 * 60_000, after=(20, 1)), [2, 1]),
         (r.SessionFilter(limit=1, changed_since_ms=0), [3]),
         (r.SessionFilter(limit=9, changed_since_ms=0, owner="ann"), [3, 1]),
         (r.SessionFilter(limit=9, changed_since_ms=0, parent="root"), [3, 2]),
@@ -100,10 +100,10 @@ def test_the_newest_incarnation_of_an_id_is_found_and_deleted_ones_are_not_liste
     ids=str,
 )
 def test_sessions_are_listed_by_key_or_by_change(store: Any, filter: r.SessionFilter, keys: list[int]) -> None:
-    store.call("insert_session", session(0, "a", owner="ann", changed_at_ms=40))
-    store.call("insert_session", session(0, "b", parent_session_id="root", changed_at_ms=30))
-    store.call("insert_session", session(0, "c", owner="ann", parent_session_id="root", changed_at_ms=10))
-    store.call("insert_session", session(0, "d", owner="bob", changed_at_ms=20))
+    store.call("insert_session", session(0, "a", owner="ann", changed_at_ms=40 * 60_000))
+    store.call("insert_session", session(0, "b", parent_session_id="root", changed_at_ms=30 * 60_000))
+    store.call("insert_session", session(0, "c", owner="ann", parent_session_id="root", changed_at_ms=10 * 60_000))
+    store.call("insert_session", session(0, "d", owner="bob", changed_at_ms=20 * 60_000))
     assert [row.session_key for row in store.ask("list_sessions", filter)] == keys
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.memory.tables import Tables, starting_with
+from holdfast.records.limits import CHANGE_BUCKET_MS
 
 
 class MemorySessions:
@@ -41,7 +42,7 @@ class MemorySessions:
         since = filter.changed_since_ms
 
         def place(row: r.SessionRow) -> tuple[int, ...]:
-            return (row.session_key,) if since is None else (row.changed_at_ms, row.session_key)
+            return (row.session_key,) if since is None else (row.changed_at_ms // CHANGE_BUCKET_MS, row.session_key)
 
         found = self.tables.sessions.scan(
             lambda row: (

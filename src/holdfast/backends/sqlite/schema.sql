@@ -36,7 +36,7 @@ CREATE INDEX sessions_family ON sessions (family);
 CREATE INDEX sessions_owner ON sessions (owner, session_key) WHERE deleted_at_ms IS NULL AND owner IS NOT NULL;
 CREATE INDEX sessions_parent ON sessions (parent_session_id, session_key)
 WHERE deleted_at_ms IS NULL AND parent_session_id IS NOT NULL;
-CREATE INDEX sessions_changed ON sessions (changed_at_ms, session_key) WHERE deleted_at_ms IS NULL;
+CREATE INDEX sessions_changed ON sessions (changed_at_ms / 60000, session_key) WHERE deleted_at_ms IS NULL;
 
 CREATE TABLE revisions (
     session_key INTEGER NOT NULL,

@@ -136,11 +136,12 @@ SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
 FROM {schema}.sessions
-WHERE (changed_at_ms, session_key) > ($5::bigint, $1::bigint)
+WHERE (changed_minute, session_key) > ($5::bigint, $1::bigint)
+    AND changed_at_ms >= $6::bigint
     AND deleted_at_ms IS NULL
     AND ($3::text IS NULL OR owner = $3::text)
     AND ($4::text IS NULL OR parent_session_id = $4::text)
-ORDER BY changed_at_ms, session_key
+ORDER BY changed_minute, session_key
 LIMIT $2::bigint
 
 -- name: family_sessions

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base
+from holdfast.records.limits import CHANGE_BUCKET_MS
 
 
 class Sessions(Base):
@@ -39,12 +40,13 @@ class Sessions(Base):
         return await self._store("save_session", row)
 
     async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
-        after_ms, after = 0, 0 if filter.after is None else filter.after[-1]
-        if filter.changed_since_ms is not None:
-            # Keys start at 1, so that (time, 0) stands before every session that changed at that time.
-            since = (filter.changed_since_ms, 0)
-            after_ms, after = max(since, filter.after or since)
-            changed = (after, filter.limit, filter.owner, filter.parent, after_ms)
+        after = 0 if filter.after is None else filter.after[-1]
+        since_ms = filter.changed_since_ms
+        if since_ms is not None:
+            # Keys start at 1, so that (minute, 0) stands before every session that changed in that minute.
+            since = (since_ms // CHANGE_BUCKET_MS, 0)
+            minute, after = max(since, filter.after or since)
+            changed = (after, filter.limit, filter.owner, filter.parent, minute, since_ms)
             return await self._all(r.SessionRow, "list_sessions_changed", *changed)
         if filter.parent is not None:
             bindings = (after, filter.limit, filter.owner, filter.parent)

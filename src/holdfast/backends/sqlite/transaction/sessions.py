@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import Base, fetched, json_list
+from holdfast.records.limits import CHANGE_BUCKET_MS
 
 
 class Sessions(Base):
@@ -34,17 +35,18 @@ class Sessions(Base):
         return self._store("save_session", row)
 
     async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
-        """Live sessions: ascending by key, or by (changed_at_ms, key) if `changed_since_ms` is given."""
+        """Live sessions: ascending by key, or by (minute of change, key) if `changed_since_ms` is given."""
         bindings: dict[str, int | str | None] = {
             "limit": filter.limit,
             "owner": filter.owner,
             "parent": filter.parent,
         }
         if filter.changed_since_ms is not None:
-            # Keys start at 1, so that (time, 0) stands before every session that changed at that time.
-            since = (filter.changed_since_ms, 0)
-            after_ms, after = max(since, filter.after or since)
-            return self._all(r.SessionRow, "list_sessions_changed", bindings | {"after_ms": after_ms, "after": after})
+            # Keys start at 1, so that (minute, 0) stands before every session that changed in that minute.
+            since = (filter.changed_since_ms // CHANGE_BUCKET_MS, 0)
+            minute, after = max(since, filter.after or since)
+            changed = {"after_minute": minute, "after": after, "since_ms": filter.changed_since_ms}
+            return self._all(r.SessionRow, "list_sessions_changed", bindings | changed)
         bindings["after"] = 0 if filter.after is None else filter.after[0]
         if filter.parent is not None:
             return self._all(r.SessionRow, "list_sessions_of_parent", bindings)

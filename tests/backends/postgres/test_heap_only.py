@@ -1,0 +1,44 @@
+"""Updates of a session stay on their page: a commit changes no column that an index holds, within a minute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import holdfast
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.store import Context, Store
+from holdfast.testing.contract.bench import EventLoop
+
+SESSIONS, TURNS = 10, 300
+UPDATES = """
+    SELECT n_tup_upd, n_tup_hot_upd
+    FROM pg_stat_user_tables
+    WHERE schemaname = 'holdfast' AND relname = 'sessions'
+"""
+
+
+def test_nineteen_of_twenty_updates_of_a_session_are_heap_only(
+    postgres_database: Any, clean_postgres_url: str, loop: EventLoop
+) -> None:
+    postgres_database.empty()
+    backend = loop.drive(PostgresBackend.open(clean_postgres_url, PostgresOptions(max_connections=1), None))
+
+    async def work() -> None:
+        store = Store(Context(backend, holdfast.Limits()))
+        for number in range(TURNS):
+            node = holdfast.Node(f"n{number}", parent=f"n{number - SESSIONS}" if number >= SESSIONS else None)
+            turn = holdfast.Commit(turn_id=f"t{number}", graph=holdfast.Append([node], leaf=node.id))
+            await store.sessions.handle(f"chat-{number % SESSIONS}").commit(turn)
+        # The server's statistics come from the connection that did the work.
+        connection = await backend._connections.acquire()
+        await connection.execute("SELECT pg_stat_force_next_flush()")
+        await connection.execute("SELECT 1")
+        await backend._connections.release(connection)
+
+    try:
+        loop.drive(work())
+        [(updates, heap_only)] = postgres_database.administrator.rows(UPDATES)
+    finally:
+        loop.drive(backend.close())
+    assert updates >= TURNS - SESSIONS
+    assert heap_only >= 0.95 * (updates - SESSIONS), (updates, heap_only)
