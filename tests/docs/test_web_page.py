@@ -43,7 +43,7 @@ def test_two_processes_keep_every_message(tmp_path: Path) -> None:
         for chat in range(CHATS):
             view = store.sessions.handle(f"chat-{chat}").load()
             assert view is not None
-            said = [node.payload["text"] for node in view.graph.nodes if node.payload["role"] == "user"]
+            said = [node.payload["text"] for node in view.graph.nodes if node.payload.get("type") == "turn_input"]
             wanted = [f"{name} says {number}" for name in ("one", "other") for number in range(MESSAGES)]
             assert sorted(said) == sorted(wanted), "a message left the conversation"
             assert len(view.graph.nodes) == 2 * len(wanted)

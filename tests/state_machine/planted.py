@@ -53,7 +53,9 @@ def what_a_turn_brings_back_stays_hidden(self: Any, right: Method) -> Method:
 
 def an_event_comes_twice(self: Any, right: Method) -> Method:
     async def list_events(filter: Any) -> Any:
-        return await right(self, msgspec.structs.replace(filter, after=max(0, filter.after - 1)))
+        # A page of one event would repeat it for ever.
+        back = 1 if filter.limit > 2 else 0
+        return await right(self, msgspec.structs.replace(filter, after=max(0, filter.after - back)))
 
     return list_events
 

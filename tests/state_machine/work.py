@@ -8,7 +8,7 @@ from tests.state_machine.machine import Machine, rule
 import holdfast
 
 BOUNDARIES = ("idle", "idle", "active_turn_checkpoint")
-TTLS = (0, 1, 1, 500, 5_000, 5_000, 900_000)
+TTLS = (0, 1, 1, 500, 500, 5_000, 5_000, 900_000)
 
 
 @rule(7)
@@ -38,13 +38,24 @@ def claim(m: Machine) -> None:
         session_id,
         owner_id=values.owner(m) if held is None or m.chance(0.2) else held.owner_id,
         boundary=m.pick(BOUNDARIES),
-        ttl_ms=m.pick(TTLS),
-        max_batches=m.pick((0, 1, 1, 2, 50)),
-        exclusive=m.chance(0.15),
+        ttl_ms=m.pick(TTLS[1:]) if m.chance(0.95) else 0,
+        max_batches=m.pick((1, 1, 2, 2, 50, 50)) if m.chance(0.95) else 0,
+        exclusive=m.chance(0.1),
         lease=held,
     )
     if claimed is not None:
         m.known.claims.append(claimed)
+
+
+@rule(3)
+def widen(m: Machine) -> None:
+    if not m.known.claims:
+        return
+    held = m.pick(list(m.known.claims)[-4:])
+    session_id = held.session_id if m.chance(0.95) else m.session_id()
+    wider = m.call("queue.claim", session_id, owner_id=held.owner_id, ttl_ms=m.pick(TTLS[1:]), holding=held)
+    if wider is not None:
+        m.known.claims.append(wider)
 
 
 @rule(5)
@@ -60,20 +71,20 @@ def claim_exactly(m: Machine) -> None:
         session_id,
         wanted,
         owner_id=values.owner(m),
-        ttl_ms=m.pick(TTLS),
+        ttl_ms=m.pick(TTLS[1:]),
         boundary=m.pick(BOUNDARIES),
     )
     if claimed is not None:
         m.known.claims.append(claimed)
 
 
-@rule(5)
+@rule(9)
 def renew_or_abandon(m: Machine) -> None:
     proof = values.proof(m, m.session_id())
     if proof is None:
         return
     if m.chance(0.5) and isinstance(proof, holdfast.WorkClaim):
-        renewed = m.call("queue.renew", proof, ttl_ms=m.pick(TTLS))
+        renewed = m.call("queue.renew", proof, ttl_ms=m.pick(TTLS[1:]))
         if renewed is not None:
             m.known.claims.append(renewed)
     else:
@@ -94,6 +105,8 @@ def look(m: Machine) -> None:
         m.pages("queue.list", session_id)
     elif kind < 0.6:
         m.pages("queue.list_pending", session_id)
+    elif kind < 0.65:
+        m.call("queue.find", session_id, m.pick(("k1", "k2", "nobody")))
     elif kind < 0.7:
         m.pages("queue.sessions")
     elif kind < 0.85 and m.known.batches:

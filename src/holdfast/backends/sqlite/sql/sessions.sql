@@ -113,7 +113,8 @@ SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
 FROM sessions
-WHERE (changed_at_ms / 60000, session_key) > (:after_minute, :after)
+WHERE changed_at_ms / 60000 >= :after_minute
+    AND (changed_at_ms / 60000 > :after_minute OR session_key > :after)
     AND changed_at_ms >= :since_ms
     AND deleted_at_ms IS NULL
     AND (:owner IS NULL OR owner = :owner)
