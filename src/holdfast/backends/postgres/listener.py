@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from holdfast.backends.postgres.link import Connection
 from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidRequest
 from holdfast.noting import DEBUG, INFO, WARNING, note
 from holdfast.waiting import Signals
 
@@ -97,8 +97,8 @@ class Listener:
         # Told aloud once, and not again before somebody listened in between.
         level = WARNING if self._retry_s == RETRY_FIRST_S else DEBUG
         message = "cannot listen (%(error_class)s%(reason)s): waiters look every %(seconds)s s meanwhile"
-        # Our own errors name no more of a URL than host, port and database; those of the driver may.
-        reason = f": {cause}" if isinstance(cause, HoldfastError) else ""
+        # A refused option says how to mend it, and names nothing that was stored or connected with.
+        reason = f": {cause}" if isinstance(cause, InvalidRequest) else ""
         note("listener", level, message, error_class=type(cause).__name__, reason=reason, seconds=self._retry_s)
         self._signals.publish_all()
         await asyncio.sleep(self._retry_s)
