@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,7 +14,7 @@ from holdfast.operations.pages import page_of
 from holdfast.ports import Transaction
 from holdfast.records.attachments import AttachmentEntry, AttachmentRef
 from holdfast.records.common import Page
-from holdfast.rows import AttachmentRow, SessionRow
+from holdfast.rows import AttachmentRow, ObjectRow, SessionRow
 from holdfast.rules import attachments as rules
 
 T = TypeVar("T")
@@ -93,6 +93,62 @@ async def commit_refs(
     if session is None:
         return None, 0
     return session, await tx.stamp_attachments(session.session_key, attachment_ids, tx.now_ms)
+
+
+class Inheritance(msgspec.Struct, frozen=True):
+    """What a commit may take over of the parent's attachments: how much, and bytes that were read outside before."""
+
+    most_bytes: int
+    brought: dict[str, ObjectRow] = msgspec.field(default_factory=dict)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The parent's attachments whose bytes must be read outside before the commit can copy them."""
+
+    rows: tuple[AttachmentRow, ...]
+
+
+class Copy(NamedTuple):
+    """An attachment of the parent's, and the row with which the session takes it over."""
+
+    source: AttachmentRow
+    row: AttachmentRow
+
+
+async def find_inherited(tx: Transaction, session: SessionRow, attachment_ids: Sequence[str]) -> tuple[Copy, ...]:
+    """Those of the attachments that the session's parent holds."""
+    if not attachment_ids or session.parent_session_id is None:
+        return ()
+    parent = await tx.find_session(session.parent_session_id, presence=True)
+    if parent is None or parent.deleted_at_ms is not None:
+        return ()
+    found = [await tx.find_attachment(parent.session_key, attachment_id) for attachment_id in attachment_ids]
+    return tuple(Copy(row, rules.inherited(row, session, now_ms=tx.now_ms)) for row in found if rules.is_lendable(row))
+
+
+def wanted(copies: Sequence[Copy], inheritance: Inheritance) -> Wanted | None:
+    """What must be read outside first, None if nothing. Too much is refused."""
+    moving = [copy.source for copy in copies if rules.needs_bytes(*copy)]
+    rules.require_room(moving, inheritance.most_bytes)
+    rows = tuple(
+        row for row in moving if row.stored_in == rules.OUTSIDE and row.attachment_id not in inheritance.brought
+    )
+    return Wanted(rows) if rows else None
+
+
+async def take_over(tx: Transaction, copies: Sequence[Copy], inheritance: Inheritance) -> None:
+    """Copy rows, and bytes that go to another family."""
+    for copy in copies:
+        row = copy.row
+        if rules.needs_bytes(*copy):
+            stored = inheritance.brought.get(row.attachment_id) or await tx.get_object(
+                copy.source.family, row.attachment_id
+            )
+            if stored is None:
+                # Lost, or forgotten by the parent since its row was read: for the child both come to the same.
+                raise UnknownRef("attachments", row.attachment_id, "the parent has no bytes of it any more: put it")
+            await tx.put_object(row.family, row.attachment_id, stored)
+        await tx.save_attachment(row)
 
 
 async def find_row(tx: Transaction, address: sessions.Address, attachment_id: str) -> tuple[SessionRow, AttachmentRow]:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UnsetType
 
 from holdfast.errors import NodeConflict
-from holdfast.operations import key_frames, sessions
+from holdfast.operations import attachments, key_frames, sessions
 from holdfast.operations.work import queue_topic
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
@@ -24,8 +24,13 @@ async def commit(
     intent: rules.CommitIntent,
     batch_ids: Sequence[str],
     kept: key_frames.KeyFrames,
-) -> tuple[SessionRow, CommitReceipt]:
-    """Accept a turn, or give the receipt of the same turn accepted before."""
+    inheritance: attachments.Inheritance,
+) -> tuple[SessionRow, CommitReceipt | attachments.Wanted]:
+    """Accept a turn, or give the receipt of the same turn accepted before.
+
+    If it copies attachments of the parent's whose bytes are outside the database, nothing is written and they are
+    asked for: nobody reads files while a session is held.
+    """
     session = await sessions.ensure(tx, address)
     segments = graph.segments_of(session)
     targets = {intent.session_id: session}
@@ -59,6 +64,8 @@ async def commit(
     further = graph.further_ids(intent.nodes, rules.stored_nodes(facts), graph.leaf_of(facts.head))
     if further:
         facts = msgspec.structs.replace(facts, nodes=(*facts.nodes, *await tx.find_nodes(segments, further)))
+    copies = await attachments.find_inherited(tx, session, rules.missing_attachments(intent, facts))
+    facts = rules.with_attachments(facts, [copy.row for copy in copies])
     earlier = rules.predecessors(intent, facts)
     if earlier:
         runs = await key_frames.runs_for(tx, kept, session.family, earlier)
@@ -75,6 +82,10 @@ async def commit(
         batch_ids=batch_ids,
         now_ms=tx.now_ms,
     )
+    wanted = attachments.wanted(copies, inheritance)
+    if wanted is not None:
+        return session, wanted
+    await attachments.take_over(tx, copies, inheritance)
     if plan.revived:
         await _revive(tx, session, plan.revived)
     await tx.apply_commit(plan, tx.now_ms)

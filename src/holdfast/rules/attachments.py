@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 import msgspec
 
 from holdfast import codec
-from holdfast.errors import Corrupt, UnknownRef
+from holdfast.errors import Corrupt, InvalidRequest, UnknownRef
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
 from holdfast.records.limits import Limits
-from holdfast.rows import AttachmentRow, ObjectRow
+from holdfast.rows import AttachmentRow, ObjectRow, SessionRow
 from holdfast.rules import checks
 
 DELETION_MS = 3_600_000
@@ -143,6 +143,42 @@ def confirmed(row: AttachmentRow, found: AttachmentRow | None) -> AttachmentRow 
 def must_stay_readable(existing: AttachmentRow | None, intent: AttachmentIntent) -> bool:
     """Whether a put takes over a committed reference to bytes elsewhere: it must not end between row and bytes."""
     return existing is not None and existing.committed_at_ms is not None and existing.uri != intent.uri
+
+
+def inherited(source: AttachmentRow, session: SessionRow, *, now_ms: int) -> AttachmentRow:
+    """Return the committed row of a session that takes over an attachment of its parent.
+
+    In another family the database gets the bytes, because that is part of the commit; a caller's bytes stay at their
+    URI, and a family shares what it has.
+    """
+    moves = source.family != session.family and source.stored_in != CALLER
+    return msgspec.structs.replace(
+        source,
+        session_key=session.session_key,
+        family=session.family,
+        intent_at_ms=now_ms,
+        committed_at_ms=now_ms,
+        stored_in=DATABASE if moves else source.stored_in,
+    )
+
+
+def is_lendable(row: AttachmentRow | None) -> TypeGuard[AttachmentRow]:
+    """Whether a session may take over this attachment of its parent: its bytes are stored."""
+    return row is not None and row.stored_in is not None
+
+
+def needs_bytes(source: AttachmentRow, row: AttachmentRow) -> bool:
+    """Whether the bytes go to another family with the row."""
+    return source.family != row.family and row.stored_in == DATABASE
+
+
+def require_room(sources: Sequence[AttachmentRow], most_bytes: int) -> None:
+    """Refuse to copy more bytes of a parent's attachments than a commit may bring."""
+    size = sum(source.byte_count for source in sources)
+    if size > most_bytes:
+        raise InvalidRequest(
+            "attachments", f"{size} bytes of the parent's would be copied, the limit is {most_bytes}", limit=most_bytes
+        )
 
 
 def ref_of(row: AttachmentRow) -> AttachmentRef:

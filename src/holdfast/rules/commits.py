@@ -16,7 +16,18 @@ from holdfast.records.graph import Append, Graph, Node, ReplaceGraph, Unchanged
 from holdfast.records.leases import Lease
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.work import WorkCompletion
-from holdfast.rows import LIVE, BatchRow, CommitFacts, CommitPlan, NodeRow, RevisionRow, Segment, SessionRow, UsageRow
+from holdfast.rows import (
+    LIVE,
+    AttachmentRow,
+    BatchRow,
+    CommitFacts,
+    CommitPlan,
+    NodeRow,
+    RevisionRow,
+    Segment,
+    SessionRow,
+    UsageRow,
+)
 from holdfast.rules import checkpoints, checks, deltas, graph, leases, work
 
 USAGE_PLACES = 1 << 20
@@ -297,7 +308,7 @@ def judge(
             raise UnknownRef(
                 f"attachments[{index}]",
                 attachment_id,
-                "the session has no such attachment, or its bytes were never stored: put it first",
+                "neither the session nor its parent has it with its bytes stored: put it first",
             )
     usage = _judge_usage(intent, ledger, revision)
     enqueues, enqueued = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
@@ -335,6 +346,17 @@ def judge(
 def stored_nodes(facts: CommitFacts) -> dict[str, NodeRow]:
     """The stored nodes that a commit is judged by, by id."""
     return {row.node_id: row for row in facts.nodes}
+
+
+def missing_attachments(intent: CommitIntent, facts: CommitFacts) -> tuple[str, ...]:
+    """The attachments that a commit names and the session does not have."""
+    return tuple(one for one in intent.attachments if one not in facts.attachment_ids)
+
+
+def with_attachments(facts: CommitFacts, rows: Sequence[AttachmentRow]) -> CommitFacts:
+    """The facts of a session that takes over these attachments."""
+    known = facts.attachment_ids.union(row.attachment_id for row in rows)
+    return msgspec.structs.replace(facts, attachment_ids=known) if rows else facts
 
 
 def _judge_graph(

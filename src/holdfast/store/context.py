@@ -19,6 +19,8 @@ from holdfast.operations.key_frames import KeyFrames
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.common import Token
 from holdfast.records.limits import SMALLEST_INTEGER, Limits
+from holdfast.rows import AttachmentRow, ObjectRow
+from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import checks
 from holdfast.store.binding import Binding, ForgetfulBinding
 from holdfast.store.observing import Observing, observed_class
@@ -124,6 +126,13 @@ class Context(msgspec.Struct, frozen=True):
         except Unavailable as error:
             message = "attachment bytes could not be deleted (%(error_class)s): a sweep will try again"
             note("attachments", WARNING, message, error_class=type(error).__name__)
+
+    async def bring(self, row: AttachmentRow) -> tuple[str, ObjectRow]:
+        """Read bytes that are outside of the database, as the database would keep them."""
+        objects, place = self.objects, (space_of(row.family), row.attachment_id)
+        data = None if objects is None else await self.outside(partial(objects.get, *place))
+        attachment = attachment_rules.attachment_of(row, data)
+        return row.attachment_id, attachment_rules.packed(row.attachment_id, attachment.data)
 
     async def outside(self, call: Callable[[], T]) -> T:
         """What a place for bytes outside of the database answers, asked in the caller's own context."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeGuard, TypeVar
 
 from holdfast.errors import SessionBindingConflict
-from holdfast.operations import commits, sessions
+from holdfast.operations import attachments, commits, sessions
 from holdfast.ports import Operation, Transaction
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
 from holdfast.records.common import Page
@@ -144,7 +144,8 @@ class Session:
     async def commit(self, commit: Commit) -> CommitReceipt:
         """Accept a turn as a whole, or refuse it as a whole.
 
-        The same turn id with the same content gives the same receipt, once and for all its retries.
+        The same turn id with the same content gives the same receipt, once and for all its retries. An attachment that
+        the session's parent holds (`relation=holdfast.Child("parent-id")`) is copied with the turn that names it.
 
         >>> session = store.sessions.create("chat-42")
         >>> turn = holdfast.Commit(
@@ -172,20 +173,27 @@ class Session:
         intent = commit_rules.check_commit(given, session_id, self._context.limits, seed=seed)
         batch_ids = [self._context.batch_id() for _ in intent.enqueues]
         address = (intent.session_id, self._binding.incarnation)
+        inheritance = attachments.Inheritance(self._context.limits.commit_bytes)
         latched: list[bool] = []
 
-        async def operation(tx: Transaction) -> CommitReceipt:
+        async def operation(tx: Transaction) -> CommitReceipt | attachments.Wanted:
             # Asked again: a commit that was cancelled may have gone on, and has latched the handle meanwhile.
             self._binding.target(intent.session_id)
-            row, receipt = await commits.commit(tx, address, intent, batch_ids, self._context.key_frames)
-            # Here and not after the write: a task that is cancelled meanwhile does not undo what it has committed.
-            latched.append(self._binding.bind(row))
-            return receipt
+            row, outcome = await commits.commit(tx, address, intent, batch_ids, self._context.key_frames, inheritance)
+            if isinstance(outcome, CommitReceipt):
+                # Here and not after the write: a task that is cancelled meanwhile does not undo what it has committed.
+                latched.append(self._binding.bind(row))
+            return outcome
 
         try:
-            return await self._context.backend.write(
-                operation, one_step=True, repeatable=intent.turn_id is not None, line=intent.session_id
-            )
+            while True:
+                outcome = await self._context.backend.write(
+                    operation, one_step=True, repeatable=intent.turn_id is not None, line=intent.session_id
+                )
+                if isinstance(outcome, CommitReceipt):
+                    return outcome
+                # At least one more is brought each time, and a commit names a limited number.
+                inheritance.brought.update([await self._context.bring(row) for row in outcome.rows])
         except Exception:
             if any(latched):
                 self._binding.unbind()

@@ -18,6 +18,7 @@ from holdfast.testing.contract.grants import GrantContract
 from holdfast.testing.contract.graph import GraphContract
 from holdfast.testing.contract.hostile import HostileInputContract
 from holdfast.testing.contract.hostile_fuzz import HostileFuzzContract
+from holdfast.testing.contract.inheritance import InheritanceContract
 from holdfast.testing.contract.leases import LeaseContract
 from holdfast.testing.contract.logs import LogContract
 from holdfast.testing.contract.maintenance import MaintenanceContract
@@ -53,6 +54,7 @@ __all__ = [
     "GraphContract",
     "HostileFuzzContract",
     "HostileInputContract",
+    "InheritanceContract",
     "LeaseContract",
     "LocalBench",
     "LogContract",

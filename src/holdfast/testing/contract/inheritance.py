@@ -1,0 +1,152 @@
+"""A session takes over attachments of its parent with the turn that names them, and then they are its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore, Session
+from holdfast.testing.contract.attachments import ABC, NOW, Home, Shelf
+from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.testing.contract.outside import Door
+
+CHILD = holdfast.Child("parent")
+NAMES_ABC = holdfast.Commit(turn_id="t1", attachments=[ABC])
+
+
+def family(store: BlockingStore) -> tuple[Session, Session]:
+    """A parent and its child."""
+    return store.sessions.create("parent"), store.sessions.create("child", relation=CHILD)
+
+
+class InheritanceContract(Contract):
+    """`Commit.attachments` with ids that the session's parent holds."""
+
+    @pytest.fixture(params=["database", "port", "folder"])
+    def home(self, request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Home:
+        """Bytes in the database, behind a port, and in a folder."""
+        return Home(bench, request.param, tmp_path)
+
+    @pytest.mark.parametrize("committed", [True, False], ids=["committed", "put"])
+    def test_a_child_commits_what_its_parent_holds_and_keeps_it(self, home: Home, committed: bool) -> None:
+        parent, child = family(home.store)
+        ref = parent.attachments.put(b"abc", media_type="image/png", width=3, height=2, label="a cat")
+        if committed:
+            parent.commit(holdfast.Commit(attachments=[ABC]))
+        other = home.open().sessions.handle("child")
+        receipt = other.commit(NAMES_ABC)
+        assert child.attachments.get(ABC) == holdfast.Attachment(ref, b"abc")
+        entry = child.attachments.entry(ABC)
+        assert (entry.session_id, entry.uri, entry.committed_at_ms) == ("child", f"sha256:{ABC}", NOW)
+        assert child.commit(NAMES_ABC).revision == receipt.revision
+        assert parent.attachments.forget(ABC) is True
+        home.store.sessions.delete("parent")
+        assert home.open().sessions.handle("child").attachments.get(ABC).data == b"abc"
+        assert home.store.maintenance.verify().findings == ()
+
+    def test_bytes_that_the_caller_keeps_are_taken_over_by_their_row(self, home: Home, bench: Bench) -> None:
+        parent, child = family(home.store)
+        parent.attachments.record_intent("photo", uri="s3://bucket/photo", media_type="image/png", byte_count=10**12)
+        child.commit(holdfast.Commit(attachments=["photo"]))
+        assert child.attachments.entry("photo").uri == "s3://bucket/photo"
+        assert [ref.byte_count for ref in child.attachments.list()] == [10**12]
+        assert (bench.dump()["attachment_objects"], home.sizes()) == ([], [])
+
+    def test_a_child_of_the_same_family_shares_the_bytes(self, home: Home) -> None:
+        parent = home.store.sessions.create("parent")
+        fork = home.store.sessions.fork("parent", into="child")
+        parent.attachments.put(b"abc")
+        fork.commit(NAMES_ABC)
+        assert (fork.attachments.get(ABC).data, sum(home.sizes())) == (b"abc", 3)
+        parent.attachments.forget(ABC)
+        assert fork.attachments.get(ABC).data == b"abc"
+        assert home.store.maintenance.verify().findings == ()
+
+    def test_only_the_parent_lends(self, home: Home, bench: Bench) -> None:
+        parent, child = family(home.store)
+        grandchild = home.store.sessions.create("grandchild", relation=holdfast.Child("child"))
+        orphan = home.store.sessions.create("orphan", relation=holdfast.Child("nobody"))
+        stranger = home.store.sessions.create("stranger")
+        parent.attachments.put(b"abc")
+        for session in (grandchild, orphan, stranger):
+            with refused(bench, holdfast.UnknownRef) as info:
+                session.commit(NAMES_ABC)
+            assert ABC in str(info.value)
+        with refused(bench, holdfast.UnknownRef):
+            child.commit(holdfast.Commit(attachments=[ABC, "0" * 64]))
+        with refused(bench, holdfast.UnknownRef):
+            child.attachments.get(ABC)
+        child.commit(NAMES_ABC)
+        grandchild.commit(NAMES_ABC)
+        assert grandchild.attachments.get(ABC).data == b"abc"
+
+    def test_a_deleted_parent_and_bytes_that_were_never_stored_lend_nothing(self, home: Home, bench: Bench) -> None:
+        parent, child = family(home.store)
+        parent.attachments.record_intent(ABC, uri=f"sha256:{ABC}", byte_count=3)
+        with refused(bench, holdfast.UnknownRef):
+            child.commit(NAMES_ABC)
+        parent.attachments.put(b"abc")
+        home.store.sessions.delete("parent")
+        with refused(bench, holdfast.UnknownRef):
+            child.commit(NAMES_ABC)
+
+    def test_a_refused_turn_takes_nothing_over(self, home: Home, bench: Bench) -> None:
+        parent, child = family(home.store)
+        parent.attachments.put(b"abc")
+        with refused(bench, holdfast.HeadConflict):
+            child.commit(holdfast.Commit(expected_revision=9, attachments=[ABC]))
+        before = home.sizes()
+        with refused(bench, holdfast.InvalidRequest):
+            child.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf="nobody"), attachments=[ABC]))
+        assert home.sizes() == before
+
+    def test_what_is_copied_has_a_limit(self, bench: Bench) -> None:
+        store = bench.open(limits=holdfast.Limits(commit_bytes=5))
+        parent, child = family(store)
+        ids = [parent.attachments.put(data).id for data in (b"abc", b"def")]
+        with refused(bench, holdfast.InvalidRequest) as info:
+            child.commit(holdfast.Commit(attachments=ids))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert (info.value.field, info.value.limit) == ("attachments", 5)
+        for one in ids:
+            child.commit(holdfast.Commit(attachments=[one]))
+        assert [ref.id for ref in child.attachments.list()] == sorted(ids)
+
+    # Bytes outside.
+
+    @pytest.fixture(params=["port", "folder"])
+    def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
+        """A place at whose door things happen."""
+        folder = tmp_path / "bytes"
+        return Door(Shelf() if request.param == "port" else holdfast.Folder(folder), folder)
+
+    def test_bytes_outside_are_read_while_nobody_is_held_up(self, bench: Bench, door: Door) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        parent, child = family(store)
+        parent.attachments.put(b"abc")
+        # The child's own session is committed to meanwhile, which would wait if the first commit held it.
+        door.before_get.append(lambda: other.sessions.handle("child").commit(holdfast.Commit(turn_id="t0")))
+        assert child.commit(NAMES_ABC).revision == 2
+        assert child.attachments.get(ABC).data == b"abc"
+
+    def test_an_attachment_that_the_parent_forgets_meanwhile_is_unknown(self, bench: Bench, door: Door) -> None:
+        store, other = bench.open(attachments=door), bench.open(attachments=door)
+        parent, child = family(store)
+        parent.attachments.put(b"abc")
+        door.before_get.append(lambda: other.sessions.handle("parent").attachments.forget(ABC))
+        with pytest.raises(holdfast.UnknownRef):
+            child.commit(NAMES_ABC)
+        assert (child.load(), len(child.attachments.list()), door.names()) == (None, 0, [])
+
+    def test_lost_bytes_are_not_taken_over(self, bench: Bench, door: Door) -> None:
+        parent, child = family(bench.open(attachments=door))
+        parent.attachments.put(b"abc")
+        parent.commit(holdfast.Commit(attachments=[ABC]))
+        elsewhere = bench.open(attachments=Shelf())
+        with refused(bench, holdfast.Corrupt):
+            elsewhere.sessions.handle("child").commit(NAMES_ABC)
+        with refused(bench, holdfast.Corrupt):
+            bench.open().sessions.handle("child").commit(NAMES_ABC)
+        child.commit(NAMES_ABC)
