@@ -30,7 +30,8 @@ from holdfast.records.limits import Limits
 from holdfast.records.work import WorkCompletion, WorkDraft
 from holdfast.rows import BatchRow, CommitFacts, CommitPlan, LeaseRow, NodeRow, RevisionRow, SessionRow, UsageRow
 from holdfast.rules import commits, sessions
-from holdfast.rules.commits import Spent, TurnBody
+from holdfast.rules.commits import TurnBody
+from holdfast.rules.ledgers import Spent
 
 LIMITS = Limits()
 BASE = 7 << 32
@@ -219,6 +220,7 @@ def test_an_accepted_turn_writes_everything_at_once() -> None:
         current_frame_id="f",
         usage=(Spent("turn", "m", 1, 2, 3, 4), Spent("tool", "m", 5, 0, 0, 0)),
         enqueued=("new0", "new1"),
+        spent=15,
     )
     assert json.loads(plan.revision.refs) == sorted([*refs.values(), json_ref(b"2"), json_ref(b"[]"), bytes_ref(b"s")])
     assert [blob.hash for blob in plan.blobs] == [bytes_ref(b"x")]
@@ -500,7 +502,7 @@ def test_what_a_turn_leaves_as_it_was_takes_no_room_and_older_forms_are_read() -
         batch_ids=(),
         now_ms=150,
     )
-    assert plan.revision.body == b'\x01{"usage":[["turn","m",5,0,0,0]]}'
+    assert plan.revision.body == b'\x01{"usage":[["turn","m",5,0,0,0]],"spent":5}'
     named = b'\x01{"manifest":null,"config_ref":null,"usage":[{"source":"turn","model":"m","input_tokens":5}]}'
     older = msgspec.structs.replace(plan.revision, body=named)
     assert commits.body_of(older) == TurnBody(usage=(Usage("turn", "m", 5),))

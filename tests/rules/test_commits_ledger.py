@@ -13,7 +13,7 @@ from holdfast.errors import Corrupt
 from holdfast.records.commits import Commit, Usage
 from holdfast.records.limits import Limits
 from holdfast.rows import CommitFacts, RevisionRow, SessionRow, UsageRow
-from holdfast.rules import commits
+from holdfast.rules import commits, ledgers
 
 STEADY = settings(derandomize=True, deadline=None)
 SESSION = SessionRow(7, "chat", 1, 7, revision=0, node_count=0, epoch=0, lineage=b"[]", changed_at_ms=0)
@@ -42,6 +42,7 @@ def summed(turns: list[list[Usage]]) -> list[tuple[Any, ...]]:
 def test_the_ledger_at_an_earlier_revision_is_the_sum_up_to_it(turns: list[list[Usage]], at: int) -> None:
     counters: dict[tuple[str, str], UsageRow] = {}
     stored: list[tuple[Usage, ...]] = []
+    spent = [0]
     head: RevisionRow | None = None
     for number, turn in enumerate(turns):
         plan = commits.judge(
@@ -56,6 +57,7 @@ def test_the_ledger_at_an_earlier_revision_is_the_sum_up_to_it(turns: list[list[
         )
         head = plan.revision
         stored.append(commits.body_of(head).usage)
+        spent.append(commits.body_of(head).spent)
         for row in plan.usage:
             before = counters.get((row.source, row.model))
             counters[row.source, row.model] = (
@@ -71,8 +73,13 @@ def test_the_ledger_at_an_earlier_revision_is_the_sum_up_to_it(turns: list[list[
             )
     rows = sorted(counters.values(), key=lambda row: row.place)
     later = [usage for turn in stored[at:] for usage in turn]
-    assert [msgspec.structs.astuple(one) for one in commits.ledger_of(rows, later)] == summed(turns[:at])
-    assert [msgspec.structs.astuple(one) for one in commits.ledger_of(rows)] == summed(turns)
+    assert [
+        msgspec.structs.astuple(one)
+        for one in ledgers.ledger_of(rows, later, spent=spent[min(at, len(turns))], session_key=7)
+    ] == summed(turns[:at])
+    assert [msgspec.structs.astuple(one) for one in ledgers.ledger_of(rows, spent=spent[-1], session_key=7)] == summed(
+        turns
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,5 +97,23 @@ def test_the_ledger_at_an_earlier_revision_is_the_sum_up_to_it(turns: list[list[
 )
 def test_a_ledger_that_does_not_add_up_is_damage(later: list[Usage]) -> None:
     with pytest.raises(Corrupt) as info:
-        commits.ledger_of([UsageRow("turn", "m", 5, 0, 0, 0, 1)], later)
+        ledgers.ledger_of([UsageRow("turn", "m", 5, 0, 0, 0, 1)], later, spent=5, session_key=7)
     assert info.value.table == "usage"
+
+
+def test_a_ledger_that_lost_a_counter_is_damage_and_not_a_smaller_ledger() -> None:
+    row = UsageRow("turn", "m", 5, 0, 2, 0, 1)
+    other = UsageRow("tool", "m", 1, 0, 0, 0, 2)
+    assert len(ledgers.ledger_of([row, other], spent=8, session_key=7)) == 2
+    for rows in ([], [row], [other]):
+        with pytest.raises(Corrupt) as info:
+            ledgers.ledger_of(rows, spent=8, session_key=7)
+        assert (info.value.table, info.value.key) == ("usage", "7")
+
+
+def test_a_total_beyond_every_number_is_still_a_number() -> None:
+    most = 2**63 - 1
+    rows = [UsageRow("turn", "m", most, most, most, most, 1)]
+    total = ledgers.total(most, rows)
+    assert 0 <= total <= most
+    assert len(ledgers.ledger_of(rows, spent=ledgers.total(0, rows), session_key=7)) == 1

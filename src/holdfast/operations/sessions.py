@@ -17,7 +17,7 @@ from holdfast.records.graph import AgentFrame, FullGraph, Graph, Node, ReadScope
 from holdfast.records.limits import CHANGE_BUCKET_MS, Limits
 from holdfast.records.sessions import SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
-from holdfast.rules import checkpoints, commits, deltas, graph, replacements
+from holdfast.rules import checkpoints, commits, deltas, graph, ledgers, replacements
 from holdfast.rules import sessions as rules
 
 Address: TypeAlias = tuple[str, int | None]
@@ -121,8 +121,11 @@ async def load(
         checkpoint_ref=None if revision is None else revision.checkpoint_ref,
         manifest=CheckpointManifest() if manifest is None else manifest,
         checkpoint=None if manifest is None else checkpoints.checkpoint_of(manifest, bodies, needed_by=needed_by),
-        ledger=commits.ledger_of(
-            await tx.read_ledger(row.session_key), await _usage_after(tx, row.session_key, at) if at is not None else ()
+        ledger=ledgers.ledger_of(
+            await tx.read_ledger(row.session_key),
+            await _usage_after(tx, row.session_key, at) if at is not None else (),
+            spent=body.spent,
+            session_key=row.session_key,
         ),
     )
     return row, view
@@ -181,8 +184,8 @@ def _frames(body: commits.TurnBody, bodies: dict[str, bytes], needed_by: str) ->
     )
 
 
-async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list[Usage | commits.Spent]:
-    later: list[Usage | commits.Spent] = []
+async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list[Usage | ledgers.Spent]:
+    later: list[Usage | ledgers.Spent] = []
     while True:
         rows = await tx.list_revisions(session_key, after=revision, limit=SCAN_PAGE)
         later.extend(usage for row in rows for usage in commits.body_of(row).usage)

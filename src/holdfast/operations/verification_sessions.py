@@ -55,7 +55,7 @@ async def _check_view(tx: Transaction, row: SessionRow, tally: Tally) -> None:
 
 async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     """The ledger is the sum of the turns; a turn that cannot be read is noted where revisions are walked."""
-    spent = rules.Spending({}, {})
+    spent = rules.Spending({}, {}, None, [])
     first = after = 0
     try:
         counters = await tx.read_ledger(row.session_key)
@@ -64,7 +64,7 @@ async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
             for turn in turns:
                 first = first or turn.revision
                 after = turn.revision
-                spent.add(turn.revision, commits.body_of(turn).usage)
+                spent.add(turn.revision, commits.body_of(turn))
                 if turn.revision == row.revision:
                     tally.look("sessions", str(row.session_key), rules.head(row, turn))
             if len(turns) < PAGE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,7 +13,7 @@ from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Commit, CommitReceipt, Usage
 from holdfast.records.graph import Append, Graph, Node, ReplaceGraph, Unchanged
 from holdfast.records.leases import Lease
-from holdfast.records.limits import LARGEST_INTEGER, Limits
+from holdfast.records.limits import Limits
 from holdfast.records.work import WorkCompletion
 from holdfast.rows import (
     LIVE,
@@ -28,33 +27,23 @@ from holdfast.rows import (
     SessionRow,
     UsageRow,
 )
-from holdfast.rules import checkpoints, checks, deltas, graph, leases, work
-
-USAGE_PLACES = 1 << 20
-"""A counter's place is the revision that first had it and its rank there: more ranks than a commit has items."""
-
-
-class Spent(NamedTuple):
-    """Usage as a revision keeps it: without names, which would take more room than the numbers."""
-
-    source: str
-    model: str
-    input_tokens: int
-    output_tokens: int
-    cached_input_tokens: int
-    reasoning_tokens: int
+from holdfast.rules import checkpoints, checks, deltas, graph, leases, ledgers, work
 
 
 class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a revision keeps beside its columns. What is as it is by default takes no room."""
+    """What a revision keeps beside its columns. What is as it is by default takes no room.
+
+    `spent` is the total of the ledger after the turn: it shows that no counter was lost.
+    """
 
     manifest: CheckpointManifest | None = None
     config_ref: str | None = None
     frames_ref: str | None = None
     frame_state_refs: tuple[str, ...] = ()
     current_frame_id: str | None = None
-    usage: tuple[Usage | Spent, ...] = ()
+    usage: tuple[Usage | ledgers.Spent, ...] = ()
     enqueued: tuple[str, ...] = ()
+    spent: int = 0
 
 
 class CommitIntent(msgspec.Struct, frozen=True):
@@ -135,7 +124,7 @@ def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed
         frames_ref=frames_ref,
         frame_state_refs=frame_state_refs,
         current_frame_id=checks.optional_identifier("current_frame_id", given.current_frame_id, limits),
-        usage=_check_usage(given.usage, limits),
+        usage=ledgers.check_usage(given.usage, limits),
         completes=_check_completes(given.completes, target, limits),
         attachments=_check_attachments(given.attachments, limits),
         enqueues=tuple(
@@ -160,33 +149,6 @@ def _delta_parts(delta: Unchanged | Append | ReplaceGraph) -> tuple[Sequence[Nod
 def _leaf_field(replaces: bool) -> str:
     """Where the caller wrote the leaf."""
     return "graph.graph.leaf" if replaces else "graph.leaf"
-
-
-def _check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
-    """Usage merged by source and model in first-seen order; entries that count nothing are left out."""
-    merged: dict[tuple[str, str], Usage] = {}
-    for index, one in enumerate(checks.sequence("usage", value, most=limits.commit_items)):
-        field = f"usage[{index}]"
-        entry = checks.instance(field, one, Usage)
-        place = (
-            checks.identifier(f"{field}.source", entry.source, limits),
-            checks.identifier(f"{field}.model", entry.model, limits),
-        )
-        counts = [
-            checks.whole(f"{field}.{name}", getattr(entry, name))
-            for name in ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
-        ]
-        before = merged.get(place, Usage(*place))
-        total = Usage(*place, *(a + b for a, b in zip(counts_of(before), counts, strict=True)))
-        if any(count > LARGEST_INTEGER for count in counts_of(total)):
-            raise InvalidRequest(field, f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
-        merged[place] = total
-    return tuple(usage for usage in merged.values() if any(counts_of(usage)))
-
-
-def counts_of(usage: Usage | Spent | UsageRow) -> tuple[int, int, int, int]:
-    """The four numbers of a counter."""
-    return usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens
 
 
 def _check_completes(value: object, session_id: str, limits: Limits) -> tuple[WorkCompletion, ...]:
@@ -234,7 +196,7 @@ def fingerprint_of(intent: CommitIntent, nodes: Sequence[Node]) -> str:
             "config": intent.config_ref,
             "frames": intent.frames_ref,
             "current_frame_id": intent.current_frame_id,
-            "usage": [[usage.source, usage.model, *counts_of(usage)] for usage in intent.usage],
+            "usage": [[usage.source, usage.model, *ledgers.counts_of(usage)] for usage in intent.usage],
             "completes": sorted(sorted(completion.batch_ids) for completion in intent.completes),
             "attachments": sorted(intent.attachments),
             "enqueues": [
@@ -310,7 +272,7 @@ def judge(
                 attachment_id,
                 "neither the session nor its parent has it with its bytes stored: put it first",
             )
-    usage = _judge_usage(intent, ledger, revision)
+    usage = ledgers.counters(intent.usage, ledger, revision)
     enqueues, enqueued = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
     node_count = graph.position_of(placed.rows[-1].node_key) if placed.rows else max(session.node_count, epoch)
     body = _next_body(intent, facts.head, enqueued)
@@ -395,20 +357,6 @@ def _judge_graph(
     return epoch, placed, keys[leaf], leaf
 
 
-def _judge_usage(intent: CommitIntent, ledger: Sequence[UsageRow], revision: int) -> tuple[UsageRow, ...]:
-    counted = {(row.source, row.model): row for row in ledger}
-    for index, usage in enumerate(intent.usage):
-        before = counted.get((usage.source, usage.model))
-        if before is not None and any(
-            a + b > LARGEST_INTEGER for a, b in zip(counts_of(before), counts_of(usage), strict=True)
-        ):
-            raise InvalidRequest(f"usage[{index}]", f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
-    return tuple(
-        UsageRow(usage.source, usage.model, *counts_of(usage), place=revision * USAGE_PLACES + index)
-        for index, usage in enumerate(intent.usage)
-    )
-
-
 def _judge_enqueues(
     intent: CommitIntent,
     sources: Sequence[BatchRow],
@@ -448,7 +396,8 @@ def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[s
         frames_ref=before.frames_ref if keeps_frames else intent.frames_ref,
         frame_state_refs=before.frame_state_refs if keeps_frames else intent.frame_state_refs,
         current_frame_id=intent.current_frame_id or before.current_frame_id,
-        usage=tuple(Spent(usage.source, usage.model, *counts_of(usage)) for usage in intent.usage),
+        usage=tuple(ledgers.Spent(one.source, one.model, *ledgers.counts_of(one)) for one in intent.usage),
+        spent=ledgers.total(before.spent, intent.usage),
         enqueued=enqueued,
     )
 
@@ -480,15 +429,3 @@ def body_refs(body: TurnBody) -> tuple[str, ...]:
 def encode_refs(body: TurnBody) -> bytes:
     """The refs that a revision needs, as garbage collection reads them."""
     return msgspec.json.encode(sorted(body_refs(body)))
-
-
-def ledger_of(rows: Sequence[UsageRow], later: Sequence[Usage | Spent] = ()) -> tuple[Usage, ...]:
-    """The ledger, without what later turns added to it; one that does not add up is damage."""
-    totals = {(row.source, row.model): list(counts_of(row)) for row in rows}
-    for usage in later:
-        counts = totals.get((usage.source, usage.model), [0, 0, 0, 0])
-        for index, count in enumerate(counts_of(usage)):
-            counts[index] -= count
-        if min(counts) < 0:
-            raise Corrupt("usage", f"{usage.source}/{usage.model}", "is less than what the turns add up to")
-    return tuple(Usage(*place, *counts) for place, counts in totals.items() if any(counts))

@@ -13,7 +13,7 @@ from holdfast.records.limits import Limits
 from holdfast.records.processes import ProcessSessionReport
 from holdfast.records.sessions import Child, Relation, Root, SessionMeta, SessionSummary
 from holdfast.rows import CommitPlan, RevisionRow, Segment, SessionRow
-from holdfast.rules import checks, commits, graph
+from holdfast.rules import checks, commits, graph, ledgers
 
 
 def admit(row: SessionRow | None, session_id: str, incarnation: int | None) -> SessionRow | None:
@@ -130,7 +130,7 @@ def summary_of(row: SessionRow) -> SessionSummary:
 
 def history_of(row: RevisionRow) -> Revision:
     """The revision's line in the history."""
-    usage = tuple(Usage(one.source, one.model, *commits.counts_of(one)) for one in commits.body_of(row).usage)
+    usage = tuple(Usage(one.source, one.model, *ledgers.counts_of(one)) for one in commits.body_of(row).usage)
     return Revision(row.revision, row.turn_id, row.leaf_id, row.checkpoint_ref, usage, row.committed_at_ms)
 
 
@@ -147,7 +147,7 @@ def first_revision(
 ) -> CommitPlan:
     """The revision that a fork starts with: its source's state at that point; what was spent stays with the source."""
     before = commits.TurnBody() if base is None else commits.body_of(base)
-    body = msgspec.structs.replace(before, usage=(), enqueued=())
+    body = msgspec.structs.replace(before, usage=(), enqueued=(), spent=0)
     leaf_key, leaf_id = leaf or (None, None)
     return CommitPlan(
         session=msgspec.structs.replace(fork, revision=1),

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.records.commits import Usage
 from holdfast.records.maintenance import Finding
 from holdfast.rows import (
     LIVE,
@@ -22,7 +21,7 @@ from holdfast.rows import (
     SessionRow,
     UsageRow,
 )
-from holdfast.rules import checkpoints, commits, graph, sessions
+from holdfast.rules import checkpoints, commits, graph, ledgers, sessions
 
 VACUUMED_PAYLOAD = b"null"
 
@@ -149,19 +148,27 @@ class Spending(msgspec.Struct):
 
     totals: dict[tuple[str, str], list[int]] = {}
     places: dict[tuple[str, str], int] = {}
+    total: int | None = None
+    wrong: list[int] = []
 
-    def add(self, revision: int, usage: Sequence[Usage | commits.Spent]) -> None:
+    def add(self, revision: int, body: commits.TurnBody) -> None:
         """Take in one turn. Turns come in order."""
-        for index, one in enumerate(usage):
+        before = self.total if revision > 1 else 0
+        if before is not None and ledgers.total(before, body.usage) != body.spent:
+            self.wrong.append(revision)
+        self.total = body.spent
+        for index, one in enumerate(body.usage):
             name = (one.source, one.model)
             total = self.totals.setdefault(name, [0, 0, 0, 0])
-            for place, count in enumerate(commits.counts_of(one)):
+            for place, count in enumerate(ledgers.counts_of(one)):
                 total[place] += count
-            self.places.setdefault(name, revision * commits.USAGE_PLACES + index)
+            self.places.setdefault(name, revision * ledgers.USAGE_PLACES + index)
 
 
 def ledger(session_key: int, rows: Sequence[UsageRow], spent: Spending, *, first_revision: int) -> Iterator[Finding]:
-    """The ledger is what the turns add up to, or more if the first turns are forgotten."""
+    """The ledger is what the turns add up to, or more if the first turns are forgotten; the last turn knows the sum."""
+    for revision in spent.wrong:
+        yield Finding("revisions", f"{session_key}/{revision}", "its total is not that of the turns up to it")
     counted = {(row.source, row.model): row for row in rows}
     complete = first_revision <= 1
     for name in {**spent.totals, **counted}:
@@ -170,14 +177,16 @@ def ledger(session_key: int, rows: Sequence[UsageRow], spent: Spending, *, first
         total = spent.totals.get(name, [0, 0, 0, 0])
         if row is None:
             yield Finding("usage", key, "is missing, but turns count to it")
-        elif any(a < b for a, b in zip(commits.counts_of(row), total, strict=True)) or (
-            complete and list(commits.counts_of(row)) != total
+        elif any(a < b for a, b in zip(ledgers.counts_of(row), total, strict=True)) or (
+            complete and list(ledgers.counts_of(row)) != total
         ):
             yield Finding("usage", key, "is not what the turns add up to")
-        elif not any(commits.counts_of(row)):
+        elif not any(ledgers.counts_of(row)):
             yield Finding("usage", key, "counts nothing")
-        elif (complete or row.place // commits.USAGE_PLACES >= first_revision) and row.place != spent.places.get(name):
+        elif (complete or row.place // ledgers.USAGE_PLACES >= first_revision) and row.place != spent.places.get(name):
             yield Finding("usage", key, "does not stand in the place of its first turn")
+    if not complete and not spent.wrong and ledgers.total(0, rows) != spent.total:
+        yield Finding("usage", str(session_key), "the counters do not add up to what the turns spent")
 
 
 # Nodes.

@@ -214,3 +214,37 @@ def test_a_write_that_hits_another_number_of_rows_than_were_read_is_damage() -> 
         with pytest.raises(holdfast.Corrupt) as info:
             hit(count, "work", 7, expected=expected)
         assert (info.value.table, info.value.key) == ("work", "7")
+
+
+def test_lost_counters_are_never_read_as_an_empty_or_a_smaller_ledger(path: Path) -> None:
+    with holdfast.open_blocking(path) as store:
+        session = store.sessions.create("chat")
+        for model in ("small", "large"):
+            session.commit(holdfast.Commit(usage=[holdfast.Usage("turn", model, input_tokens=5)]))
+        store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
+        fork = store.sessions.fork("chat", into="fork")
+        for statement in ("DELETE FROM usage WHERE model = 'small'", "DELETE FROM usage"):
+            damage(path, statement)
+            for call in (session.load, lambda: session.load(at=2), lambda: session.load(holdfast.FullGraph())):
+                with pytest.raises(holdfast.Corrupt) as info:
+                    call()
+                assert info.value.table == "usage"
+            # The next turn does not make it look whole again.
+            session.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "large", input_tokens=1)]))
+            with pytest.raises(holdfast.Corrupt):
+                session.load()
+            assert {finding.table for finding in store.maintenance.verify().findings} == {"usage"}
+        view = fork.load()
+        assert view is not None
+        assert view.ledger == ()
+
+
+def test_bytes_that_the_parent_lost_are_not_taken_over(path: Path) -> None:
+    with holdfast.open_blocking(path) as store:
+        ref = store.sessions.create("parent").attachments.put(b"abc")
+        child = store.sessions.create("child", relation=holdfast.Child("parent"))
+        damage(path, "DELETE FROM attachment_objects")
+        with pytest.raises(holdfast.UnknownRef) as info:
+            child.commit(holdfast.Commit(attachments=[ref.id]))
+        assert ref.id in str(info.value)
+        assert child.load() is None

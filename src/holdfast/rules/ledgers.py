@@ -1,0 +1,98 @@
+"""A ledger is what the turns of a session spent, added up; one that lost a counter is damage, and not smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from holdfast.errors import Corrupt, InvalidRequest
+from holdfast.records.commits import Usage
+from holdfast.records.limits import LARGEST_INTEGER, Limits
+from holdfast.rows import UsageRow
+from holdfast.rules import checks
+
+USAGE_PLACES = 1 << 20
+"""A counter's place is the revision that first had it and its rank there: more ranks than a commit has items."""
+
+TOTALS = 1 << 63
+"""A total is kept modulo this, because the numbers of a revision have 63 bits."""
+
+
+class Spent(NamedTuple):
+    """Usage as a revision keeps it: without names, which would take more room than the numbers."""
+
+    source: str
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+    reasoning_tokens: int
+
+
+def check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
+    """Usage merged by source and model in first-seen order; entries that count nothing are left out."""
+    merged: dict[tuple[str, str], Usage] = {}
+    for index, one in enumerate(checks.sequence("usage", value, most=limits.commit_items)):
+        field = f"usage[{index}]"
+        entry = checks.instance(field, one, Usage)
+        place = (
+            checks.identifier(f"{field}.source", entry.source, limits),
+            checks.identifier(f"{field}.model", entry.model, limits),
+        )
+        counts = [
+            checks.whole(f"{field}.{name}", getattr(entry, name))
+            for name in ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
+        ]
+        if not any(counts):
+            continue
+        before = merged.get(place, Usage(*place))
+        added = Usage(*place, *(a + b for a, b in zip(counts_of(before), counts, strict=True)))
+        if any(count > LARGEST_INTEGER for count in counts_of(added)):
+            raise InvalidRequest(field, f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
+        merged[place] = added
+    return tuple(merged.values())
+
+
+def counts_of(usage: Usage | Spent | UsageRow) -> tuple[int, int, int, int]:
+    """The four numbers of a counter."""
+    return usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens
+
+
+def counters(spent: Sequence[Usage], ledger: Sequence[UsageRow], revision: int) -> tuple[UsageRow, ...]:
+    """What a turn adds to the counters of a ledger, which stay in bounds."""
+    counted = {(row.source, row.model): row for row in ledger}
+    for index, usage in enumerate(spent):
+        before = counted.get((usage.source, usage.model))
+        if before is not None and any(
+            a + b > LARGEST_INTEGER for a, b in zip(counts_of(before), counts_of(usage), strict=True)
+        ):
+            raise InvalidRequest(f"usage[{index}]", f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
+    return tuple(
+        UsageRow(usage.source, usage.model, *counts_of(usage), place=revision * USAGE_PLACES + index)
+        for index, usage in enumerate(spent)
+    )
+
+
+def total(before: int, spent: Iterable[Usage | Spent | UsageRow]) -> int:
+    """All tokens that were ever counted, modulo `TOTALS`."""
+    return (before + sum(sum(counts_of(one)) for one in spent)) % TOTALS
+
+
+def ledger_of(
+    rows: Sequence[UsageRow], later: Sequence[Usage | Spent] = (), *, spent: int, session_key: int
+) -> tuple[Usage, ...]:
+    """The ledger, without what later turns added to it; one that does not add up is damage.
+
+    `spent` is the total that the revision keeps: rows that were lost do not make a smaller ledger.
+    """
+    totals = {(row.source, row.model): list(counts_of(row)) for row in rows}
+    for usage in later:
+        counts = totals.get((usage.source, usage.model), [0, 0, 0, 0])
+        for index, count in enumerate(counts_of(usage)):
+            counts[index] -= count
+        if min(counts) < 0:
+            raise Corrupt("usage", f"{usage.source}/{usage.model}", "is less than what the turns add up to")
+    ledger = tuple(Usage(*place, *counts) for place, counts in totals.items() if any(counts))
+    if total(0, ledger) != spent:
+        raise Corrupt("usage", str(session_key), "the counters do not add up to what the turns spent")
+    return ledger
