@@ -52,7 +52,7 @@ class Reads:
                 holdfast.Node(f"b{each}", parent=f"p{each % PATH}", payload=TEXT)
                 for each in range(first, min(first + CHUNK, count))
             ]
-            await self.bush.commit(holdfast.Commit(graph=holdfast.Append(beside)))
+            await self.bush.commit(holdfast.Commit(graph=holdfast.Append(beside, leaf=path[-1].id)))
 
     async def _rows(self, count: int) -> None:
         for first in range(0, count, CHUNK // 10):
