@@ -79,7 +79,7 @@ TOPICS = (
         (),
         ("ports.observing", "observers.logs", "observers.telemetry", "records.observations"),
     ),
-    Topic("values.md", "Values that everything shares", (), ("records.common", "records.restoring")),
+    Topic("values.md", "Values that everything shares", (), ("records.common", "records.restoring", "paging")),
     Topic("errors.md", "Errors", (), ("errors",)),
 )
 
@@ -96,7 +96,8 @@ read nothing and are never awaited.
 
 Times are whole milliseconds since the epoch. Durations are whole milliseconds too. A listing gives a `Page` of 50 items
 by default, and its `next` goes into `after=` for the next page. A page also ends with the item with which its documents
-reach 16 MiB: only `next` says whether there is more.
+reach 16 MiB: only `next` says whether there is more. [`holdfast.every`](values.md#every) iterates over a whole listing:
+`for session in holdfast.every(store.sessions.list, owner="ada")`, and with `async for` on an async store.
 """
 
 COMMAND_LINE = "command-line.md"

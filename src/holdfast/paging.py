@@ -1,23 +1,75 @@
-"""A listing is read to its end one page at a time, whoever lists what."""
+"""A listing is read to its end one page at a time, whichever listing of whichever store it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
-if TYPE_CHECKING:
-    import holdfast
+from holdfast.records.common import Page
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-PAGE = 200
+
+@overload
+def every(listing: Callable[P, Page[T]], /, *args: P.args, **filters: P.kwargs) -> Iterable[T]: ...
+@overload
+def every(listing: Callable[P, Awaitable[Page[T]]], /, *args: P.args, **filters: P.kwargs) -> AsyncIterable[T]: ...
+def every(listing: Callable[..., Any], /, *args: Any, **filters: Any) -> Any:
+    """Iterate over all items of a listing, however many there are: `for`, or `async for` on an async store.
+
+    Arguments are those of the listing; `limit` is the size of a page, and `after` the place to begin. Pages are read as
+    the iteration comes to them. What is there when it begins and stays is seen exactly once, and what is added
+    meanwhile may be seen.
+
+    >>> for number in range(60):
+    ...     _ = store.sessions.create(f"chat-{number}", owner="ada")
+    >>> len(store.sessions.list(owner="ada")), sum(1 for session in holdfast.every(store.sessions.list, owner="ada"))
+    (50, 60)
+    """
+    return Every[Any](listing, args, filters)
 
 
-def every(listing: Callable[..., holdfast.Page[T]], *, size: int = PAGE) -> Iterator[T]:
-    """All of a listing; `listing` takes `after=` and `limit=`, as every one of a store does."""
-    after: str | None = None
-    while True:
-        page = listing(after=after, limit=size)
-        yield from page
-        if (after := page.next) is None:
-            return
+class Every(Generic[T]):
+    """All items of a listing, in the way that its store is used: with or without await."""
+
+    def __init__(self, listing: Callable[..., Any], args: tuple[Any, ...], filters: dict[str, Any]) -> None:
+        self._listing = listing
+        self._args = args
+        self._filters = filters
+
+    def __repr__(self) -> str:
+        return f"every({self._listing!r})"
+
+    def _page(self, after: str | None) -> Any:
+        if after is None:
+            return self._listing(*self._args, **self._filters)
+        import inspect
+
+        # The place to begin may have been given by position.
+        given = inspect.signature(self._listing).bind(*self._args, **self._filters)
+        given.arguments["after"] = after
+        return self._listing(*given.args, **given.kwargs)
+
+    def __iter__(self) -> Iterator[T]:
+        after: str | None = None
+        while True:
+            page = self._page(after)
+            if not isinstance(page, Page):
+                page.close()
+                raise TypeError("this listing is of an async store: use `async for`")
+            yield from cast("Page[T]", page)
+            if (after := cast("Page[T]", page).next) is None:
+                return
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        after: str | None = None
+        while True:
+            page = self._page(after)
+            if isinstance(page, Page):
+                raise TypeError("this listing is of a blocking store: use `for`")
+            found: Page[T] = await page
+            for one in found:
+                yield one
+            if (after := found.next) is None:
+                return

@@ -47,6 +47,7 @@ from holdfast.observers.logs import Logging
 from holdfast.observers.telemetry import OpenTelemetry
 from holdfast.opening import ddl, open, open_blocking
 from holdfast.owners import new_owner_id
+from holdfast.paging import every
 from holdfast.ports import AttachmentBytes, Clock
 from holdfast.ports.observing import Observer
 from holdfast.records.artifacts import Artifact, ArtifactSummary
@@ -309,6 +310,7 @@ __all__ = [
     "WorkItem",
     "WorkState",
     "ddl",
+    "every",
     "new_owner_id",
     "open",
     "open_blocking",

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import paging
 from holdfast.cli import stores, tail
 from holdfast.testing.clock import ManualClock
 
@@ -111,10 +110,10 @@ def test_work_of_a_session_that_is_deleted_meanwhile_is_no_more(url: str) -> Non
 def test_all_turns_of_one_session_are_shown_however_many(on: Any, url: str) -> None:
     with holdfast.open_blocking(url) as store:
         session = store.sessions.create("chat")
-        for _ in range(paging.PAGE + 1):
+        for _ in range(tail.PAGE + 1):
             session.commit(holdfast.Commit())
     shown = told(on("tail", "--since", "1h", "--for", "1ms", "--json"))
-    assert [one["revision"]["revision"] for one in shown] == list(range(1, paging.PAGE + 2))
+    assert [one["revision"]["revision"] for one in shown] == list(range(1, tail.PAGE + 2))
 
 
 def test_all_events_of_one_log_since_a_time_are_shown_however_many(
@@ -216,7 +215,7 @@ def test_an_end_that_becomes_visible_late_is_shown(url: str, monkeypatch: pytest
 
 def test_more_processes_than_a_look_takes_are_all_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "MOST", 2)
-    monkeypatch.setattr(paging, "PAGE", 2)
+    monkeypatch.setattr(tail, "PAGE", 2)
     with holdfast.open_blocking(url) as store:
         logs = tail.Logs(store, store.now_ms())
         for number in range(7):

@@ -75,6 +75,14 @@ def reversed_nodes(lines: Lines) -> None:
     lines[nodes[0] : nodes[-1] + 1] = lines[nodes[0] : nodes[-1] + 1][::-1]
 
 
+def unset_parent(lines: Lines) -> None:
+    del one(lines, "node")["node"]["parent"]
+
+
+def node_without_id(lines: Lines) -> None:
+    one(lines, "node")["node"]["id"] = ""
+
+
 def node_twice(lines: Lines) -> None:
     place = lines.index(one(lines, "node"))
     lines.insert(place, msgspec.json.decode(msgspec.json.encode(lines[place])))
@@ -170,7 +178,8 @@ def missing_bytes(lines: Lines) -> None:
 
 
 CHANGES: list[Callable[[Lines], None]] = [
-    *(unknown_parent, reversed_lines, reversed_nodes, node_twice, negative_time, huge_usage, negative_usage),
+    *(unknown_parent, reversed_lines, reversed_nodes, unset_parent, node_twice, negative_time, huge_usage),
+    *(negative_usage, node_without_id),
     *(huge_number, unknown_leaf, no_checkpoint, head_twice, no_head, negative_due, work_twice, work_without_key),
     *(work_for_another, unknown_kind, other_state, two_contents, no_name, component_twice, frame_without_state),
     *(other_bytes, other_size, missing_bytes),

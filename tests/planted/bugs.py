@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from holdfast import blocking, codec, dsn, folder, store
+from holdfast import blocking, codec, dsn, folder, paging, store
 from holdfast.backends.postgres import PostgresBackend, attempts, backend, borrowed, pooler_check
 from holdfast.backends.postgres import opening as postgres_opening
 from holdfast.backends.postgres.connecting import OwnConnection
@@ -165,6 +165,21 @@ def a_role_may_hide_the_warnings_of_a_commit(patch: pytest.MonkeyPatch) -> None:
 
 def an_import_is_written_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(restoring, "_rehearse", lambda target, read: None)
+
+
+def an_iteration_ends_with_a_page_that_is_not_full(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Any) -> Iterator[Any]:
+        page = self._page(None)
+        yield from page
+        while page.next is not None and len(page) == self._filters["limit"]:
+            page = self._page(page.next)
+            yield from page
+
+    patch.setattr(paging.Every, "__iter__", wrong)
+
+
+def a_constant_key_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(event_rules, "wakes_once", lambda event_types: ())
 
 
 def whatever_comes_before_a_slash_is_the_host(patch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ from holdfast.testing.contract import (
     LocalBench,
     OutsideBytesContract,
     PageContract,
+    WakeContract,
 )
 from holdfast.testing.contract.attachments import Shelf
 from holdfast.testing.contract.bench import EventLoop
@@ -218,6 +219,21 @@ def a_password_is_in_no_message(*_: object) -> None:
     assert "canary" not in str(caught.value)
 
 
+def a_listing_is_iterated_to_its_end(*_: object) -> None:
+    """Its pages are cut by the bytes of their documents, and not by the number of their items."""
+    with holdfast.open_blocking("memory:") as store:
+        session = store.sessions.create("chat")
+        for number in range(4):
+            session.add_nodes([holdfast.Node(f"n{number}", payload="x" * 6_000_000)])
+        assert len(list(holdfast.every(session.nodes, limit=4))) == 4
+
+
+def a_constant_key_is_warned_of(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        case = WakeContract().test_a_key_that_wakes_once_and_never_again_is_warned_of
+        case(made.open(), holdfast.Const("once"), warned=True)
+
+
 def no_bit_of_a_bundle_changes_unnoticed(*_: object) -> None:
     test_bundles.test_every_flipped_bit_is_refused()
 
@@ -366,6 +382,8 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_role_may_hide_the_warnings_of_a_commit, an_unconfirmed_commit_is_told_behind_a_pooler),
         (bugs.a_tail_remembers_what_was_listed_and_not_what_was_read, a_tail_shows_each_event_once),
         (bugs.an_import_is_written_before_it_is_judged, a_refused_import_leaves_no_trace),
+        (bugs.an_iteration_ends_with_a_page_that_is_not_full, a_listing_is_iterated_to_its_end),
+        (bugs.a_constant_key_is_not_told, a_constant_key_is_warned_of),
         (bugs.whatever_comes_before_a_slash_is_the_host, a_password_is_in_no_message),
         (bugs.the_hash_of_a_manifest_is_not_checked, no_bit_of_a_bundle_changes_unnoticed),
         (bugs.the_family_of_a_session_key_is_remembered_for_ever, an_idle_store_reads_a_restored_database),

@@ -5,7 +5,7 @@ Nothing here is run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, assert_type
 
@@ -104,6 +104,9 @@ async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
         assert_type(batch.state, Literal["pending", "claimed", "completed", "cancelled"])
     assert_type(await store.queue.list("chat"), holdfast.Page[holdfast.WorkBatch])
     assert_type(await store.queue.list_pending("chat"), holdfast.Page[holdfast.WorkBatch])
+    assert_type(holdfast.every(store.queue.list, "chat", limit=10), AsyncIterable[holdfast.WorkBatch])
+    async for summary in holdfast.every(store.sessions.list, owner="ada"):
+        assert_type(summary, holdfast.SessionSummary)
     assert_type(await store.queue.sessions(), holdfast.Page[str])
     assert_type(await store.queue.wait("chat", timeout_ms=1_000), None)
 
@@ -279,6 +282,9 @@ def refusals(session: holdfast.Session, error: holdfast.HoldfastError) -> None:
 def without_await() -> None:
     with holdfast.open_blocking("memory:") as store:
         assert_type(store, holdfast.BlockingStore)
+        assert_type(holdfast.every(store.events.after, "p", 3, type="news"), Iterable[holdfast.ProcessEvent])
+        for summary in holdfast.every(store.sessions.list, owner="ada"):
+            assert_type(summary, holdfast.SessionSummary)
         session = store.sessions.create("chat", owner="ada")
         assert_type(session, BlockingSession)
         assert_type(store.sessions.open("chat"), BlockingSession | None)
@@ -318,6 +324,7 @@ async def wrong(store: holdfast.Store, session: holdfast.Session, blocking: hold
     await store.processes.list(status="done")  # type: ignore[arg-type]
     holdfast.Commit("t")  # type: ignore[call-arg]
     blocking.queue.claim("chat")  # type: ignore[call-arg]
+    holdfast.every(blocking.sessions.list, owned="ada")  # type: ignore[call-overload]
     blocking.sessions.create(5)  # type: ignore[arg-type]
     holdfast.Node("n").id = "m"  # type: ignore[misc]
 

@@ -18,5 +18,6 @@ async def wrong(store: holdfast.Store, session: holdfast.Session, blocking: hold
     await store.processes.list(status="done")  # pyright: ignore[reportArgumentType]
     holdfast.Commit("t")  # pyright: ignore[reportCallIssue]
     blocking.queue.claim("chat")  # pyright: ignore[reportCallIssue]
+    holdfast.every(blocking.sessions.list, owned="ada")  # pyright: ignore[reportCallIssue]
     blocking.sessions.create(5)  # pyright: ignore[reportArgumentType]
     holdfast.Node("n").id = "m"  # pyright: ignore[reportAttributeAccessIssue]

@@ -36,7 +36,6 @@ FIELDS = {
 """What a parameter of the interface is called here; one that is not listed comes from a file and keeps its name."""
 
 OF_COMMANDS = {
-    "processes events": {"sequence": "--after"},
     "processes list": {"session_id": "--started-by"},
     "processes signal": {"name": "NAME", "type": "NAME"},
     "queue list": {"session_id": "--session"},

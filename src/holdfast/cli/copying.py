@@ -96,7 +96,7 @@ def copy(call: Call) -> int:
         stats = source.maintenance.stats()
         parts = () if given.sessions_only else background.parts(source, target, stats)
         with call.terminal.progress("copying", stats.sessions + sum(part.total for part in parts)) as progress:
-            for one in every(source.sessions.list):
+            for one in every(source.sessions.list, limit=source.limits.page):
                 tally.take_session(one.session_id, partial(copy_session, source, target, one, tally.seen))
                 progress.step()
             for part in parts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import holdfast
 from holdfast.cli.commands import LIMIT, SESSION, YES, Command, argument
@@ -25,7 +24,7 @@ def list_work(call: Call) -> int:
     with call.store() as store:
         listing = store.queue.list_pending if given.pending else store.queue.list
         every_session = given.session is None
-        work = _everywhere(store, listing) if every_session else every(partial(listing, given.session), size=STRETCH)
+        work = _everywhere(store, listing) if every_session else every(listing, given.session, limit=STRETCH)
         for batch in work:
             if len(found) == given.limit:
                 complete = False
@@ -59,10 +58,10 @@ def list_work(call: Call) -> int:
 def _everywhere(
     store: holdfast.BlockingStore, listing: Callable[..., holdfast.Page[holdfast.WorkBatch]]
 ) -> Iterator[holdfast.WorkBatch]:
-    for one in every(store.sessions.list, size=STRETCH):
+    for one in every(store.sessions.list, limit=STRETCH):
         # A session that is deleted meanwhile takes its work with it.
         with contextlib.suppress(holdfast.SessionDeleted):
-            yield from every(partial(listing, one.session_id), size=STRETCH)
+            yield from every(listing, one.session_id, limit=STRETCH)
 
 
 def _unknown(session_id: str, batch_id: str) -> Refused:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import holdfast
@@ -206,7 +205,7 @@ def _seen(session: holdfast.BlockingSession, at: int | None) -> tuple[holdfast.S
         return None, []
     return view, [
         msgspec.structs.replace(node, payload=gist(node.payload), caused_by=None)
-        for node in every(partial(session.nodes, at=at))
+        for node in every(session.nodes, at=at, limit=200)
     ]
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import holdfast
@@ -218,7 +217,7 @@ class Turns:
         oldest_ms = self._since_ms if shown is not None else max(self._since_ms, self._feed.floor_ms)
         # Deleted since it was listed, it has none.
         with contextlib.suppress(holdfast.SessionDeleted):
-            for entry in every(partial(self._store.sessions.handle(session_id).history, newest_first=True)):
+            for entry in every(self._store.sessions.handle(session_id).history, newest_first=True, limit=PAGE):
                 if entry.committed_at_ms < oldest_ms or (shown is not None and entry.revision <= shown.number):
                     break
                 new.append(entry)
@@ -329,7 +328,7 @@ class Logs:
         }
 
     def _looked_at(self) -> Iterator[holdfast.Process]:
-        looked = {one.id: one for one in every(self._store.processes.list)}
+        looked = {one.id: one for one in every(self._store.processes.list, limit=PAGE)}
         gone = self._running - looked.keys()
         self._running = set(looked)
         # Those that end between the two listings are in the second one.
@@ -363,12 +362,8 @@ def _since(store: holdfast.BlockingStore, process_id: str, since_ms: int) -> Ite
     yield from newest if reaches_back else _log(store, process_id, 0)
 
 
-def _log(store: holdfast.BlockingStore, process_id: str, after: int) -> Iterator[holdfast.ProcessEvent]:
-    place: int | str | None = after
-    while place is not None:
-        page = store.events.after(process_id, place, limit=MOST)
-        yield from page
-        place = page.next
+def _log(store: holdfast.BlockingStore, process_id: str, after: int) -> Iterable[holdfast.ProcessEvent]:
+    return every(store.events.after, process_id, after, limit=MOST)
 
 
 COMMANDS = (

@@ -215,11 +215,11 @@ def run_processes(worker: Worker) -> None:
     """Start what triggers have asked for, and run what nobody runs."""
     store = worker.store
     while not worker.stopping.wait(LOOK_S):
-        for delivery in store.triggers.undelivered():
+        for delivery in holdfast.every(store.triggers.undelivered):
             if delivery.subscription.draft.wake_target == worker.scope:
                 worker.report("reserved", delivery.process_id)
                 store.processes.register(holdfast.registration_for(delivery))
-        for process in store.processes.list(started_by=worker.session_id):
+        for process in holdfast.every(store.processes.list, started_by=worker.session_id):
             try:
                 run_process(worker, process)
             except (holdfast.LeaseHeld, holdfast.LeaseLost, holdfast.AlreadyTerminal):

@@ -430,13 +430,15 @@ def count(store: holdfast.BlockingStore, session: holdfast.BlockingSession, batc
     view = session.load(holdfast.ActivePath())
     assert view is not None
     nodes = session.nodes(limit=1_000).items
-    processes = store.processes.list(status="any", started_by=session.session_id).items
+    processes = list(holdfast.every(store.processes.list, status="any", started_by=session.session_id))
     events = [event for process in processes for event in store.events.after(process.id, limit=1_000)]
     causes = [str(process.provenance.caused_by) for process in processes]
     batches = [store.queue.get(session.session_id, batch_id) for batch_id in batch_ids]
     running = [process for process in processes if not process.is_terminal]
     scope = holdfast.Scope(session.session_id)
-    undelivered = [one for one in store.triggers.undelivered() if one.subscription.draft.wake_target == scope]
+    undelivered = [
+        one for one in holdfast.every(store.triggers.undelivered) if one.subscription.draft.wake_target == scope
+    ]
     return {
         "conversation in order": int(tuple(node.kind for node in view.graph.nodes) == TRANSCRIPT),
         "turns committed": len(session.history(limit=1_000)),

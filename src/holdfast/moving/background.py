@@ -43,39 +43,36 @@ def _subscriptions(source: holdfast.BlockingStore, target: holdfast.BlockingStor
     def move(one: holdfast.Subscription) -> bool:
         return not target.triggers.restore(one).replayed
 
-    for one in every(source.triggers.list):
+    for one in every(source.triggers.list, limit=source.limits.page):
         yield Item(one.handle, partial(move, one))
 
 
 def _occurrences(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
     def move(one: holdfast.Occurrence) -> bool:
-        deliveries = list(every(partial(source.triggers.deliveries, one.occurrence_id)))
+        deliveries = list(every(source.triggers.deliveries, one.occurrence_id))
         return not target.triggers.restore_occurrence(one, deliveries).replayed
 
-    for one in every(source.triggers.occurrences):
+    for one in every(source.triggers.occurrences, limit=source.limits.page):
         yield Item(one.occurrence_id, partial(move, one))
 
 
 def _processes(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
-    for one in every(partial(source.processes.list, status="any")):
+    for one in every(source.processes.list, status="any", limit=source.limits.page):
         yield Item(one.id, partial(_move_process, source, target, one.id))
 
 
 def _move_process(source: holdfast.BlockingStore, target: holdfast.BlockingStore, process_id: str) -> bool:
-    def log(*, after: str | None, limit: int) -> holdfast.Page[holdfast.ProcessEvent]:
-        return source.events.after(process_id, after or 0, limit=limit)
-
     for _ in range(READ_TRIES):
         process = source.processes.get(process_id)
         if process is None:
             return False  # pruned meanwhile
-        events = list(every(log))
+        events = list(every(source.events.after, process_id, limit=source.limits.page))
         if source.processes.get(process_id) == process:
             break
     else:
         raise holdfast.ImportRefused("it changes while it is read: stop its workers, then copy again")
     moved = not target.processes.restore(process, events).replayed
-    for grant in every(partial(source.grants.of_process, process_id)):
+    for grant in every(source.grants.of_process, process_id):
         if not target.grants.has(grant.scope, process_id):
             target.grants.grant(grant.scope, process_id, grant.descriptor)
             moved = True
@@ -93,7 +90,7 @@ def _artifacts(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -
             raise holdfast.ImportRefused("it is there already with other bytes: copy it into a new store")
         return there is None
 
-    for one in every(source.artifacts.list):
+    for one in every(source.artifacts.list, limit=source.limits.page):
         if (one.kind, one.ref) == MARKER:
             continue
         yield Item(f"{one.kind}/{one.ref}", partial(move, one))

@@ -196,6 +196,7 @@ class Bundle:
     def _check(self) -> None:
         tally = Tally()
         before = ""
+        nodes: set[str] = set()
         for number, data in self._read():
             if number - 1 > self._limits.lines:
                 _refuse(f"the file has more than {self._limits.lines} lines")
@@ -205,6 +206,8 @@ class Bundle:
             line = self._decode(number, data)
             _check_place(number, kind_of(line), before)
             _check_line(number, line)
+            if isinstance(line, NodeLine):
+                _check_parent(number, line.node, nodes)
             tally.add(line, data)
             before = kind_of(line)
         manifest = self.manifest
@@ -282,6 +285,17 @@ def _check_place(number: int, kind: str, before: str) -> None:
     """Refuse a line that comes before one that it needs, or twice."""
     if before and (KINDS.index(kind) < KINDS.index(before) or (kind == before and kind in ONCE)):
         raise holdfast.ImportRefused(f"{DAMAGED}: line {number} ({kind}) follows a line of {before}; export it again")
+
+
+def _check_parent(number: int, node: holdfast.Node, before: set[str]) -> None:
+    """Refuse a node that does not name its parent, or comes before it, or twice."""
+    if node.parent is not None and node.parent not in before:
+        raise holdfast.ImportRefused(f"{DAMAGED}: line {number} (node) comes before its parent; export it again")
+    if not node.id or node.id in before:
+        raise holdfast.ImportRefused(
+            f"{DAMAGED}: line {number} (node) has no id, or that of an earlier one; export it again"
+        )
+    before.add(node.id)
 
 
 def _check_line(number: int, line: Line) -> None:

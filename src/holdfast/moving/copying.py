@@ -62,5 +62,5 @@ def _has_more(source: holdfast.BlockingStore, target: holdfast.BlockingStore, se
     return not all(
         restoring.has_bytes(there, ref.id)
         or (restoring.has_attachment(there, ref.id) and not restoring.has_bytes(here, ref.id))
-        for ref in every(here.attachments.list)
+        for ref in every(here.attachments.list, limit=source.limits.page)
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
 import msgspec
@@ -30,8 +29,6 @@ from holdfast.moving.bundle import (
     WorkLine,
 )
 from holdfast.paging import every
-
-PAGE = 1000
 
 
 def export(
@@ -69,7 +66,7 @@ def about(store: holdfast.BlockingStore, session_id: str) -> int:
     """How many lines a bundle of the session will have, but for a few."""
     session = store.sessions.handle(session_id)
     view = session.load(holdfast.ActivePath(last=1))
-    return (0 if view is None else view.node_count) + sum(1 for _ in _references(session))
+    return (0 if view is None else view.node_count) + sum(1 for _ in _references(store, session))
 
 
 def lines_of(
@@ -79,20 +76,20 @@ def lines_of(
     meta = session.meta()
     if meta is not None:
         yield MetaLine(meta)
-    yield from _attachments(session)
+    yield from _attachments(store, session)
     if view is not None:
         yield from _graph(view)
         yield from _state(view)
-    for batch in every(partial(store.queue.list, session.session_id or ""), size=PAGE):
+    for batch in every(store.queue.list, session.session_id or "", limit=store.limits.page):
         yield WorkLine(draft_of(batch))
 
 
-def _references(session: holdfast.BlockingSession) -> Iterator[holdfast.AttachmentRef]:
-    return every(session.attachments.list, size=PAGE)
+def _references(store: holdfast.BlockingStore, session: holdfast.BlockingSession) -> Iterable[holdfast.AttachmentRef]:
+    return every(session.attachments.list, limit=store.limits.page)
 
 
-def _attachments(session: holdfast.BlockingSession) -> Iterator[AttachmentLine]:
-    for ref in _references(session):
+def _attachments(store: holdfast.BlockingStore, session: holdfast.BlockingSession) -> Iterator[AttachmentLine]:
+    for ref in _references(store, session):
         entry = session.attachments.entry(ref.id)
         data: bytes | None = None
         try:

@@ -21,6 +21,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=False):
 class Page(msgspec.Struct, Generic[T_co], frozen=True):
     """One stretch of a listing: its items, and the cursor to pass as `after=` for the next one (None: the end).
 
+    Iterating over a page ends with the page. `holdfast.every` iterates over the whole listing.
+
     >>> page = holdfast.Page(items=("a", "b"), next=None)
     >>> list(page), len(page)
     (['a', 'b'], 2)

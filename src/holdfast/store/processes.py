@@ -291,7 +291,7 @@ class Events:
         return await self._append(checked, event_rules.CANCEL_REQUESTED, payload, replay_key=key)
 
     async def after(
-        self, process_id: str, sequence: int | str = 0, *, type: str | None = None, limit: int = checks.DEFAULT_PAGE
+        self, process_id: str, after: int | str = 0, *, type: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[ProcessEvent]:
         """One page of the events after a sequence number, or after the cursor of an earlier page, in order.
 
@@ -299,7 +299,7 @@ class Events:
         >>> len(store.events.after("build-7", 0))
         0
         """
-        filter = self._filter(process_id, sequence, limit, field="sequence", type=type)
+        filter = self._filter(process_id, after, limit, type=type)
         return await self._page(filter)
 
     def _filter(
@@ -308,7 +308,6 @@ class Events:
         sequence: object,
         limit: object,
         *,
-        field: str = "after",
         type: object = None,
         wakes: bool = False,
     ) -> EventFilter:
@@ -316,7 +315,7 @@ class Events:
         return EventFilter(
             process_id=checks.identifier("process_id", process_id, limits),
             limit=checks.page_size(limit, limits),
-            after=_sequence(field, sequence),
+            after=_sequence("after", sequence),
             type=checks.optional_identifier("type", type, limits),
             pending_wakes=wakes,
         )

@@ -389,8 +389,8 @@ CALLS: list[Call] = [
     ),
     Call(
         "events.after",
-        lambda w: {"process_id": w.process, "sequence": 0, "type": "news", "limit": 1},
-        "process_id:id sequence:whole type:id? limit:page",
+        lambda w: {"process_id": w.process, "after": 0, "type": "news", "limit": 1},
+        "process_id:id after:whole type:id? limit:page",
     ),
     Call("events.recent", lambda w: {"process_id": w.process, "limit": 1}, "process_id:id limit:page"),
     Call(
