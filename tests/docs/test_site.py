@@ -123,7 +123,7 @@ def test_a_public_name_is_in_the_docs(name: str) -> None:
     [
         name
         for name in sorted(holdfast.__all__)
-        if inspect.isclass(getattr(holdfast, name)) and issubclass(getattr(holdfast, name), Exception)
+        if inspect.isclass(getattr(holdfast, name)) and issubclass(getattr(holdfast, name), holdfast.HoldfastError)
     ],
 )
 def test_an_error_has_a_section_that_says_whether_to_retry(name: str) -> None:
