@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from holdfast.records.common import Page
+if TYPE_CHECKING:
+    # The command line prints its help without loading the records.
+    from holdfast.records.common import Page
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +57,7 @@ class Every(Generic[T]):
         after: str | None = None
         while True:
             page = self._page(after)
-            if not isinstance(page, Page):
+            if not hasattr(page, "items"):
                 page.close()
                 raise TypeError("this listing is of an async store: use `async for`")
             yield from cast("Page[T]", page)
@@ -66,7 +68,7 @@ class Every(Generic[T]):
         after: str | None = None
         while True:
             page = self._page(after)
-            if isinstance(page, Page):
+            if hasattr(page, "items"):
                 raise TypeError("this listing is of a blocking store: use `for`")
             found: Page[T] = await page
             for one in found:

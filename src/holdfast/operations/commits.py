@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import UnsetType
@@ -13,7 +13,7 @@ from holdfast.operations.work import queue_topic
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.commits import CommitReceipt, NodesReceipt
-from holdfast.rows import CommitQuery, NodeRow, SessionRow
+from holdfast.rows import CommitQuery, NodeRow, Segment, SessionRow
 from holdfast.rules import commits as rules
 from holdfast.rules import graph
 
@@ -38,23 +38,7 @@ async def commit(
         target = targets.get(draft.session_id) or await tx.find_session(draft.session_id, presence=True)
         if target is not None:
             targets[draft.session_id] = target
-    facts = await tx.load_commit_facts(
-        CommitQuery(
-            session=session,
-            segments=segments,
-            turn_id=intent.turn_id,
-            node_ids=intent.node_ids,
-            hashes=intent.refs,
-            claim_ids=tuple(completion.claim_id for completion in intent.completes),
-            sources=tuple(
-                (targets[draft.session_id].session_key, draft.source_key)
-                for draft in intent.enqueues
-                if draft.source_key is not None and draft.session_id in targets
-            ),
-            attachment_ids=intent.attachments,
-            with_lease=intent.lease is not None,
-        )
-    )
+    facts = await tx.load_commit_facts(_query(session, segments, intent, targets))
     replay = rules.replay(intent, facts.turn)
     if replay is not None:
         return session, replay
@@ -97,6 +81,27 @@ async def commit(
         # Settled work may have held others back: an exclusive claim, a batch that waited for the turn's end.
         tx.notify(queue_topic(intent.session_id))
     return plan.session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
+
+
+def _query(
+    session: SessionRow, segments: Sequence[Segment], intent: rules.CommitIntent, targets: Mapping[str, SessionRow]
+) -> CommitQuery:
+    """The facts that this commit is judged by."""
+    return CommitQuery(
+        session=session,
+        segments=tuple(segments),
+        turn_id=intent.turn_id,
+        node_ids=intent.node_ids,
+        hashes=intent.refs,
+        claim_ids=tuple(completion.claim_id for completion in intent.completes),
+        sources=tuple(
+            (targets[draft.session_id].session_key, draft.source_key)
+            for draft in intent.enqueues
+            if draft.source_key is not None and draft.session_id in targets
+        ),
+        attachment_ids=intent.attachments,
+        with_lease=intent.lease is not None,
+    )
 
 
 async def _revive(tx: Transaction, session: SessionRow, rows: Sequence[NodeRow]) -> None:

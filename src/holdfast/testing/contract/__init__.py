@@ -13,6 +13,7 @@ from holdfast.testing.contract.deliveries import DeliveryContract
 from holdfast.testing.contract.deltas import DeltaContract
 from holdfast.testing.contract.events import EventContract
 from holdfast.testing.contract.exclusive_claims import ExclusiveClaimContract
+from holdfast.testing.contract.feeds import FeedContract
 from holdfast.testing.contract.forks import ForkContract
 from holdfast.testing.contract.grants import GrantContract
 from holdfast.testing.contract.graph import GraphContract
@@ -49,6 +50,7 @@ __all__ = [
     "DeltaContract",
     "EventContract",
     "ExclusiveClaimContract",
+    "FeedContract",
     "ForkContract",
     "GrantContract",
     "GraphContract",

@@ -239,7 +239,8 @@ CALLS: list[Call] = [
         "scope:record scope.leaf:id? scope.last:whole? at:whole1?",
     ),
     Call("session.load_node", always(node_id="n1"), "node_id:id"),
-    Call("session.nodes", always(kind="event", newest_first=False, limit=1), f"kind:id? newest_first:flag {PAGE}"),
+    Call("session.nodes", always(kind="event", newest_first=False, limit=1, at=1),
+        f"kind:id? newest_first:flag at:whole1? {PAGE}"),
     Call("session.history", always(newest_first=False, limit=1), f"newest_first:flag {PAGE}"),
     Call("session.tombstone", always(node_ids=["n1"]), "node_ids:sequence node_ids[0]:id"),
     Call("session.add_nodes", always(nodes=[node()]), f"nodes:sequence {parts('nodes[0]', ':record', NODE)}"),
@@ -277,10 +278,10 @@ CALLS: list[Call] = [
         "queue.claim",
         lambda w: {
             "session_id": "chat", "owner_id": "w1", "boundary": "idle", "ttl_ms": 1, "max_batches": 1,
-            "exclusive": False, "lease": w.lease,
+            "exclusive": False, "lease": w.lease, "holding": w.claim,
         },
         "session_id:id owner_id:id boundary:word ttl_ms:ttl max_batches:page exclusive:flag lease:record? "
-        f"{parts('lease', LEASE)} lease.resource.session_id:id",
+        f"{parts('lease', LEASE)} lease.resource.session_id:id holding:record? {parts('holding', CLAIM[8:])}",
     ),
     Call(
         "queue.claim_exactly",
@@ -294,8 +295,7 @@ CALLS: list[Call] = [
     Call("queue.renew", lambda w: {"claim": w.claim, "ttl_ms": 1}, f"{parts('claim', CLAIM)} ttl_ms:ttl"),
     Call("queue.abandon", lambda w: {"claim": w.claim}, parts("claim", CLAIM)),
     Call(
-        "queue.abandon",
-        lambda w: {"claim": w.claim.completion()},
+        "queue.abandon", lambda w: {"claim": w.claim.completion()},
         "claim.session_id:id claim.batch_ids:sequence claim.batch_ids[0]:id claim.fence:whole",
         variant=" of a completion",
     ),
