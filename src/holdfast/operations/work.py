@@ -79,11 +79,6 @@ async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
     session = await sessions.find(tx, (request.session_id, None))
     if session is None:
         return None
-    if tx.again:
-        # The answer to an earlier run was lost, and with it perhaps a claim that only this token can prove.
-        made = await tx.batches_of_token(session.session_key, leases.hash_token(request.token))
-        if len(made) > (0 if request.holding is None else len(request.holding.batch_ids)):
-            return rules.claim_from(request.session_id, request.token, made)
     held = () if request.holding is None else await _require_held(tx, session, request.holding)
     rows = await _claimable(tx, session, request, exclusive=_is_exclusive(request, held))
     if not rows:

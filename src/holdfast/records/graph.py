@@ -26,7 +26,7 @@ class Node(Record, frozen=True):
     'n1'
     """
 
-    id: str = cast("str", UNSET)
+    id: str = ""
     parent: str | None = _LEFT_OUT
     kind: str = "event"
     payload: Document = None

@@ -67,12 +67,11 @@ def check_nodes(
 
 def _check_node(field: str, value: object, limits: Limits, own_id: str | None) -> NodeIntent:
     node = checks.instance(field, value, Node)
-    given_id: object = node.id
-    if given_id is UNSET and own_id is None:
+    if node.id == "" and own_id is None:
         raise InvalidRequest(f"{field}.id", "is missing: nodes beside the path are known by their ids, so give it one")
     parent: object = node.parent
     return NodeIntent(
-        id=own_id if own_id is not None and given_id is UNSET else checks.identifier(f"{field}.id", given_id, limits),
+        id=own_id if own_id is not None and node.id == "" else checks.identifier(f"{field}.id", node.id, limits),
         parent=UNSET if parent is UNSET else checks.optional_identifier(f"{field}.parent", parent, limits),
         kind=checks.identifier(f"{field}.kind", node.kind, limits),
         payload=checks.document(f"{field}.payload", node.payload, limits),

@@ -22,7 +22,7 @@ def node(id: str = "n2", parent: str | None = "n1") -> holdfast.Node:
     return holdfast.Node(id, parent, payload={}, frame_id="f", caused_by={}, created_at_ms=1)
 
 
-NODE = "id:id parent:id? kind:id payload:document frame_id:id? caused_by:document? created_at_ms:whole?"
+NODE = "id:node_id parent:id? kind:id payload:document frame_id:id? caused_by:document? created_at_ms:whole?"
 LEASE = "resource:record owner_id:id token:token fence:whole claimed_at_ms:whole expires_at_ms:whole"
 LEASED = parts("lease", ":record", LEASE)
 DRAFT = "payloads:sequence payloads[0]:document source_key:id? delivery:word slot:word merge_key:word merge_key.name:id available_at_ms:whole"  # noqa: E501

@@ -47,6 +47,7 @@ def wholes(least: int = 0, most: int = LARGEST) -> tuple[object, ...]:
 
 WRONG: dict[str, tuple[object, ...]] = {
     "id": (*NOT_TEXT, "", " ", "\t\n", "a\0b", "\ud800", "i" * 513, "i" * 10_240, "é" * 257),
+    "node_id": (*NOT_TEXT, " ", "\t\n", "a\0b", "\ud800", "i" * 513, "i" * 10_240, "é" * 257),
     "frame": (*NOT_TEXT, " ", "a\0b", "\ud800", "i" * 513),
     "text": (*NOT_TEXT, "a\0b", "\ud800", "t" * 65_537),
     "message": (*NOT_TEXT, "\ud800"),
