@@ -29,6 +29,7 @@ PYTHON = SCRIPTS / ("python.exe" if os.name == "nt" else "python")
 STAMP = VENV / ".holdfast-synced"
 SYNC_INPUTS = ("uv.lock", "pyproject.toml", "tasks.py")
 TYPED_PATHS = ("src", "tests/typing", "tools", "tasks.py")
+FETCHED_POOLER = ROOT / "build" / "pgbouncer"
 PYTEST_WORKERS = 3
 """One more than a small machine has cores: a test often waits for a server or another process."""
 SCRATCH_BYTES = 4 * 1024**3
@@ -105,6 +106,7 @@ def run_docs() -> None:
 def run_covered_tests() -> None:
     coverage: list[str | Path] = [PYTHON, "-m", "coverage"]
     workers = ["-n", str(PYTEST_WORKERS), "--dist", "loadgroup"]
+    step("PgBouncer", [PYTHON, "tools/fetch_pgbouncer.py"])
     run([*coverage, "erase"])
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir=folder_in_memory()) as scratch:
         # The server of the tests does not run as root, and has a folder below.
@@ -222,7 +224,7 @@ def run(command: Command, **variables: str) -> None:
 def environment() -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PYTHONPATH"}}
     return inherited | {
-        "PATH": f"{SCRIPTS}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PATH": os.pathsep.join((str(SCRIPTS), os.environ.get("PATH", ""), str(FETCHED_POOLER))),
         # The theme advertises its successor on every build.
         "NO_MKDOCS_2_WARNING": "1",
         "UV_PROJECT_ENVIRONMENT": str(VENV),

@@ -12,7 +12,9 @@ import threading
 from functools import cache
 from pathlib import Path
 
-PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+FETCHED = Path(__file__).resolve().parent.parent / "build/pgbouncer"
+"""Where `tools/fetch_pgbouncer.py` puts one."""
+PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", str(FETCHED)))
 POOL_SIZE = 6
 """Fewer than most cases have connections, so that transactions change places all the time."""
 
