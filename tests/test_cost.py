@@ -35,7 +35,7 @@ class Measured:
         self.store = BlockingStore(Store(Context(self.backend, holdfast.Limits())), self.backend)
         self._names: list[str] = []
         self._steps = 0
-        for method in ("all", "run", "run_many"):
+        for method in ("all", "page", "run", "run_many"):
             monkeypatch.setattr(Link, method, self._noting(getattr(Link, method)))
 
     def _noting(self, inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -206,4 +206,6 @@ def test_every_command_of_the_track_record_names_a_test_that_there_is() -> None:
     shown = re.findall(command, "\n".join(reliability().track_record()))
     assert len(shown) > 5
     for path, name in shown:
-        assert f"def {name}" in (TOOLS.parent / path).read_text(encoding="utf-8")
+        text = (TOOLS.parent / path).read_text(encoding="utf-8")
+        # A file without a name stands for all of its tests, which may be those of a contract that it inherits.
+        assert f"def {name}" in text if name else "class Test" in text or "def test_" in text
