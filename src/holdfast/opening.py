@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
@@ -18,6 +19,7 @@ from holdfast.errors import HoldfastError, InvalidRequest
 from holdfast.folder import Folder
 from holdfast.ports import AttachmentBytes, Backend, Clock
 from holdfast.ports.observing import Observer
+from holdfast.records.artifacts import ArtifactCheck
 from holdfast.records.limits import LARGEST_CONTENT, Limits
 from holdfast.records.options import PRIVATE, PostgresOptions, SqliteOptions
 from holdfast.rules import checks
@@ -52,6 +54,7 @@ def open_blocking(
     attachments: str | os.PathLike[str] | AttachmentBytes | None = None,
     observe: Observer | Sequence[Observer] | None = None,
     file_mode: int = PRIVATE,
+    artifact_checks: Mapping[str, ArtifactCheck] | None = None,
 ) -> BlockingStore:
     """Open a store for threads: `memory:`, a path, `sqlite:<path>`, `sqlite::memory:` or `postgresql://…`.
 
@@ -63,11 +66,24 @@ def open_blocking(
     may read and write them. New folders for attachments can also be entered by those who may read. Files and folders
     that exist keep their permissions.
 
+    `artifact_checks` has a function for each kind of artifact that is to be checked. `artifacts.put` calls it with the
+    ref and the bytes before the write transaction begins, on an async store in a thread. It returns None, or the
+    problem as text, or raises: then the put is `InvalidRequest` and nothing is written. Reads do not call it.
+
+    >>> import json
+    >>> def is_json(ref: str, data: bytes) -> None:
+    ...     json.loads(data)
+    >>> with holdfast.open_blocking("memory:", artifact_checks={"environment": is_json}) as other:
+    ...     other.artifacts.put("environment", "main", b"not JSON")
+    Traceback (most recent call last):
+        ...
+    holdfast.errors.InvalidRequest: data: environment artifact 'main' was refused by its check: JSONDecodeError: ...
+
     >>> with holdfast.open_blocking("memory:") as other:
     ...     other.durability
     'ephemeral'
     """
-    parts = _check_parts(limits, clock, attachments, observe, file_mode)
+    parts = _check_parts(limits, clock, attachments, observe, file_mode, artifact_checks)
     with told_opening(parts.observers, system_of(url)) as watched:
         backend = open_backend(url, options, parts.clock, BlockingWaiting(), parts.file_mode)
         store = _store_over(backend, parts, watched)
@@ -83,6 +99,7 @@ def open(
     attachments: str | os.PathLike[str] | AttachmentBytes | None = None,
     observe: Observer | Sequence[Observer] | None = None,
     file_mode: int = PRIVATE,
+    artifact_checks: Mapping[str, ArtifactCheck] | None = None,
 ) -> Opening:
     """Open a store for tasks: `async with holdfast.open(url) as store`, or `store = await holdfast.open(url)`.
 
@@ -96,7 +113,7 @@ def open(
     >>> asyncio.run(main())
     'ephemeral'
     """
-    return Opening(url, options, _check_parts(limits, clock, attachments, observe, file_mode))
+    return Opening(url, options, _check_parts(limits, clock, attachments, observe, file_mode, artifact_checks))
 
 
 def ddl(url: str | os.PathLike[str], *, options: Options | None = None) -> str:
@@ -160,9 +177,15 @@ class Opening:
 def _store_over(backend: Backend, parts: Parts, watched: Watched) -> Store:
     observing = observing_of(parts.observers, backend)
     if observing is None:
-        return Store(Context(backend, parts.limits, parts.objects))
+        return Store(Context(backend, parts.limits, parts.objects, artifact_checks=parts.artifact_checks))
     watched.observing = observing
-    context = Context(CountingBackend(backend), parts.limits, parts.objects, observing=observing)
+    context = Context(
+        CountingBackend(backend),
+        parts.limits,
+        parts.objects,
+        observing=observing,
+        artifact_checks=parts.artifact_checks,
+    )
     return context.facet(Store)(context)
 
 
@@ -332,9 +355,12 @@ class Parts(msgspec.Struct, frozen=True):
     objects: AttachmentBytes | None
     observers: tuple[Observer, ...] = ()
     file_mode: int = PRIVATE
+    artifact_checks: Mapping[str, ArtifactCheck] = msgspec.field(default_factory=dict[str, ArtifactCheck])
 
 
-def _check_parts(limits: object, clock: object, attachments: object, observe: object, file_mode: object) -> Parts:
+def _check_parts(
+    limits: object, clock: object, attachments: object, observe: object, file_mode: object, artifact_checks: object
+) -> Parts:
     """Everything that can be refused before a file is touched."""
     given = checks.instance("limits", limits, Limits)
     for name in given.__struct_fields__:
@@ -353,7 +379,22 @@ def _check_parts(limits: object, clock: object, attachments: object, observe: ob
     elif attachments is not None and not all(callable(getattr(attachments, name, None)) for name in PORT):
         raise InvalidRequest("attachments", f"must be a folder, or have the methods {', '.join(PORT)}")
     observers = _check_observers(observe)
-    return Parts(given, cast("Clock | None", clock), cast("AttachmentBytes | None", objects), observers, mode)
+    judges = _check_artifact_checks(artifact_checks, given)
+    return Parts(given, cast("Clock | None", clock), cast("AttachmentBytes | None", objects), observers, mode, judges)
+
+
+def _check_artifact_checks(artifact_checks: object, limits: Limits) -> Mapping[str, ArtifactCheck]:
+    if artifact_checks is None:
+        return {}
+    if not isinstance(artifact_checks, Mapping):
+        said = type(artifact_checks).__name__
+        raise InvalidRequest("artifact_checks", f'must be a function for each kind, {{"module": check}}, not {said}')
+    given = dict(cast("Mapping[object, object]", artifact_checks))
+    for kind, check in given.items():
+        name = checks.identifier("artifact_checks", kind, limits)
+        if not callable(check) or any(map(inspect.iscoroutinefunction, (check, type(check).__call__))):
+            raise InvalidRequest(f"artifact_checks[{name!r}]", "must be a plain function: check(ref, data)")
+    return cast("dict[str, ArtifactCheck]", given)
 
 
 def _check_file_mode(file_mode: object) -> int:

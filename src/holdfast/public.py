@@ -50,7 +50,7 @@ from holdfast.owners import new_owner_id
 from holdfast.paging import every
 from holdfast.ports import AttachmentBytes, Clock
 from holdfast.ports.observing import Observer
-from holdfast.records.artifacts import Artifact, ArtifactSummary
+from holdfast.records.artifacts import Artifact, ArtifactCheck, ArtifactSummary
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Component, Ref
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView, Usage
@@ -154,6 +154,7 @@ __all__ = [
     "Append",
     "AppendReceipt",
     "Artifact",
+    "ArtifactCheck",
     "ArtifactSummary",
     "Attachment",
     "AttachmentBytes",

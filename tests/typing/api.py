@@ -259,6 +259,8 @@ async def opening() -> None:
     opened = await holdfast.open(Path("agent.db"), options=holdfast.SqliteOptions(synchronous="normal"))
     assert_type(opened, holdfast.Store)
     assert_type(await opened.close(), None)
+    judges: dict[str, holdfast.ArtifactCheck] = {"module": lambda ref, data: None if data else f"{ref} is empty"}
+    assert_type(holdfast.open_blocking("memory:", artifact_checks=judges), holdfast.BlockingStore)
 
 
 def refusals(session: holdfast.Session, error: holdfast.HoldfastError) -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from holdfast.records.common import Record
+
+ArtifactCheck: TypeAlias = Callable[[str, bytes], str | None]
+"""Judges an artifact before it is stored, by its ref and its bytes. Returns None, or the problem as text, or raises."""
 
 
 class ArtifactSummary(Record, frozen=True):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from holdfast import codec
 from holdfast.errors import InvalidRequest
-from holdfast.records.artifacts import Artifact, ArtifactSummary
+from holdfast.records.artifacts import Artifact, ArtifactCheck, ArtifactSummary
 from holdfast.records.limits import Limits
 from holdfast.rows import ArtifactHead, ArtifactRow
 from holdfast.rules import checks
+
+LONGEST_PROBLEM = 1_000
+"""The characters of a check's problem that an error repeats: what raised may quote the whole artifact."""
 
 
 def content_ref(kind: str, data: bytes) -> str:
@@ -31,6 +36,23 @@ def check_artifact(kind: object, ref: object | None, data: object, limits: Limit
     if checked_ref.startswith(f"{checked_kind}:sha256:") and checked_ref != minted:
         raise InvalidRequest("ref", f"names other content: these bytes are {minted!r}")
     return checked_kind, checked_ref, body
+
+
+def judge(check: ArtifactCheck, kind: str, ref: str, data: bytes) -> None:
+    """Raise `InvalidRequest` if the check that a caller has given for the kind finds a problem, or cannot be used."""
+    refused = f"{kind} artifact {ref!r} was refused by its check"
+    try:
+        problem = cast("object", check(ref, data))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise InvalidRequest("data", f"{refused}: {said[:LONGEST_PROBLEM]}") from error
+    if problem is None:
+        return
+    if isinstance(problem, str) and problem.strip():
+        raise InvalidRequest("data", f"{refused}: {problem[:LONGEST_PROBLEM]}")
+    raise InvalidRequest(
+        f"artifact_checks[{kind!r}]", f"must return None or the problem as text, not {type(problem).__name__}"
+    )
 
 
 def packed(kind: str, ref: str, data: bytes, *, now_ms: int) -> ArtifactRow:

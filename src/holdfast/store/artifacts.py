@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 from holdfast.operations import artifacts as operations
 from holdfast.records.artifacts import Artifact, ArtifactSummary
 from holdfast.records.common import Page
@@ -19,15 +21,15 @@ class Artifacts:
     async def put(self, kind: str, ref: str, data: bytes) -> str:
         """Store bytes under a ref, over what was there. A ref `<kind>:sha256:<hash>` must match its bytes.
 
+        If the store was opened with a check for the kind, the check judges ref and bytes first.
+
         >>> store.artifacts.put("module", "main", b"code")
         'main'
         """
         checked_kind, checked_ref, body = rules.check_artifact(
             kind, self._context.identifier("ref", ref), data, self._context.limits
         )
-        return await self._context.backend.write(
-            lambda tx: operations.put(tx, checked_kind, checked_ref, body), repeatable=True
-        )
+        return await self._put(checked_kind, checked_ref, body)
 
     async def put_content(self, kind: str, data: bytes) -> str:
         """Store bytes under the ref that their content gives them, and return it.
@@ -36,9 +38,15 @@ class Artifacts:
         True
         """
         checked_kind, ref, body = rules.check_artifact(kind, None, data, self._context.limits)
-        return await self._context.backend.write(
-            lambda tx: operations.put(tx, checked_kind, ref, body), repeatable=True
-        )
+        return await self._put(checked_kind, ref, body)
+
+    async def _put(self, kind: str, ref: str, data: bytes) -> str:
+        check = self._context.artifact_checks.get(kind)
+        if check is not None:
+            # Not in the write transaction, and not on the event loop: it may take its time.
+            context = copy_context()
+            await self._context.backend.offload(lambda: context.run(rules.judge, check, kind, ref, data))
+        return await self._context.backend.write(lambda tx: operations.put(tx, kind, ref, data), repeatable=True)
 
     async def get(self, kind: str, ref: str) -> Artifact | None:
         """The artifact, proven by its hash; None if there is none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
 from functools import partial
 from typing import TypeVar
@@ -17,6 +17,7 @@ from holdfast.noting import WARNING, note
 from holdfast.operations.attachments import Deletion, end_deletion, outside, reserve_deletion, space_of
 from holdfast.operations.key_frames import KeyFrames
 from holdfast.ports import AttachmentBytes, Backend
+from holdfast.records.artifacts import ArtifactCheck
 from holdfast.records.common import Token
 from holdfast.records.limits import SMALLEST_INTEGER, Limits
 from holdfast.rows import AttachmentRow, ObjectRow
@@ -48,6 +49,8 @@ class Context(msgspec.Struct, frozen=True):
     """Whether everything happens inside a transaction of the caller's, who may take it all back."""
     key_frames: KeyFrames = msgspec.field(default_factory=KeyFrames)
     observing: Observing | None = None
+    artifact_checks: Mapping[str, ArtifactCheck] = msgspec.field(default_factory=dict[str, ArtifactCheck])
+    """By kind, what judges an artifact before it is stored."""
 
     def facet(self, kind: type[F]) -> type[F]:
         """The class that a facet is made of: of an unobserved store, the facet's own."""

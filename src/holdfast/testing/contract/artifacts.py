@@ -104,6 +104,82 @@ class ArtifactContract(Contract):
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.field == field
 
+    # Checks that a store is opened with.
+
+    def test_a_check_judges_the_artifacts_of_its_kind(self, bench: Bench) -> None:
+        seen: list[tuple[str, bytes]] = []
+
+        def of_even_length(ref: str, data: bytes) -> str | None:
+            seen.append((ref, data))
+            return f"{len(data)} bytes are odd" if len(data) % 2 else None
+
+        store = bench.open(artifact_checks={"module": of_even_length})
+        store.artifacts.put("module", "main", b"even")
+        minted = store.artifacts.put_content("module", b"12")
+        store.artifacts.put("environment", "main", b"odd")
+        assert seen == [("main", b"even"), (minted, b"12")]
+        for ref in ("main", None):
+            with refused(bench, holdfast.InvalidRequest) as info:
+                if ref is None:
+                    store.artifacts.put_content("module", b"odd")
+                else:
+                    store.artifacts.put("module", ref, b"odd")
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert info.value.field == "data"
+            assert "module artifact" in str(info.value)
+            assert str(info.value).endswith("was refused by its check: 3 bytes are odd")
+        assert seen[2] == ("main", b"odd")
+        bench.open().artifacts.put("module", "other", b"odd")
+        assert store.artifacts.get("module", "other") is not None, "what is stored is not checked again"
+        assert store.artifacts.delete("module", "other") is True
+
+    def test_a_check_that_raises_refuses_and_is_the_cause(self, bench: Bench) -> None:
+        problem = ValueError("line 3 " + "x" * 100_000)
+
+        def parse(ref: str, data: bytes) -> None:
+            raise problem
+
+        store = bench.open(artifact_checks={"module": parse})
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.artifacts.put("module", "main", b"code")
+        assert "'main' was refused by its check: ValueError: line 3 xxx" in str(info.value)
+        assert (info.value.__cause__, len(str(info.value)) < 2_000) == (problem, True)
+
+    @pytest.mark.parametrize("answer", [True, False, "", " ", b"no", 0, []], ids=repr)
+    def test_a_check_that_answers_anything_else_stores_nothing(self, bench: Bench, answer: Any) -> None:
+        store = bench.open(artifact_checks={"module": lambda _ref, _data: answer})
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.artifacts.put("module", "main", b"code")
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "artifact_checks['module']"
+
+    def test_a_refused_put_is_refused_before_its_check_is_asked(self, bench: Bench) -> None:
+        store = bench.open(
+            limits=holdfast.Limits(artifact_bytes=3), artifact_checks={"module": lambda ref, data: pytest.fail(ref)}
+        )
+        for ref, data in (("main", b"four"), (f"module:sha256:{ABC}", b"abd"), ("", b"x")):
+            with refused(bench, holdfast.InvalidRequest):
+                store.artifacts.put("module", ref, data)
+
+    def test_a_check_holds_no_writer_up_and_may_ask_the_store(self, bench: Bench) -> None:
+        other = bench.open()
+        other.artifacts.put("schema", "main", b"code")
+
+        def as_the_schema_says(ref: str, data: bytes) -> str | None:
+            # A write from elsewhere would wait for its end if the check ran inside of a write transaction.
+            other.artifacts.put("log", ref, data)
+            schema = store.artifacts.get("schema", ref)
+            return None if schema is not None and schema.data == data else "is not what the schema says"
+
+        store = bench.open(artifact_checks={"module": as_the_schema_says})
+        assert store.artifacts.put("module", "main", b"code") == "main"
+        with pytest.raises(holdfast.InvalidRequest):
+            store.artifacts.put("module", "main", b"other")
+        kept, logged = store.artifacts.get("module", "main"), store.artifacts.get("log", "main")
+        assert kept is not None
+        assert logged is not None
+        assert (kept.data, logged.data) == (b"code", b"other")
+
     def test_of_many_puts_at_once_one_is_there_whole(self, bench: Bench) -> None:
         handles = [bench.open() for _ in range(4)]
         outcomes = at_once(

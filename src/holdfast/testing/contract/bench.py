@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 import pytest
@@ -20,6 +21,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.blocking import BlockingStore
 from holdfast.opening import open_backend, open_backend_async
 from holdfast.ports import AttachmentBytes, Backend
+from holdfast.records.artifacts import ArtifactCheck
 from holdfast.records.limits import Limits
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -39,7 +41,13 @@ class Bench(Protocol):
     url: str | None
     """What a second process opens; None if no second process can."""
 
-    def open(self, *, limits: Limits = ..., attachments: AttachmentBytes | None = None) -> BlockingStore:
+    def open(
+        self,
+        *,
+        limits: Limits = ...,
+        attachments: AttachmentBytes | None = None,
+        artifact_checks: Mapping[str, ArtifactCheck] = ...,
+    ) -> BlockingStore:
         """One more handle on the database, over a connection of its own where there are connections."""
         ...
 
@@ -156,13 +164,19 @@ class LocalBench:
         self._backends: list[Backend] = []
         self._parked = ParkedWaiters()
 
-    def open(self, *, limits: Limits = Limits(), attachments: AttachmentBytes | None = None) -> BlockingStore:  # noqa: B008 - a frozen value
+    def open(
+        self,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - a frozen value
+        attachments: AttachmentBytes | None = None,
+        artifact_checks: Mapping[str, ArtifactCheck] = MappingProxyType({}),
+    ) -> BlockingStore:
         """One more handle on the database."""
         backend = self._shared or self._open()
         self._backends.append(backend)
         driven = backend if self._loop is None else cast("Backend", _Driven(backend, self._loop))
         watched = cast("Backend", Parking(backend, self._parked))
-        store = BlockingStore(Store(Context(watched, limits, attachments)), driven)
+        store = BlockingStore(Store(Context(watched, limits, attachments, artifact_checks=artifact_checks)), driven)
         if self._shared is None:
             self._stores.append(store)
         return store
