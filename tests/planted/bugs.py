@@ -42,6 +42,17 @@ from holdfast.store import maintenance
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
+def a_node_may_follow_one_that_is_hidden(patch: pytest.MonkeyPatch) -> None:
+    right = vars(graph)["_require_parent"]
+
+    def wrong(field: str, one: Any, parent: Any, keys: Any, stored: Any, leaf: Any) -> None:
+        if parent in stored:
+            keys[parent] = stored[parent].node_key
+        right(field, one, parent, keys, stored, leaf)
+
+    patch.setattr(graph, "_require_parent", wrong)
+
+
 def the_clients_clock_decides_on_postgresql(patch: pytest.MonkeyPatch) -> None:
     right = PostgresBackend.__init__
 

@@ -46,6 +46,7 @@ from holdfast.testing.contract import (
 )
 from holdfast.testing.contract.attachments import Shelf
 from holdfast.testing.contract.bench import EventLoop
+from holdfast.testing.contract.histories import Program
 from holdfast.testing.contract.outside import Door
 from holdfast.waiting import BlockingWaiting
 
@@ -147,6 +148,11 @@ def a_page_ends_where_its_bytes_end(folder: Path, _: pytest.FixtureRequest) -> N
 def one_unreadable_file_does_not_hide_the_others(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
         OutsideBytesContract().test_verification_goes_on_after_bytes_that_cannot_be_read(made)
+
+
+def an_accepted_turn_reads_back_with_its_history(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        Program(made, "planted").run()
 
 
 class Failing:
@@ -365,6 +371,7 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_put_trusts_the_file_that_is_there, a_damaged_file_is_written_anew),
         (bugs.a_key_is_as_large_as_its_column, a_vast_key_does_not_spoil_new_sessions),
         (bugs.a_content_may_claim_any_size, a_claim_is_judged_before_it_is_believed),
+        (bugs.a_node_may_follow_one_that_is_hidden, an_accepted_turn_reads_back_with_its_history),
         (bugs.a_node_may_be_its_own_ancestor, a_circle_is_never_shown),
         (bugs.a_page_is_limited_by_rows_alone, a_page_ends_where_its_bytes_end),
         (bugs.a_failing_read_ends_verification, one_unreadable_file_does_not_hide_the_others),

@@ -17,6 +17,7 @@ from holdfast.testing.contract.feeds import FeedContract
 from holdfast.testing.contract.forks import ForkContract
 from holdfast.testing.contract.grants import GrantContract
 from holdfast.testing.contract.graph import GraphContract
+from holdfast.testing.contract.histories import HistoryContract
 from holdfast.testing.contract.hostile import HostileInputContract
 from holdfast.testing.contract.hostile_fuzz import HostileFuzzContract
 from holdfast.testing.contract.inheritance import InheritanceContract
@@ -54,6 +55,7 @@ __all__ = [
     "ForkContract",
     "GrantContract",
     "GraphContract",
+    "HistoryContract",
     "HostileFuzzContract",
     "HostileInputContract",
     "InheritanceContract",
