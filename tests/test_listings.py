@@ -172,3 +172,21 @@ def test_a_listing_in_the_other_style_is_a_mistake_that_says_so() -> None:
 
     with pytest.raises(TypeError, match="async store: use `async for`"):
         asyncio.run(wrong())
+
+
+def test_what_is_not_a_listing_is_a_mistake_that_says_so() -> None:
+    with holdfast.open_blocking("memory:") as store:
+        for called in (store.sessions.list(), store.sessions):
+            with pytest.raises(TypeError, match="give the listing itself and do not call it"):
+                holdfast.every(called)  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match="this is not a listing: it returned Session and not a page"):
+            list(holdfast.every(store.sessions.create, "chat"))  # type: ignore[call-overload]
+
+    async def wrong() -> None:
+        async with holdfast.open("memory:") as store:
+            with pytest.raises(TypeError, match="give the listing itself and do not call it"):
+                holdfast.every(store.sessions.list())  # type: ignore[call-overload]
+            with pytest.raises(TypeError, match="this is not a listing: it returned Session and not a page"):
+                await anext(aiter(holdfast.every(store.sessions.create, "chat")))  # type: ignore[call-overload]
+
+    asyncio.run(wrong())

@@ -17,7 +17,7 @@ T = TypeVar("T")
 def every(listing: Callable[P, Page[T]], /, *args: P.args, **filters: P.kwargs) -> Iterable[T]: ...
 @overload
 def every(listing: Callable[P, Awaitable[Page[T]]], /, *args: P.args, **filters: P.kwargs) -> AsyncIterable[T]: ...
-def every(listing: Callable[..., Any], /, *args: Any, **filters: Any) -> Any:
+def every(listing: Any, /, *args: Any, **filters: Any) -> Any:
     """Iterate over all items of a listing, however many there are: `for`, or `async for` on an async store.
 
     Arguments are those of the listing; `limit` is the size of a page, and `after` the place to begin. Pages are read as
@@ -29,7 +29,22 @@ def every(listing: Callable[..., Any], /, *args: Any, **filters: Any) -> Any:
     >>> len(store.sessions.list(owner="ada")), sum(1 for session in holdfast.every(store.sessions.list, owner="ada"))
     (50, 60)
     """
+    if not callable(listing):
+        _close(listing)
+        raise TypeError("give the listing itself and do not call it: every(store.sessions.list, owner=...)")
     return Every[Any](listing, args, filters)
+
+
+def _close(page: object) -> None:
+    """A coroutine that nobody awaits would warn of it."""
+    close = getattr(page, "close", None)
+    if callable(close):
+        close()
+
+
+def _require_page(page: object) -> None:
+    if not hasattr(page, "items") or not hasattr(page, "next"):
+        raise TypeError(f"this is not a listing: it returned {type(page).__name__} and not a page")
 
 
 class Every(Generic[T]):
@@ -57,9 +72,10 @@ class Every(Generic[T]):
         after: str | None = None
         while True:
             page = self._page(after)
-            if not hasattr(page, "items"):
-                page.close()
+            if hasattr(page, "__await__"):
+                _close(page)
                 raise TypeError("this listing is of an async store: use `async for`")
+            _require_page(page)
             yield from cast("Page[T]", page)
             if (after := cast("Page[T]", page).next) is None:
                 return
@@ -68,9 +84,11 @@ class Every(Generic[T]):
         after: str | None = None
         while True:
             page = self._page(after)
-            if hasattr(page, "items"):
+            if not hasattr(page, "__await__"):
+                _require_page(page)
                 raise TypeError("this listing is of a blocking store: use `for`")
-            found: Page[T] = await page
+            found = cast("Page[T]", await page)
+            _require_page(found)
             for one in found:
                 yield one
             if (after := found.next) is None:

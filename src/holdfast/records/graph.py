@@ -52,7 +52,8 @@ class FullGraph(Record, frozen=True):
 class ActivePath(Record, frozen=True):
     """Read scope: the path to `leaf` (default: the head's), root first; with `last`, only its newest nodes.
 
-    A leaf that the session does not have, or that is tombstoned, has an empty path; the graph echoes the leaf.
+    `last=0` reads no node, only what else a view has. A leaf that the session does not have, or that is tombstoned,
+    has an empty path; the graph echoes the leaf.
     """
 
     leaf: str | None = None
