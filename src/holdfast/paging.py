@@ -17,7 +17,7 @@ T = TypeVar("T")
 def every(listing: Callable[P, Page[T]], /, *args: P.args, **filters: P.kwargs) -> Iterable[T]: ...
 @overload
 def every(listing: Callable[P, Awaitable[Page[T]]], /, *args: P.args, **filters: P.kwargs) -> AsyncIterable[T]: ...
-def every(listing: Any, /, *args: Any, **filters: Any) -> Any:
+def every(listing: Callable[..., Any], /, *args: Any, **filters: Any) -> Any:
     """Iterate over all items of a listing, however many there are: `for`, or `async for` on an async store.
 
     Arguments are those of the listing; `limit` is the size of a page, and `after` the place to begin. Pages are read as
@@ -29,7 +29,7 @@ def every(listing: Any, /, *args: Any, **filters: Any) -> Any:
     >>> len(store.sessions.list(owner="ada")), sum(1 for session in holdfast.every(store.sessions.list, owner="ada"))
     (50, 60)
     """
-    if not callable(listing):
+    if not callable(cast("object", listing)):
         _close(listing)
         raise TypeError("give the listing itself and do not call it: every(store.sessions.list, owner=...)")
     return Every[Any](listing, args, filters)
