@@ -100,7 +100,8 @@ async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
 
 
 def _is_exclusive(request: ClaimRequest, held: Sequence[BatchRow]) -> bool:
-    return bool(held[0].claim_exclusive) if held else request.exclusive or request.lease is not None
+    """A claim that is widened stays exclusive, or becomes it with the work that joins it."""
+    return request.exclusive or request.lease is not None or any(row.claim_exclusive for row in held)
 
 
 async def _require_held(tx: Transaction, session: SessionRow, holding: WorkCompletion) -> Sequence[BatchRow]:

@@ -189,7 +189,10 @@ def widened(stamp: ClaimStamp, held: Sequence[BatchRow]) -> ClaimStamp:
     """The held claim after it took in the batches of a new one: same id, token and start, no earlier end."""
     before = stamp_of(held[0])
     return msgspec.structs.replace(
-        before, fence=max(before.fence, stamp.fence), expires_at_ms=max(before.expires_at_ms, stamp.expires_at_ms)
+        before,
+        fence=max(before.fence, stamp.fence),
+        expires_at_ms=max(before.expires_at_ms, stamp.expires_at_ms),
+        exclusive=max(before.exclusive, stamp.exclusive),
     )
 
 

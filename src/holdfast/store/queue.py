@@ -57,8 +57,9 @@ class Queue:
 
         `exclusive=True`, or a session lease, keeps every other claim out of the session's queue while this one lives,
         also one under the same owner id. Its holder takes in later work with `holding=claim`: the ready batches join
-        that claim, which is returned whole and replaces the old one. A claim lives 15 minutes unless it is renewed:
-        choose a shorter `ttl_ms` if a dead worker's work must move on sooner.
+        that claim, which is returned whole and replaces the old one; if there are none, the old one stands as it was.
+        A claim lives 15 minutes unless it is renewed: choose a shorter `ttl_ms` if a dead worker's work must move on
+        sooner.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))
         >>> claim = store.queue.claim("chat-42", owner_id="worker-1")

@@ -205,6 +205,18 @@ def test_a_claim_of_one_of_two_batches_is_not_made_twice(cuttable: Cuttable, whe
 
 
 @CUTS
+def test_a_claim_is_widened_once_and_given_whole(cuttable: Cuttable, when: Cut) -> None:
+    for _ in range(3):
+        cuttable.do(enqueue())
+    held = cuttable.do(lambda store: store.queue.claim("chat", owner_id="w1", exclusive=True))
+    wider = cuttable.cut("claim_work", when, lambda store: store.queue.claim("chat", owner_id="w1", holding=held))
+    assert (wider.claim_id, len(wider.batches)) == (held.claim_id, 2)
+    assert cuttable.seen(claim("w2")) is None
+    assert cuttable.do(commit(completes=[wider])).revision == 2
+    assert len(cuttable.seen(queued)) == 1
+
+
+@CUTS
 def test_a_claim_is_renewed(cuttable: Cuttable, when: Cut) -> None:
     cuttable.do(enqueue())
     held = cuttable.do(claim())

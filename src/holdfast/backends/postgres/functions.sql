@@ -187,7 +187,7 @@ BEGIN
             bool_and(bearer.claim_token_hash = p_token_hash AND bearer.claim_fence = p_held_fence),
             min(bearer.claim_expires_at_ms),
             min(bearer.claimed_at_ms),
-            max(bearer.claim_exclusive)
+            greatest(max(bearer.claim_exclusive), p_exclusive)
         INTO v_held_batch_ids, v_held_is_proven, v_held_expires_at_ms, v_held_claimed_at_ms, v_exclusive
         FROM (
             SELECT batch_id, claim_token_hash, claim_fence, claim_expires_at_ms, claimed_at_ms, claim_exclusive

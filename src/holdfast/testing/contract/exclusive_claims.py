@@ -81,6 +81,57 @@ class ExclusiveClaimContract(Contract):
         assert (ids_of(wider), wider.fence) == ((first, second), 4)
         settle(store, wider)
 
+    def test_a_claim_is_widened_beside_others_unless_it_is_to_be_exclusive(self, store: BlockingStore) -> None:
+        fill(store, "1", "2", "3", "4")
+        held, other = take(store, "w1"), take(store, "w2")
+        assert store.queue.claim("chat", owner_id="w1", holding=held, exclusive=True) is None
+        wider = store.queue.claim("chat", owner_id="w1", holding=held)
+        assert wider is not None
+        assert texts(wider.batches) == ["1", "3"]
+        store.queue.abandon(other)
+        alone = store.queue.claim("chat", owner_id="w1", holding=wider, exclusive=True)
+        assert alone is not None
+        assert texts(alone.batches) == ["1", "2", "3"]
+        assert store.queue.claim("chat", owner_id="w1") is None
+        assert store.queue.claim("chat", owner_id="w2") is None
+
+    def test_a_claim_is_widened_under_the_lease_of_its_owner_only(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        fill(store, "1", "2", "3", "4")
+        held = take(store, "w1", ttl_ms=60_000)
+        theirs = store.leases.claim(holdfast.OnSession("chat"), owner_id="w2", ttl_ms=1_000)
+        assert store.queue.claim("chat", owner_id="w1", holding=held) is None
+        with refused(bench, holdfast.LeaseLost):
+            store.queue.claim("chat", owner_id="w1", holding=held, lease=msgspec.structs.replace(theirs, fence=7))
+        clock.advance(1_000)
+        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1", ttl_ms=1_000)
+        wider = store.queue.claim("chat", owner_id="w1", holding=held)
+        assert wider is not None
+        widest = store.queue.claim("chat", owner_id="w1", holding=wider, lease=lease)
+        assert widest is not None
+        assert texts(widest.batches) == ["1", "2", "3"]
+        store.leases.release(lease)
+        assert store.queue.claim("chat", owner_id="w2") is None, "it was widened under a lease, and is exclusive now"
+        settle(store, widest)
+        assert texts(take(store, "w2").batches) == ["4"]
+
+    def test_nothing_to_take_in_leaves_the_held_claim_as_it_was(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        fill(store, "1")
+        claim = take(store, "w1", exclusive=True, ttl_ms=10_000)
+        store.queue.enqueue(
+            holdfast.WorkDraft(session_id="chat", payloads=["later"], available_at_ms=clock.now_ms() + 5_000)
+        )
+        store.queue.enqueue(
+            holdfast.WorkDraft(session_id="chat", payloads=["after"], delivery="after_current_turn_commit")
+        )
+        before = bench.dump()
+        assert store.queue.claim("chat", owner_id="w1", holding=claim, boundary="active_turn_checkpoint") is None
+        assert bench.dump() == before
+        assert store.queue.renew(claim).batches == claim.batches
+
     @pytest.mark.parametrize("change", ["token", "fence", "batches", "expired", "settled"])
     def test_only_a_held_claim_can_be_widened(
         self, store: BlockingStore, bench: Bench, clock: ManualClock, change: str
