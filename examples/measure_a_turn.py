@@ -56,7 +56,6 @@ def text(size: int) -> str:
 
 def turn(number: int, manifest: Any, claim: Any) -> holdfast.Commit:
     """Two nodes of 1 KB, a checkpoint of 4 KB of which a tenth changes, usage, and one settled batch."""
-    question, answer = f"question-{number:06}", f"answer-{number:06}"
     state = {"turn": number, "notes": text(STATE_BYTES)}
     checkpoint = (
         holdfast.Checkpoint(turn_state=state, execution_state=text(KEPT_BYTES).encode())
@@ -68,14 +67,9 @@ def turn(number: int, manifest: Any, claim: Any) -> holdfast.Commit:
         expected_revision=number - 1,
         graph=holdfast.Append(
             [
-                holdfast.Node(
-                    question,
-                    parent=None if number == 1 else f"answer-{number - 1:06}",
-                    payload={"role": "user", "text": text(NODE_BYTES)},
-                ),
-                holdfast.Node(answer, parent=question, payload={"role": "assistant", "text": text(NODE_BYTES)}),
-            ],
-            leaf=answer,
+                holdfast.Node(payload={"role": "user", "text": text(NODE_BYTES)}),
+                holdfast.Node(payload={"role": "assistant", "text": text(NODE_BYTES)}),
+            ]
         ),
         checkpoint=checkpoint,
         usage=[holdfast.Usage("turn", "some-model", input_tokens=900, output_tokens=250)],

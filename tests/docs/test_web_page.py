@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import holdfast
@@ -29,6 +30,10 @@ asyncio.run(serve(sys.argv[1]))
 """
 
 
+def in_pairs(nodes: Sequence[holdfast.Node]) -> Iterator[tuple[holdfast.Node, holdfast.Node]]:
+    return zip(nodes[::2], nodes[1::2], strict=True)
+
+
 def test_two_processes_keep_every_message(tmp_path: Path) -> None:
     *service, _try_it = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     program = tmp_path / "service.py"
@@ -38,7 +43,12 @@ def test_two_processes_keep_every_message(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, str(program), name], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         for name in ("one", "other")
     ]
-    assert [process.communicate(timeout=120)[1] for process in running] == ["", ""]
+    try:
+        assert [process.communicate(timeout=120)[1] for process in running] == ["", ""]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
     with holdfast.open_blocking(str(tmp_path / "service.db")) as store:
         for chat in range(CHATS):
             view = store.sessions.handle(f"chat-{chat}").load()
@@ -47,3 +57,6 @@ def test_two_processes_keep_every_message(tmp_path: Path) -> None:
             wanted = [f"{name} says {number}" for name in ("one", "other") for number in range(MESSAGES)]
             assert sorted(said) == sorted(wanted), "a message left the conversation"
             assert len(view.graph.nodes) == 2 * len(wanted)
+            # The model of the page says how much it was shown: two turns at once would not see each other.
+            for index, (question, reply) in enumerate(in_pairs(view.graph.nodes)):
+                assert reply.payload["text"] == f"{2 * index} before; you said: {question.payload['text']}"

@@ -94,7 +94,6 @@ def answer_work(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim
     revision, path = (0, ()) if view is None else (view.revision, view.graph.nodes)
     # What an earlier try of this answer has stored is left out: it is said again below, turn by turn.
     earlier = [node for node in path if not node.id.startswith(f"{name}/")]
-    leaf = earlier[-1].id if earlier else None
     conversation: list[Message] = [*(node.payload for node in earlier), message]
 
     for turn in itertools.count():
@@ -108,15 +107,15 @@ def answer_work(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim
         ]
         worker.report("acted", turn_id, calls=[call["tool"] for call in answer["calls"]])
 
-        nodes = [holdfast.Node(f"{turn_id}:heard", leaf, message["role"], message)] if turn == 0 else []
-        nodes.append(holdfast.Node(f"{turn_id}:answer", nodes[-1].id if nodes else leaf, "assistant", answer))
+        nodes = [holdfast.Node(f"{turn_id}:heard", kind=message["role"], payload=message)] if turn == 0 else []
+        nodes.append(holdfast.Node(f"{turn_id}:answer", kind="assistant", payload=answer))
         for number, result in enumerate(results):
-            nodes.append(holdfast.Node(f"{turn_id}:call-{number}", nodes[-1].id, "tool", result))
+            nodes.append(holdfast.Node(f"{turn_id}:call-{number}", kind="tool", payload=result))
         receipt = session.commit(
             holdfast.Commit(
                 turn_id=turn_id,
                 expected_revision=revision,
-                graph=holdfast.Append(nodes, leaf=nodes[-1].id),
+                graph=holdfast.Append(nodes),
                 checkpoint=holdfast.Checkpoint(turn_state={"answers": name, "turn": turn}),
                 usage=[holdfast.Usage("turn", answer["model"], answer["input_tokens"], answer["output_tokens"])],
                 attachments=[result["attachment"] for result in results if "attachment" in result],
@@ -128,7 +127,7 @@ def answer_work(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim
         if not results:
             return
         conversation += [answer, *results]
-        revision, leaf = receipt.revision, nodes[-1].id
+        revision = receipt.revision
 
 
 def once(session: holdfast.BlockingSession, node_id: str, make: Callable[..., Message], *args: Any) -> Message:
