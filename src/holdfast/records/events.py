@@ -58,8 +58,8 @@ class WakeRule(Record, frozen=True):
 
     `dedupe` names what makes two wakes the same one; by default each event is its own. Equal keys wake a session once,
     whichever process they come from, until retention forgets the wake. So a key that is constant wakes a session once
-    and never again: take it from the payload (`Pointer("/file")`), or leave it out. `processes.register` warns of one
-    (`WakesOnceWarning`).
+    and never again: take it from the payload (`Pointer("/file")`), or leave it out. `processes.register` and
+    `triggers.subscribe` warn of one (`WakesOnceWarning`).
     """
 
     input: Selector

@@ -14,7 +14,7 @@ from holdfast.operations import processes as operations
 from holdfast.operations import restoring
 from holdfast.ports import Operation
 from holdfast.records.common import Document, Page, Scope
-from holdfast.records.events import AppendReceipt, ProcessEvent, WakesOnceWarning
+from holdfast.records.events import AppendReceipt, EventType, ProcessEvent, WakesOnceWarning
 from holdfast.records.leases import Lease
 from holdfast.records.processes import (
     ExternalRef,
@@ -37,6 +37,16 @@ T = TypeVar("T")
 StatusFilter = Literal["running", "completed", "failed", "cancelled", "any"]
 
 
+def warn_of_wakes_once(event_types: Sequence[EventType]) -> None:
+    """Warn of declared wakes that have a constant key."""
+    for name in event_rules.wakes_once(event_types):
+        warn(
+            f"event type {name!r}: its wake has a constant dedupe key, so it wakes a session once and never again; "
+            "take the key from the payload, or leave dedupe out",
+            WakesOnceWarning,
+        )
+
+
 class Processes:
     """The process registry."""
 
@@ -53,12 +63,7 @@ class Processes:
         'running'
         """
         registered = rules.check_registration(registration, self._context.limits)
-        for name in event_rules.wakes_once(registered.event_types):
-            warn(
-                f"event type {name!r}: its wake has a constant dedupe key, so it wakes a session once and never again; "
-                "take the key from the payload, or leave dedupe out",
-                WakesOnceWarning,
-            )
+        warn_of_wakes_once(registered.event_types)
         return await self._context.backend.write(lambda tx: operations.register(tx, registered), repeatable=True)
 
     async def restore(self, process: Process, events: Sequence[ProcessEvent] = ()) -> RestoreReceipt:

@@ -16,6 +16,7 @@ from holdfast.rules import checks, processes
 from holdfast.rules import restoring as restoring_rules
 from holdfast.rules import triggers as rules
 from holdfast.store.context import Context
+from holdfast.store.processes import warn_of_wakes_once
 
 
 class Triggers:
@@ -27,11 +28,14 @@ class Triggers:
     async def subscribe(self, draft: SubscriptionDraft) -> Subscription:
         """Register a subscription. Under a key, the same definition again gives the same one, and another conflicts.
 
+        A wake with a constant `dedupe` among its event types is a `WakesOnceWarning`.
+
         >>> draft = holdfast.SubscriptionDraft(source_type="cron", source={"at": "07:00"}, target=holdfast.External())
         >>> store.triggers.subscribe(draft).handle
         'trigger:1'
         """
         intent = rules.check_subscription(draft, self._context.limits)
+        warn_of_wakes_once(draft.event_types)
         return await self._context.backend.write(lambda tx: operations.subscribe(tx, intent))
 
     async def list(

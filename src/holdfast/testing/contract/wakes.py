@@ -283,9 +283,14 @@ class WakeContract(Contract):
     ) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            declare(store, holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Const("look"), dedupe=dedupe)))
+            news = holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Const("look"), dedupe=dedupe))
+            declare(store, news)
+            draft = holdfast.SubscriptionDraft(
+                source_type="cron", source_key="night", target=holdfast.External(), event_types=[news]
+            )
+            store.triggers.subscribe(draft)
         said = [str(one.message) for one in caught if issubclass(one.category, holdfast.WakesOnceWarning)]
-        assert [text.startswith("event type 'news': ") for text in said] == [True] * warned
+        assert [text.startswith("event type 'news': ") for text in said] == [True, True] * warned
 
     @pytest.mark.filterwarnings("ignore::holdfast.WakesOnceWarning")
     @pytest.mark.parametrize(
