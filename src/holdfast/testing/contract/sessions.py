@@ -83,6 +83,13 @@ class SessionContract(Contract):
         )  # fmt: skip
         assert store.sessions.create("plain").meta() == holdfast.SessionMeta("plain", "plain", START_MS + 7)
 
+    def test_a_session_has_no_cwd_unless_one_is_given(self, store: BlockingStore) -> None:
+        made = store.sessions.create("chat")
+        made.commit(holdfast.Commit())
+        for meta in (made.meta(), store.sessions.fork("chat", into="fork").meta()):
+            assert meta is not None
+            assert meta.cwd is None
+
     def test_create_never_overwrites_metadata(self, store: BlockingStore, clock: ManualClock) -> None:
         store.sessions.create("chat", name="first", owner="ada")
         clock.advance(1_000)
