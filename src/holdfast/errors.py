@@ -127,8 +127,11 @@ class ReplayConflict(Conflict):
     """The replay key names an event with other content."""
 
     def __init__(self, process_id: str, replay_key: str) -> None:
+        # A process ends under a key that nobody chose.
+        ended = replay_key.startswith(f"process:{process_id}:terminal:")
+        advice = "it ended with another outcome: stop, and read that" if ended else "use a new key"
         super().__init__(
-            f"event replay key {replay_key!r} of process {process_id!r} conflicts with an existing event: use a new key"
+            f"event replay key {replay_key!r} of process {process_id!r} conflicts with an existing event: {advice}"
         )
         self.process_id = process_id
         self.replay_key = replay_key

@@ -94,8 +94,9 @@ class CompletionContract(Contract):
 
     def test_another_outcome_of_the_same_kind_conflicts(self, store: BlockingStore, bench: Bench) -> None:
         store.processes.complete("build", holdfast.Completed(1))
-        with refused(bench, holdfast.ReplayConflict):
+        with refused(bench, holdfast.ReplayConflict) as info:
             store.processes.complete("build", holdfast.Completed(2))
+        assert str(info.value).endswith("it ended with another outcome: stop, and read that")
         assert store.processes.wait("build", timeout_ms=0) == holdfast.Completed(1)
 
     @pytest.mark.parametrize(
