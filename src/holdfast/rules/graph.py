@@ -125,7 +125,11 @@ def with_parents(field: str, intents: Sequence[NodeIntent]) -> tuple[NodeIntent,
     ids = {intent.id for intent in intents}
     for one in order:
         if one.parent is not None and one.parent not in ids:
-            raise InvalidRequest(f"{field}[{one.index}].parent", f"there is no node {one.parent!r}")
+            raise InvalidRequest(
+                f"{field}[{one.index}].parent",
+                f"there is no node {one.parent!r} in this graph: leave the parent out to follow the node before it, or "
+                "give None for a root",
+            )
     return tuple(msgspec.structs.replace(one.intent, parent=one.parent) for one in order)
 
 
@@ -273,7 +277,10 @@ def _require_parent(
         raise InvalidRequest(place, f"{parent!r} {hidden}: {advice} a parent that can be read, or None for a root")
     if leaf is not None and parent == leaf[1] and isinstance(one.intent.parent, UnsetType):
         raise Corrupt("nodes", str(leaf[0]), "the leaf is missing")
-    raise InvalidRequest(place, f"there is no node {parent!r}")
+    raise InvalidRequest(
+        place,
+        f"there is no node {parent!r}: leave the parent out to follow the node before it, or give None for a root",
+    )
 
 
 def _same_node(intent: NodeIntent, row: NodeRow) -> bool:

@@ -92,6 +92,19 @@ class AppendContract(Contract):
             chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(nodes))))
             assert (said(chat), len(every_id(chat))) == (texts, len(texts))
 
+    def test_nodes_kept_of_a_longer_graph_need_parents_in_the_new_one(self, chat: Session, bench: Bench) -> None:
+        chat.commit(holdfast.Commit(graph=say("a", "b", "c")))
+        kept = loaded(chat).graph.nodes[1:]
+        summary = holdfast.Node(payload="summary")
+        with refused(bench, holdfast.InvalidRequest) as info:
+            chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([summary, *kept]))))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "graph.graph.nodes[1].parent"
+        assert "leave the parent out to follow the node before it" in str(info.value)
+        chained = [replace(kept[0], parent=holdfast.Node().parent), *kept[1:]]
+        chat.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([summary, *chained]))))
+        assert said(chat) == ["summary", "b", "c"]
+
     def test_a_fork_goes_on_from_where_it_began(self, store: BlockingStore, chat: Session) -> None:
         chat.commit(holdfast.Commit(turn_id="t1", graph=say("hi", "hello")))
         fork = store.sessions.fork("chat", into="fork")
