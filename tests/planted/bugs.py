@@ -16,10 +16,9 @@ import msgspec
 import pytest
 
 from holdfast import blocking, codec, dsn, folder, paging, store
-from holdfast.backends.postgres import PostgresBackend, attempts, backend, borrowed, pooler_check
+from holdfast.backends.postgres import PostgresBackend, attempts, borrowed, pooler_check
 from holdfast.backends.postgres import opening as postgres_opening
 from holdfast.backends.postgres.connecting import OwnConnection
-from holdfast.backends.postgres.fresh import Fresh
 from holdfast.backends.postgres.link import Link as PostgresLink
 from holdfast.backends.postgres.server_watch import ServerWatch
 from holdfast.backends.postgres.transaction.base import Base
@@ -147,15 +146,18 @@ def a_filter_is_written_into_the_statement(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(link.Link, "all", wrong)
 
 
-def a_replayed_turn_is_answered_from_plain_reads(patch: pytest.MonkeyPatch) -> None:
-    right = Fresh.load_commit_facts
+def a_replayed_turn_is_rolled_back_because_it_wrote_nothing(patch: pytest.MonkeyPatch) -> None:
+    right = PostgresLink.write_at_once
 
-    async def wrong(self: Any, query: Any) -> Any:
-        facts = await right(self, query)
-        self.done = facts.turn is not None
-        return facts
+    async def wrong(self: Any, name: str, *bindings: Any) -> Any:
+        if name != "commit_turn":
+            return await right(self, name, *bindings)
+        await self.script("BEGIN")
+        found = await self.all(name, *bindings)
+        await self.script("ROLLBACK")
+        return found if found[0][0] == "replayed" else await right(self, name, *bindings)
 
-    patch.setattr(Fresh, "load_commit_facts", wrong)
+    patch.setattr(PostgresLink, "write_at_once", wrong)
 
 
 def a_transaction_that_wrote_nothing_waits_for_no_standby(patch: pytest.MonkeyPatch) -> None:
@@ -271,19 +273,27 @@ def another_database_goes_unnoticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ServerWatch, "see", lambda *_: False)
 
 
-def the_target_of_a_wake_is_its_remembered_key(patch: pytest.MonkeyPatch) -> None:
-    right = backend.statements_of
+def without_guard(patch: pytest.MonkeyPatch, guard: str, instead: str) -> None:
+    """Make schemas whose functions of turns lack a guard."""
+    right = postgres_opening._text_of
 
-    def wrong(schema: str) -> Statements:
-        texts = right(schema)
-        marked = {**texts._texts, **texts._marked}
-        guard = "target_session.session_id = $27::text"
-        assert guard in marked["append_at_once"]
-        return Statements(
-            {**marked, "append_at_once": marked["append_at_once"].replace(guard, "$27::text IS NOT NULL")}
-        )
+    def wrong(name: str, schema: str) -> str:
+        text = right(name, schema)
+        if name != "turn_functions.sql":
+            return text
+        assert guard in text
+        return text.replace(guard, instead)
 
-    patch.setattr(backend, "statements_of", wrong)
+    patch.setattr(postgres_opening, "_text_of", wrong)
+
+
+def the_key_of_a_session_is_proof_of_its_id(patch: pytest.MonkeyPatch) -> None:
+    guard = "v_found := FOUND AND v_session.dead = 0 AND v_session.session_id = p_session_id;"
+    without_guard(patch, guard, "v_found := FOUND;")
+
+
+def the_head_is_known_by_its_number(patch: pytest.MonkeyPatch) -> None:
+    without_guard(patch, "AND head.body = p_head_body", "")
 
 
 def a_pooler_is_taken_for_the_server(patch: pytest.MonkeyPatch) -> None:

@@ -290,21 +290,38 @@ def a_restored_database_is_noticed(_: Path, request: pytest.FixtureRequest) -> N
         older.check_that_a_restored_dump_is_noticed(stores, older.WAYS["direct"], url, database, log)
 
 
-def a_wake_goes_where_it_says(_: Path, request: pytest.FixtureRequest) -> None:
-    url, database = request.getfixturevalue("clean_postgres_url"), request.getfixturevalue("postgres_database")
-    wakes = holdfast.ProcessRegistration(
-        "job",
-        holdfast.External(),
-        event_types=[holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))],
-        wake_target=holdfast.Scope("lost"),
-    )
-    with holdfast.open_blocking(url) as store:
-        store.sessions.handle("lost").commit(holdfast.Commit())
-        store.processes.register(wakes)
-        store.events.append("job", "news", 1)
-        database.administrator.run("UPDATE holdfast.sessions SET session_id = 'stranger' WHERE session_id = 'lost'")
-        store.events.append("job", "news", 2)
-        assert len(store.queue.list("lost")) == 1
+@contextlib.contextmanager
+def a_store_with_its_own_schema(request: pytest.FixtureRequest) -> Iterator[tuple[holdfast.BlockingStore, Any]]:
+    """A store whose server functions are made anew, with the bug or without it, and gone afterwards."""
+    database = request.getfixturevalue("postgres_database")
+    database.empty()
+    try:
+        with holdfast.open_blocking(request.getfixturevalue("clean_postgres_url")) as store:
+            yield store, database.administrator
+    finally:
+        database.empty()
+
+
+def a_turn_goes_where_it_says(_: Path, request: pytest.FixtureRequest) -> None:
+    with a_store_with_its_own_schema(request) as (store, administrator):
+        store.sessions.handle("lost").commit(holdfast.Commit(config="theirs"))
+        administrator.run("UPDATE holdfast.sessions SET session_id = 'stranger' WHERE session_id = 'lost'")
+        store.sessions.handle("lost").commit(holdfast.Commit(config="mine"))
+        assert store.sessions.handle("stranger").load().config == "theirs"
+
+
+def a_turn_goes_on_from_the_head_that_is_stored(_: Path, request: pytest.FixtureRequest) -> None:
+    with a_store_with_its_own_schema(request) as (store, administrator):
+        store.sessions.handle("other").commit(holdfast.Commit())
+        store.sessions.handle("chat").commit(holdfast.Commit(config="lost"))
+        # Another turn has the number of one that a failover lost.
+        administrator.run(
+            "UPDATE holdfast.revisions AS lost SET body = found.body, refs = found.refs "
+            "FROM holdfast.revisions AS found WHERE lost.session_key = (SELECT session_key FROM holdfast.sessions WHERE session_id = 'chat') "
+            "AND found.session_key = (SELECT session_key FROM holdfast.sessions WHERE session_id = 'other')"
+        )
+        store.sessions.handle("chat").commit(holdfast.Commit())
+        assert store.sessions.handle("chat").load().config is None
 
 
 def a_forgotten_pooler_is_named(folder: Path, request: pytest.FixtureRequest) -> None:
@@ -382,7 +399,7 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_caller_reads_what_policies_leave, a_caller_is_refused_what_policies_hide),
         (bugs.a_changed_setting_of_the_caller_is_left, a_callers_settings_stay),
         (bugs.a_lost_replacement_is_applied_again, a_later_writer_is_left_alone),
-        (bugs.a_replayed_turn_is_answered_from_plain_reads, a_turn_that_is_sent_again_waits_for_the_standby),
+        (bugs.a_replayed_turn_is_rolled_back_because_it_wrote_nothing, a_turn_that_is_sent_again_waits_for_the_standby),
         (bugs.a_transaction_that_wrote_nothing_waits_for_no_standby, a_call_with_nothing_to_do_waits_for_the_standby),
         (bugs.an_exclusive_claim_looks_at_leases_only, an_exclusive_claim_is_alone),
         (bugs.a_claim_reads_the_lease_before_it_waits_for_the_session, a_renewed_lease_holds_across_a_slow_turn),
@@ -395,7 +412,8 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.the_hash_of_a_manifest_is_not_checked, no_bit_of_a_bundle_changes_unnoticed),
         (bugs.the_family_of_a_session_key_is_remembered_for_ever, an_idle_store_reads_a_restored_database),
         (bugs.another_database_goes_unnoticed, a_restored_database_is_noticed),
-        (bugs.the_target_of_a_wake_is_its_remembered_key, a_wake_goes_where_it_says),
+        (bugs.the_key_of_a_session_is_proof_of_its_id, a_turn_goes_where_it_says),
+        (bugs.the_head_is_known_by_its_number, a_turn_goes_on_from_the_head_that_is_stored),
         (bugs.an_event_is_judged_inside_of_the_transaction, nobody_waits_for_a_judgement),
         (bugs.a_compiled_schema_is_not_weighed_against_its_payload, exponential_work_is_refused),
         (bugs.every_field_of_a_template_is_filled, unused_fields_are_not_looked_at),

@@ -463,7 +463,6 @@ def test_a_wake_is_delivered_as_work_that_is_done_once_and_alone() -> None:
                 "event_type": "wake",
                 "dedupe_key": "k",
                 "input": "hi",
-                "created_at_ms": 50,
                 "caused_by": {"c": 1},
             },
         }

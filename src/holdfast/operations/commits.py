@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UnsetType
 
-from holdfast.errors import NodeConflict
+from holdfast.errors import HeadConflict, HoldfastError, NodeConflict, SessionDeleted
 from holdfast.operations import attachments, key_frames, sessions
 from holdfast.operations.work import queue_topic
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.commits import CommitReceipt, NodesReceipt
-from holdfast.rows import CommitQuery, NodeRow, Segment, SessionRow
+from holdfast.rows import UNTIMED, CommitPlan, CommitQuery, Head, NodeRow, Run, Segment, SessionRow, TurnAsk
 from holdfast.rules import commits as rules
-from holdfast.rules import graph
+from holdfast.rules import graph, verdicts
+from holdfast.rules import sessions as session_rules
+
+JUDGED_AGAIN = 4
+"""How often a turn is planned anew on a head that has moved meanwhile, before a transaction holds it still."""
 
 
 async def commit(
@@ -31,6 +35,9 @@ async def commit(
     If it copies attachments of the parent's whose bytes are outside the database, nothing is written and they are
     asked for: nobody reads files while a session is held.
     """
+    decided = None if intent.replaces_graph else await _decide(tx, address, intent, batch_ids, kept)
+    if decided is not None:
+        return decided
     session = await sessions.ensure(tx, address)
     segments = graph.segments_of(session)
     targets = {intent.session_id: session}
@@ -75,12 +82,95 @@ async def commit(
     await tx.apply_commit(plan, tx.now_ms)
     if plan.blobs:
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
-    for row in plan.enqueues:
-        tx.notify(queue_topic(_id_of(targets, row.session_key)))
-    if plan.completed_seqs:
+    _notify(tx, intent, plan)
+    return plan.session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
+
+
+async def _decide(
+    tx: Transaction,
+    address: sessions.Address,
+    intent: rules.CommitIntent,
+    batch_ids: Sequence[str],
+    kept: key_frames.KeyFrames,
+) -> tuple[SessionRow, CommitReceipt] | None:
+    """Commit a turn where the database judges it; None if the rule has to, by facts.
+
+    The turn is planned on the head as it was last seen. If that has moved, it is planned again on the head that came
+    back, which also shows whether the turn is refused.
+    """
+    head, is_new, is_proven = tx.hinted_head(intent.session_id), False, False
+    for _ in range(JUDGED_AGAIN):
+        planned = None
+        if head is not None:
+            try:
+                session_rules.admit(head.session, *address)
+                planned = await _planned(tx, head, intent, batch_ids, kept)
+            except (HeadConflict, SessionDeleted):
+                if is_proven:
+                    raise
+            except HoldfastError:
+                return None
+        plan = None if planned is None else planned.plan
+        answer = await tx.commit_turn(TurnAsk(intent.session_id, intent.turn_id, head, plan, is_new))
+        if answer is None:
+            return None
+        verdicts.refuse_turn(answer, intent.session_id)
+        match answer.verdict:
+            case "committed" if planned is not None:
+                return _committed(tx, intent, planned, kept, answer.now_ms)
+            case "replayed" if answer.head is not None:
+                session_rules.admit(answer.head.session, *address)
+                receipt = rules.replay(intent, answer.turn)
+                return None if receipt is None else (answer.head.session, receipt)
+            case "absent":
+                fresh = session_rules.new_session(intent.session_id, after=None, now_ms=UNTIMED)
+                key = answer.session_key
+                head, is_new = Head(msgspec.structs.replace(fresh, session_key=key, family=key), None), True
+            case "moved":
+                head, is_new = answer.head, False
+            case _:
+                return None
+        is_proven = True
+    return None
+
+
+class _Planned(msgspec.Struct, frozen=True):
+    """A turn that was planned on a head."""
+
+    plan: CommitPlan
+    predecessors: Mapping[str, str]
+    runs: Mapping[str, Run]
+
+
+async def _planned(
+    tx: Transaction, head: Head, intent: rules.CommitIntent, batch_ids: Sequence[str], kept: key_frames.KeyFrames
+) -> _Planned:
+    facts = rules.assume(intent, head)
+    earlier = rules.predecessors(intent, facts)
+    if earlier:
+        runs = await key_frames.runs_for(tx, kept, head.session.family, earlier)
+        facts = msgspec.structs.replace(facts, runs=runs)
+    return _Planned(rules.plan_on(intent, head.session, facts, batch_ids), earlier, facts.runs)
+
+
+def _committed(
+    tx: Transaction, intent: rules.CommitIntent, planned: _Planned, kept: key_frames.KeyFrames, now_ms: int
+) -> tuple[SessionRow, CommitReceipt]:
+    """The session and the receipt of a turn that the database committed."""
+    plan = planned.plan
+    if plan.blobs:
+        key_frames.learn(kept, plan, intent.contents.bodies, planned.predecessors, planned.runs)
+    _notify(tx, intent, plan)
+    session = msgspec.structs.replace(plan.session, changed_at_ms=now_ms)
+    return session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
+
+
+def _notify(tx: Transaction, intent: rules.CommitIntent, plan: CommitPlan) -> None:
+    for session_id in plan.targets:
+        tx.notify(queue_topic(session_id))
+    if intent.completes:
         # Settled work may have held others back: an exclusive claim, a batch that waited for the turn's end.
         tx.notify(queue_topic(intent.session_id))
-    return plan.session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
 
 
 def _query(
@@ -115,10 +205,6 @@ async def _require_own(tx: Transaction, field: str, session: SessionRow, rows: S
     if any(row.session_key != session.session_key for row in rows):
         family = await tx.family_sessions(session.family)
         graph.require_own(field, session, rows, {row.session_key for row in family if row.deleted_at_ms is None})
-
-
-def _id_of(targets: dict[str, SessionRow], session_key: int) -> str:
-    return next(session_id for session_id, row in targets.items() if row.session_key == session_key)
 
 
 async def add_nodes(

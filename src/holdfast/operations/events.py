@@ -8,13 +8,17 @@ from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import sessions, work
 from holdfast.operations.pages import page_of
 from holdfast.ports import Transaction
-from holdfast.records.common import Page
+from holdfast.ports.verdicts import EventVerdict
+from holdfast.records.common import Document, Page
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
 from holdfast.records.processes import Process
-from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, ProcessRow
+from holdfast.rows import UNTIMED, BatchRow, EventAsk, EventFilter, EventRow, EventWrite, LeaseProof, ProcessRow
 from holdfast.rules import events as rules
-from holdfast.rules import processes
+from holdfast.rules import processes, verdicts
 from holdfast.rules import work as work_rules
+
+JUDGED_AGAIN = 4
+"""How often an event is planned anew on a process that has moved meanwhile, before a transaction holds it still."""
 
 
 def process_topic(process_id: str) -> str:
@@ -32,6 +36,9 @@ async def append(
     tx: Transaction, intent: rules.EventIntent, judgement: rules.Judgement | None, batch_id: str
 ) -> AppendReceipt | Unjudged:
     """Append an event, or give the one that its replay key made before; a wake is enqueued with it."""
+    decided = await decide(tx, intent, judgement, batch_id)
+    if decided is not None:
+        return decided if isinstance(decided, Unjudged) else decided[1]
     row = await _require(tx, intent.process_id)
     if intent.replay_key is not None:
         stored = rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key))
@@ -39,6 +46,98 @@ async def append(
             return await _replay(tx, row, stored, intent)
     appended = await append_new(tx, row, intent, judgement, batch_id)
     return appended if isinstance(appended, Unjudged) else appended[1]
+
+
+async def decide(
+    tx: Transaction,
+    intent: rules.EventIntent,
+    judgement: rules.Judgement | None,
+    batch_id: str,
+    lease: LeaseProof | None = None,
+) -> tuple[ProcessRow, AppendReceipt] | Unjudged | None:
+    """Append an event where the database judges it; None if the rule has to. Returns the process as it is then, too.
+
+    The event is planned on the process as it was last seen. If that has moved, it is planned again on what came back.
+    """
+    row = await tx.hinted_process(intent.process_id)
+    for _ in range(JUDGED_AGAIN):
+        if row is None:
+            return None
+        process = processes.process_of(row)
+        if judgement is None or judgement.registration_hash != row.registration_hash:
+            if not rules.is_light(intent, process.event_types):
+                return Unjudged(process)
+            judgement = rules.judge(intent, process)
+        if judgement.refusal is not None:
+            return None
+        plan = rules.plan_on(intent, process, judgement, now_ms=UNTIMED)
+        wake = rules.wake_of(plan.row, plan.wake, intent.wake_target or process.wake_target, _cause(process))
+        answer = await tx.append_event(_ask(row, plan, judgement, wake, batch_id, lease))
+        if answer is None:
+            return None
+        verdicts.refuse_event(answer, intent.process_id)
+        match answer.verdict:
+            case "appended":
+                return _appended(tx, answer, row, plan, wake, intent)
+            case "replayed":
+                assert answer.event is not None, "a replay comes with its event"
+                assert answer.process is not None, "and with its process"
+                rules.replayed(intent, answer.event)
+                return answer.process, await _replay(tx, answer.process, answer.event, intent)
+            case "target_absent":
+                assert wake is not None, "only a wake has a target"
+                await sessions.newest(tx, wake.target.session_id, presence=True)
+            case _:
+                row = answer.process
+    return None
+
+
+def _ask(
+    row: ProcessRow,
+    plan: rules.EventPlan,
+    judgement: rules.Judgement,
+    wake: Wake | None,
+    batch_id: str,
+    lease: LeaseProof | None,
+) -> EventAsk:
+    batch = None
+    if wake is not None:
+        draft = work_rules.own_draft(rules.wake_draft(wake))
+        batch = work_rules.new_batch(draft, batch_id=batch_id, session_key=0, family=0, now_ms=UNTIMED)
+    return EventAsk(
+        event=plan.row,
+        process=row,
+        after_terminal=judgement.after_terminal,
+        outcome=plan.outcome_record,
+        lease=lease,
+        target_session_id=None if wake is None else wake.target.session_id,
+        batch=batch,
+    )
+
+
+def _appended(
+    tx: Transaction,
+    answer: EventVerdict,
+    before: ProcessRow,
+    plan: rules.EventPlan,
+    wake: Wake | None,
+    intent: rules.EventIntent,
+) -> tuple[ProcessRow, AppendReceipt]:
+    """The process and the receipt of an event that the database appended, with the place and time that it gave."""
+    event = msgspec.structs.replace(plan.row, sequence=answer.sequence, occurred_at_ms=answer.now_ms)
+    tx.notify(process_topic(event.process_id))
+    if wake is not None:
+        wake = msgspec.structs.replace(wake, created_at_ms=answer.now_ms)
+        if answer.is_enqueued:
+            tx.notify(work.queue_topic(wake.target.session_id))
+    process = answer.process or msgspec.structs.replace(
+        before, event_count=answer.sequence, updated_at_ms=answer.now_ms
+    )
+    return process, AppendReceipt(rules.with_payload(event, intent.payload), wake, answer.batch_id)
+
+
+def _cause(process: Process) -> Document | None:
+    return process.provenance.caused_by
 
 
 async def append_new(

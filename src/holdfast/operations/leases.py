@@ -10,14 +10,14 @@ from holdfast.operations.work import queue_topic
 from holdfast.ports import Transaction
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
-from holdfast.rows import LeaseAsk, LeaseProof
+from holdfast.rows import LeaseAsk
 from holdfast.rules import leases as rules
 from holdfast.rules import verdicts
 
 
 async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: Token, ttl_ms: int) -> Lease:
     """Take a lease that is free, expired, or one's own."""
-    answer = await tx.take_lease(LeaseAsk(*_names(resource), owner_id, rules.hash_token(token), ttl_ms))
+    answer = await tx.take_lease(LeaseAsk(*rules.names_of(resource), owner_id, rules.hash_token(token), ttl_ms))
     if answer is not None:
         verdicts.refuse_lease(answer, resource)
         assert answer.row is not None, "a lease that was taken is returned"
@@ -39,11 +39,6 @@ async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: To
     await tx.save_lease(row)
     _tell_waiters(tx, resource)
     return rules.lease_of(row, resource, token)
-
-
-def _names(resource: Resource) -> tuple[str | None, str | None]:
-    """The session and the process that a resource names, one of them None."""
-    return (resource.session_id, None) if isinstance(resource, OnSession) else (None, resource.process_id)
 
 
 async def _place_for_claim(tx: Transaction, resource: Resource) -> tuple[str, str]:
@@ -68,8 +63,7 @@ async def place_of(tx: Transaction, resource: Resource) -> tuple[str, str] | Non
 
 async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     """Move the end of a held lease to a later time; an earlier one changes nothing."""
-    proof = LeaseProof(*_names(lease.resource), rules.hash_token(lease.token), lease.fence)
-    answer = await tx.extend_lease(proof, ttl_ms)
+    answer = await tx.extend_lease(rules.proof_of(lease), ttl_ms)
     if answer is not None:
         verdicts.refuse_lease(answer, lease.resource)
         assert answer.row is not None, "a lease that was renewed is returned"

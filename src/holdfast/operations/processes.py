@@ -101,6 +101,10 @@ async def complete(
 
     A repeated completion is answered from the log, before the lease is asked for: the first one released it.
     """
+    proof = None if lease is None else leases.proof_of(lease)
+    decided = await events.decide(tx, intent, judgement, batch_id, proof)
+    if decided is not None:
+        return decided if isinstance(decided, events.Unjudged) else decided[0]
     row = await require(tx, intent.process_id)
     replay = event_rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key or ""))
     if replay is not None:

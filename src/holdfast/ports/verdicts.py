@@ -24,6 +24,37 @@ class RenewalVerdict(msgspec.Struct, frozen=True):
     expires_at_ms: int = 0
 
 
+class TurnVerdict(msgspec.Struct, frozen=True):
+    """Committed at `now_ms`; replayed, with the turn's revision; moved, with the newest head; or a refusal.
+
+    `detail` names what was refused. An absent session comes with the key that it may be made with.
+    """
+
+    verdict: str
+    detail: str = ""
+    now_ms: int = 0
+    head: r.Head | None = None
+    turn: r.RevisionRow | None = None
+    session_key: int = 0
+
+
+class EventVerdict(msgspec.Struct, frozen=True):
+    """Appended, with place and time; replayed, with the stored event; moved, with the process; or a refusal.
+
+    An event that ends its process comes with the process. `batch_id` is that of the wake's batch, which is new if
+    `is_enqueued` says so.
+    """
+
+    verdict: str
+    now_ms: int = 0
+    sequence: int = 0
+    batch_id: str | None = None
+    is_enqueued: bool = False
+    process: r.ProcessRow | None = None
+    event: r.EventRow | None = None
+    status: str | None = None
+
+
 class LeaseVerdict(msgspec.Struct, frozen=True):
     """Taken or renewed, with the lease; held, with the other owner's; or ended, with the status of the process."""
 

@@ -17,10 +17,13 @@ from holdfast.records.limits import Limits
 from holdfast.records.work import WorkCompletion
 from holdfast.rows import (
     LIVE,
+    POSITION_BITS,
+    UNTIMED,
     AttachmentRow,
     BatchRow,
     CommitFacts,
     CommitPlan,
+    Head,
     NodeRow,
     RevisionRow,
     Segment,
@@ -252,16 +255,63 @@ def judge(
     `current` is the session's graph if the commit replaces it, `targets` the sessions that follow-up work goes to, and
     `batch_ids` a fresh id for each of those.
     """
-    if session.revision > 0 and facts.head is None:
-        # Committing on top would turn lost state into empty state.
-        raise Corrupt("revisions", f"{session.session_key}/{session.revision}", "the head's revision is missing")
-    if intent.expected_revision is not None and intent.expected_revision != session.revision:
-        raise HeadConflict(intent.session_id, intent.expected_revision, session.revision)
+    _require_head(intent, session, facts)
     completed = [
         seq for completion in intent.completes for seq in work.require_claim(completion, facts.batches, now_ms)
     ]
     if intent.lease is not None:
         leases.require(facts.lease, intent.lease, now_ms)
+    plan = _plan(intent, session, facts, current, ledger, targets=targets, batch_ids=batch_ids, now_ms=now_ms)
+    return msgspec.structs.replace(plan, completed_seqs=tuple(completed))
+
+
+def assume(intent: CommitIntent, head: Head) -> CommitFacts:
+    """The facts of a turn that goes on from this head with new names: a database that judges proves them.
+
+    Of the stored nodes only the head's leaf is known, and its content is not: it equals no node.
+    """
+    leaf = graph.leaf_of(head.revision)
+    nodes = () if leaf is None or head.revision is None else (_node_named(leaf, head.revision.epoch),)
+    hashes = () if head.revision is None else body_refs(body_of(head.revision))
+    return CommitFacts(
+        head=head.revision, nodes=nodes, hashes=frozenset(hashes), attachment_ids=frozenset(intent.attachments)
+    )
+
+
+def _node_named(leaf: tuple[int, str], epoch: int) -> NodeRow:
+    node_key, node_id = leaf
+    return NodeRow(node_key, node_key >> POSITION_BITS, epoch, node_id, None, "", None, None, 0, b"null", LIVE, None)
+
+
+def plan_on(intent: CommitIntent, session: SessionRow, facts: CommitFacts, batch_ids: Sequence[str]) -> CommitPlan:
+    """Everything that the commit writes if the facts hold, for a database that judges claims, lease and names itself.
+
+    Rows without a time of their own are `UNTIMED`; batches belong to the sessions in `targets`.
+    """
+    _require_head(intent, session, facts)
+    return _plan(intent, session, facts, (), (), targets={}, batch_ids=batch_ids, now_ms=UNTIMED)
+
+
+def _require_head(intent: CommitIntent, session: SessionRow, facts: CommitFacts) -> None:
+    if session.revision > 0 and facts.head is None:
+        # Committing on top would turn lost state into empty state.
+        raise Corrupt("revisions", f"{session.session_key}/{session.revision}", "the head's revision is missing")
+    if intent.expected_revision is not None and intent.expected_revision != session.revision:
+        raise HeadConflict(intent.session_id, intent.expected_revision, session.revision)
+
+
+def _plan(
+    intent: CommitIntent,
+    session: SessionRow,
+    facts: CommitFacts,
+    current: Sequence[NodeRow],
+    ledger: Sequence[UsageRow],
+    *,
+    targets: Mapping[str, SessionRow],
+    batch_ids: Sequence[str],
+    now_ms: int,
+) -> CommitPlan:
+    """What the commit writes, claims and lease aside."""
     revision = session.revision + 1
     epoch, placed, leaf_key, leaf_id = _judge_graph(intent, session, facts, current, revision, now_ms)
     checkpoints.require_known(intent.contents, facts.hashes)
@@ -273,7 +323,7 @@ def judge(
                 "neither the session nor its parent has it with its bytes stored: put it first",
             )
     usage = ledgers.counters(intent.usage, ledger, revision)
-    enqueues, enqueued = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
+    enqueues, enqueued, enqueued_for = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
     node_count = graph.position_of(placed.rows[-1].node_key) if placed.rows else max(session.node_count, epoch)
     body = _next_body(intent, facts.head, enqueued)
     return CommitPlan(
@@ -299,10 +349,22 @@ def judge(
         revived=placed.revived,
         blobs=checkpoints.blob_rows(intent.contents, facts.hashes, facts.runs),
         usage=usage,
-        completed_seqs=tuple(completed),
         attachment_ids=intent.attachments,
         enqueues=enqueues,
+        claims=tuple(map(work.proof_of, intent.completes)),
+        lease=None if intent.lease is None else leases.proof_of(intent.lease),
+        rests_on=_rests_on(intent, placed, leaf_key),
+        segments=graph.segments_of(session) if placed.rows and epoch == session.epoch else (),
+        targets=enqueued_for,
     )
+
+
+def _rests_on(intent: CommitIntent, placed: graph.Placement, leaf_key: int | None) -> tuple[int, ...]:
+    """The stored nodes without which the turn would be read back without its history."""
+    new = {row.node_key for row in placed.rows}
+    parents = {row.parent_key for row in placed.rows if row.parent_key is not None}
+    named = {leaf_key} if isinstance(intent.leaf, str) and leaf_key is not None else set[int]()
+    return tuple(sorted((parents | named) - new))
 
 
 def stored_nodes(facts: CommitFacts) -> dict[str, NodeRow]:
@@ -363,27 +425,32 @@ def _judge_enqueues(
     targets: Mapping[str, SessionRow],
     batch_ids: Sequence[str],
     now_ms: int,
-) -> tuple[tuple[BatchRow, ...], tuple[str, ...]]:
-    """The batches that are new, and the ids of all of them; a source key gives the batch that it made before."""
-    known = {(row.session_key, row.source_key): row for row in sources}
+) -> tuple[tuple[BatchRow, ...], tuple[str, ...], tuple[str, ...]]:
+    """The batches that are new, the ids of all of them, and the session ids of the new ones.
+
+    A source key gives the batch that it made before. A session that is not known is left to the database.
+    """
+    names = {row.session_key: session_id for session_id, row in targets.items()}
+    known = {(names[row.session_key], row.source_key): row for row in sources}
     fresh: list[BatchRow] = []
     ids: list[str] = []
+    new_for: list[str] = []
     for draft, batch_id in zip(intent.enqueues, batch_ids, strict=True):
-        target = targets[draft.session_id]
-        if target.deleted_at_ms is not None:
+        target = targets.get(draft.session_id)
+        if target is not None and target.deleted_at_ms is not None:
             raise SessionDeleted(draft.session_id)
-        place = (target.session_key, draft.source_key)
+        place = (draft.session_id, draft.source_key)
         existing = known.get(place) if draft.source_key is not None else None
         if existing is not None:
             ids.append(work.same_work(draft, existing).batch_id)
             continue
-        row = work.new_batch(
-            draft, batch_id=batch_id, session_key=target.session_key, family=target.family, now_ms=now_ms
-        )
+        session_key, family = (0, 0) if target is None else (target.session_key, target.family)
+        row = work.new_batch(draft, batch_id=batch_id, session_key=session_key, family=family, now_ms=now_ms)
         known[place] = row
         fresh.append(row)
         ids.append(batch_id)
-    return tuple(fresh), tuple(ids)
+        new_for.append(draft.session_id)
+    return tuple(fresh), tuple(ids), tuple(new_for)
 
 
 def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[str, ...]) -> TurnBody:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import cast, get_args
 
 import msgspec
 
@@ -260,9 +260,14 @@ def plan(intent: EventIntent, process: Process, *, now_ms: int, judgement: Judge
     judged = judge(intent, process) if judgement is None else judgement
     if judged.refusal is not None:
         raise judged.refusal
-    sequence = process.event_count + 1
     if process.is_terminal and not judged.after_terminal:
         raise AlreadyTerminal(process.id, process.status)
+    return plan_on(intent, process, judged, now_ms=now_ms)
+
+
+def plan_on(intent: EventIntent, process: Process, judged: Judgement, *, now_ms: int) -> EventPlan:
+    """The event as it follows those that the process has; that it may be appended is judged elsewhere."""
+    sequence = process.event_count + 1
     wake = None
     if judged.wake_input is not None:
         own_key = f"{intent.process_id}:{sequence}"
@@ -354,12 +359,17 @@ def wake_of(row: EventRow, signal: WakeSignal | None, target: Scope | None, caus
 
 
 def wake_draft(wake: Wake) -> WorkDraft:
-    """The work that delivers a wake: once per wake id, at the earliest safe boundary, alone."""
+    """The work that delivers a wake: once per wake id, at the earliest safe boundary, alone.
+
+    When the wake was made is not in it: the batch says when it was enqueued, by the clock of the database.
+    """
+    told = cast("dict[str, Document]", codec.document_of(wake))
+    del told["created_at_ms"]
     return WorkDraft(
         session_id=wake.target.session_id,
         source_key=wake.wake_id,
         slot="exclusive",
-        payloads=[{"type": "process_wake", "wake": codec.document_of(wake)}],
+        payloads=[{"type": "process_wake", "wake": told}],
     )
 
 

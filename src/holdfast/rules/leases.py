@@ -12,7 +12,7 @@ from holdfast.errors import Corrupt, InvalidRequest, LeaseHeld, LeaseLost
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.records.limits import LARGEST_INTEGER, Limits
-from holdfast.rows import LeaseRow
+from holdfast.rows import LeaseProof, LeaseRow
 from holdfast.rules import checks
 
 
@@ -73,6 +73,16 @@ def describe(resource: Resource) -> str:
     if isinstance(resource, OnSession):
         return f"session {resource.session_id!r}"
     return f"process {resource.process_id!r}"
+
+
+def names_of(resource: Resource) -> tuple[str | None, str | None]:
+    """The session and the process that a resource names, one of them None."""
+    return (resource.session_id, None) if isinstance(resource, OnSession) else (None, resource.process_id)
+
+
+def proof_of(lease: Lease) -> LeaseProof:
+    """What shows a database that a lease is held."""
+    return LeaseProof(*names_of(lease.resource), hash_token(lease.token), lease.fence)
 
 
 def claim(

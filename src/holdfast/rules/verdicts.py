@@ -11,7 +11,7 @@ from holdfast.errors import (
     SessionDeleted,
     UnknownProcess,
 )
-from holdfast.ports.verdicts import LeaseVerdict
+from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, TurnVerdict
 from holdfast.records.leases import OnProcess, OnSession, Resource
 from holdfast.rules import leases
 
@@ -51,5 +51,31 @@ def refuse_lease(answer: LeaseVerdict, resource: Resource) -> None:
         case "held", _:
             row = answer.row
             raise LeaseHeld(leases.describe(resource), (row and row.owner_id) or "", row.expires_at_ms if row else 0)
+        case _:
+            pass
+
+
+def refuse_turn(answer: TurnVerdict, session_id: str) -> None:
+    """Raise what a verdict about a turn means, unless it is no refusal."""
+    match answer.verdict:
+        case "claim_lost":
+            raise ClaimLost(session_id, answer.detail)
+        case "lease_lost":
+            raise LeaseLost(leases.describe(OnSession(session_id)))
+        case "target_deleted":
+            raise SessionDeleted(answer.detail)
+        case _:
+            pass
+
+
+def refuse_event(answer: EventVerdict, process_id: str) -> None:
+    """Raise what a verdict about an event means, unless it is no refusal."""
+    match answer.verdict:
+        case "unknown":
+            raise UnknownProcess(process_id)
+        case "ended":
+            raise AlreadyTerminal(process_id, answer.status or "")
+        case "lease_lost":
+            raise LeaseLost(leases.describe(OnProcess(process_id)))
         case _:
             pass

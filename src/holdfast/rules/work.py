@@ -24,7 +24,7 @@ from holdfast.records.work import (
     WorkItem,
     WorkState,
 )
-from holdfast.rows import BatchRow, ClaimStamp, LeaseRow
+from holdfast.rows import BatchRow, ClaimProof, ClaimStamp, LeaseRow
 from holdfast.rules import checks, leases
 
 DELIVERIES: tuple[str, ...] = get_args(Delivery)
@@ -242,6 +242,17 @@ def check_claim(field: str, value: object, limits: Limits) -> WorkCompletion:
         token=checks.token(f"{field}.token", completion.token),
         fence=checks.whole(f"{field}.fence", completion.fence),
         batch_ids=tuple(checks.identifier(f"{field}.batch_ids[{index}]", one, limits) for index, one in enumerate(ids)),
+    )
+
+
+def proof_of(completion: WorkCompletion) -> ClaimProof:
+    """What shows a database that a claim is held."""
+    return ClaimProof(
+        completion.session_id,
+        completion.claim_id,
+        leases.hash_token(completion.token),
+        completion.fence,
+        completion.batch_ids,
     )
 
 

@@ -14,8 +14,8 @@ import pytest
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
-from holdfast.backends.postgres.foresight import Unforeseen, missing
 from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
 from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure, Trouble, translated, trouble_of
 from holdfast.blocking import BlockingStore
 from holdfast.errors import (
@@ -329,7 +329,7 @@ def test_a_name_that_no_transaction_has_is_an_error_and_not_a_slower_way(open_st
         runs.append(type(transaction).__name__)
         await transaction.find_sesion("chat")
 
-    async def unforeseen(transaction: Any) -> None:
+    async def needing_more(transaction: Any) -> None:
         runs.append(type(transaction).__name__)
         await transaction.save_lease(LEASE)
 
@@ -338,17 +338,17 @@ def test_a_name_that_no_transaction_has_is_an_error_and_not_a_slower_way(open_st
             store.loop.drive(store.backend.write(misspelt, one_step=True))
         with pytest.raises(AttributeError, match="find_sesion"):
             store.loop.drive(store.backend.read(misspelt, view=r.ViewQuery("chat", None)))
-    assert runs == ["Foresight", "Gathered"] * 2
+    assert runs == ["SingleTrip", "Gathered"] * 2
     runs.clear()
-    store.loop.drive(store.backend.write(unforeseen, one_step=True))
-    assert runs == ["Foresight", "PostgresTransaction"]
+    store.loop.drive(store.backend.write(needing_more, one_step=True))
+    assert runs == ["SingleTrip", "PostgresTransaction"]
     assert store.ask("find_lease", "process", "p") == LEASE
 
 
-def test_every_name_of_a_transaction_that_is_not_foreseen_leads_to_one() -> None:
+def test_every_name_of_a_transaction_that_a_single_trip_lacks_leads_to_one() -> None:
     names = {name for name in dir(Transaction) if not name.startswith("_")}
     assert "save_lease" in names
-    assert {name for name in names if not isinstance(missing(object(), name), Unforeseen)} == set()
+    assert {name for name in names if not isinstance(missing(object(), name), NeedsTransaction)} == set()
 
 
 def test_a_clock_that_cannot_be_read_costs_no_connection(open_store: Any) -> None:

@@ -54,13 +54,6 @@ RANGES = {"work_unsettled", "work_claim", "usage_pkey"}
 """Indexes of which a hot path reads what begins with a session: what waits, what is claimed, its counters."""
 
 HOT = [
-    "commit_at_once",
-    "commit_at_once+",
-    "commit_at_once+claims+",
-    "commit_at_once+nodes+contents+usage+",
-    "append_at_once",
-    "append_at_once+",
-    "glance_session",
     "gather_view",
     "list_sessions",
     "list_processes",

@@ -123,7 +123,7 @@ def test_a_turn_with_an_id_is_committed_once_on_another_connection(
     open_mutable: Callable[..., Mutable], when: Cut
 ) -> None:
     mutable = open_mutable()
-    receipt, took_s = mutable.silent("commit_at_once", when, commit(turn_id="t2", config=1))
+    receipt, took_s = mutable.silent("commit_turn", when, commit(turn_id="t2", config=1))
     assert (receipt.revision, receipt.replayed) == (2, when == "after")
     assert ANSWERED_S <= took_s < ANSWERED_S + SLACK_S
     assert mutable.seen(load()).revision == 2
@@ -135,7 +135,7 @@ def test_a_turn_without_an_id_is_in_doubt_and_nothing_that_was_seen_is_trusted(
     open_mutable: Callable[..., Mutable], when: Cut
 ) -> None:
     mutable = open_mutable()
-    doubt, took_s = mutable.silent("commit_at_once", when, commit(config=1))
+    doubt, took_s = mutable.silent("commit_turn", when, commit(config=1))
     assert isinstance(doubt, holdfast.Unavailable)
     assert doubt.outcome == "unknown"
     assert ANSWERED_S <= took_s < ANSWERED_S + SLACK_S

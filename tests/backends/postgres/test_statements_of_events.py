@@ -1,4 +1,4 @@
-"""What a single statement decides about an event, or the end of a process, is what the rule decides.
+"""What a server function decides about an event, or the end of a process, is what the rule decides.
 
 `HOLDFAST_SEED` replays a run, `HOLDFAST_SITUATIONS` makes it longer.
 """
@@ -87,7 +87,7 @@ async def _create(stores: list[Store], session_id: str) -> None:
 
 
 @pytest.mark.timeout(120 + SITUATIONS // 2)
-def test_append_at_once_says_and_stores_what_the_rule_does(timed_twins: Twins) -> None:
+def test_append_event_says_and_stores_what_the_rule_does(timed_twins: Twins) -> None:
     twins = timed_twins
     rng = twins.generator("events")
     answers: Counter[str] = Counter()
@@ -103,24 +103,25 @@ def test_append_at_once_says_and_stores_what_the_rule_does(timed_twins: Twins) -
             lambda store, process=process, kind=kind, given=given: store.events.append(process.name, kind, **given),
             process,
         )
-        answers["acted" if acted else type_of(outcome.error)] += 1
+        answers[type_of(outcome.error)] += 1
+        answers["acted"] += acted
         if process.is_plain and kind in ("progress", "never mind", "done", "broken") and key == "new":
-            assert acted, f"the statement left a plain event to the transaction: {process}"
+            assert acted, f"the function left a plain event to the transaction: {process}"
         if process.is_plain and kind == "news" and key == "new" and "wake_target" not in given:
-            woken = process.target in ("none", "lives")
-            assert acted or not woken, f"the statement left a plain wake to the transaction: {process}"
+            left = f"the function left a plain wake to the transaction: {process}"
+            assert acted or process.target == "never made", left
         if number % 25 == 24:
             twins.compare_rows(lambda process=process: f"up to {process}")
     if twins.situations >= 300:
         refusals = {"AlreadyTerminal", "ReplayConflict", "UnknownProcess", "InvalidRequest"}
         assert refusals - answers.keys() == set(), answers
-        assert answers["acted"] > SITUATIONS // 8, answers
+        assert answers["acted"] > SITUATIONS // 2, answers
     for store in twins.stores:
         assert twins.loop.drive(store.maintenance.verify()).findings == ()
 
 
 @pytest.mark.timeout(120 + SITUATIONS // 2)
-def test_a_completion_at_once_says_and_stores_what_the_rule_does(timed_twins: Twins) -> None:
+def test_a_completion_in_one_call_says_and_stores_what_the_rule_does(timed_twins: Twins) -> None:
     twins = timed_twins
     rng = twins.generator("completions")
     answers: Counter[str] = Counter()
@@ -138,17 +139,18 @@ def test_a_completion_at_once_says_and_stores_what_the_rule_does(timed_twins: Tw
             ),
             process,
         )
-        answers["acted" if acted else type_of(outcome.error)] += 1
+        answers[type_of(outcome.error)] += 1
+        answers["acted"] += acted
         if process.past == "running" and held in ("none", "held", "renewed"):
             assert outcome.error is None, process
-            left = f"the statement left a plain end to the transaction: {process}"
+            left = f"the function left a plain end to the transaction: {process}"
             assert acted or not process.is_plain or forgot, left
         if number % 25 == 24:
             twins.compare_rows(lambda process=process: f"up to {process}")
     if twins.situations >= 300:
         refusals = {"LeaseLost", "UnknownProcess", "ReplayConflict", "AlreadyTerminal"}
         assert refusals - answers.keys() == set(), answers
-        assert answers["acted"] > SITUATIONS // 8, answers
+        assert answers["acted"] > SITUATIONS // 2, answers
 
 
 ODD_LEASES = ("token", "fence", "released", "expired", "taken over")
@@ -177,4 +179,4 @@ def lease_of(twins: Twins, process_id: str, held: str) -> holdfast.Lease:
 
 
 def type_of(error: BaseException | None) -> str:
-    return "left it" if error is None else type(error).__name__
+    return "accepted" if error is None else type(error).__name__

@@ -23,7 +23,7 @@ TYPES = (
     holdfast.EventType("progress"),
     holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
 )
-COMMIT, ENQUEUE, CLAIM, APPEND = ["commit_at_once"], ["enqueue_work"], ["claim_work"], ["append_at_once"]
+COMMIT, ENQUEUE, CLAIM, APPEND = ["commit_turn"], ["enqueue_work"], ["claim_work"], ["append_event"]
 ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
 
 
@@ -77,7 +77,7 @@ class Measured:
 
     def forget(self) -> None:
         """Be like a process that has just started, on a warm connection."""
-        self.backend._runs.remembered.forget()
+        self.backend._runs.cache.forget()
 
 
 async def _pool_of_one(url: str) -> Any:
@@ -190,10 +190,10 @@ def test_a_whole_turn_is_one_trip(measured: Measured) -> None:
     assert measured.trips(commit(graph=nodes("d", parent="c"))) == COMMIT
 
 
-def test_a_kind_of_turn_that_a_connection_never_saw_is_prepared_once(measured: Measured) -> None:
-    measured.warm(commit(), commit())
-    assert measured.trips(commit(graph=nodes("n1"))) == ["prepare commit_at_once", *COMMIT]
-    assert measured.trips(commit(graph=nodes("n2", parent="n1"))) == COMMIT
+def test_a_connection_prepares_one_statement_for_every_kind_of_turn(measured: Measured) -> None:
+    measured.warm(commit())
+    assert measured.trips(commit(graph=nodes("n1"))) == COMMIT
+    assert measured.trips(commit(usage=[holdfast.Usage("turn", "m", input_tokens=3)], config=1)) == COMMIT
 
 
 def test_a_turn_of_500_nodes_is_one_trip(measured: Measured) -> None:
@@ -243,22 +243,16 @@ def test_a_turn_on_a_session_that_this_process_never_saw_is_two_trips(measured: 
     measured.forget()
     measured.warm(commit("warm"))
     measured.elsewhere(commit(graph=nodes("n1")))
-    assert measured.trips(commit(graph=nodes("n2", parent="n1"))) == ["glance_session", *COMMIT]
+    assert measured.trips(commit(graph=nodes("n2", parent="n1"))) == COMMIT * 2
     assert measured.trips(commit(graph=nodes("n3", parent="n2"))) == COMMIT
 
 
-def test_a_first_turn_is_one_look_and_a_transaction(measured: Measured) -> None:
+def test_a_first_turn_is_two_trips_with_its_session(measured: Measured) -> None:
     measured.warm(commit("one"), commit("two"))
-    assert measured.trips(commit()) == [
-        "glance_session",
-        "begin_write",
-        "now_ms",
-        "lock_session",
-        "insert_session",
-        "load_commit_facts",
-        "apply_commit",
-        "commit",
-    ]
+    # The first call finds no session and draws a key for it, which the nodes' keys are made of.
+    assert measured.trips(commit(graph=nodes("n1"), expected_revision=0)) == COMMIT * 2
+    assert measured.refusal(commit("none", expected_revision=3), holdfast.HeadConflict) == COMMIT
+    assert measured.do(lambda store: store.sessions.handle("none").load()) is None
 
 
 def test_a_turn_under_a_lease_is_one_trip(measured: Measured) -> None:
@@ -268,42 +262,49 @@ def test_a_turn_under_a_lease_is_one_trip(measured: Measured) -> None:
     assert measured.trips(commit(lease=lease)) == COMMIT
 
 
-def test_a_turn_that_lost_the_race_is_refused_by_fresh_facts(measured: Measured) -> None:
-    measured.warm(commit(), commit("warm"), commit("warm"), commit("warm", expected_revision=9))
+def test_a_turn_that_lost_the_race_is_refused_with_its_facts_in_one_trip(measured: Measured) -> None:
+    measured.warm(commit())
     measured.elsewhere(commit())
-    # The guarded statement, and the facts that name the answer.
-    assert measured.refusal(commit(expected_revision=1), holdfast.HeadConflict) == [
-        "commit_at_once",
-        "glance_session",
-        "load_commit_facts",
-    ]
+    assert measured.refusal(commit(expected_revision=1), holdfast.HeadConflict) == COMMIT
 
 
-def test_a_turn_after_another_hosts_is_decided_again_on_fresh_facts(measured: Measured) -> None:
-    measured.warm(commit(), commit("warm"), commit("warm"), commit("warm", expected_revision=9))
+def test_a_turn_after_another_hosts_is_two_trips(measured: Measured) -> None:
+    measured.warm(commit())
     measured.elsewhere(commit())
-    assert measured.trips(commit()) == ["commit_at_once", "glance_session", "load_commit_facts", "commit_at_once"]
+    assert measured.trips(commit()) == COMMIT * 2
 
 
-def test_a_turn_that_the_rule_refuses_on_what_is_remembered_is_named_by_fresh_facts(measured: Measured) -> None:
-    measured.warm(commit(), commit("warm"), commit("warm"), commit("warm", expected_revision=9))
-    # No statement was wasted: the rule refused before it was sent.
-    assert measured.refusal(commit(expected_revision=7), holdfast.HeadConflict) == [
-        "glance_session",
-        "load_commit_facts",
-    ]
+def test_a_turn_that_the_rule_refuses_on_what_is_cached_is_named_by_one_look(measured: Measured) -> None:
+    measured.warm(commit())
+    assert measured.refusal(commit(expected_revision=7), holdfast.HeadConflict) == COMMIT
 
 
-def test_a_replayed_turn_is_answered_by_a_transaction_which_waits_for_standbys(measured: Measured) -> None:
-    measured.warm(commit("warm", turn_id="t1"), commit("warm", turn_id="t1"), commit(turn_id="t1"))
-    assert measured.trips(commit(turn_id="t1")) == [
-        "commit_at_once",
-        "glance_session",
-        "load_commit_facts",
+def test_a_replayed_turn_is_one_trip(measured: Measured) -> None:
+    measured.warm(commit(turn_id="t1"))
+    assert measured.trips(commit(turn_id="t1")) == COMMIT
+    measured.forget()
+    assert measured.trips(commit(turn_id="t1")) == COMMIT
+    assert measured.refusal(commit(turn_id="t1", config=2), holdfast.TurnConflict) == COMMIT
+
+
+def test_a_turn_that_lost_its_claim_or_lease_is_refused_in_one_trip(measured: Measured) -> None:
+    measured.warm(commit(), enqueue())
+    held = measured.do(claim())
+    lease = measured.do(take(ON_CHAT))
+    measured.elsewhere(lambda store: store.queue.abandon(held))
+    measured.elsewhere(lambda store: store.leases.release(lease))
+    assert measured.refusal(commit(completes=[held]), holdfast.ClaimLost) == COMMIT
+    assert measured.refusal(commit(lease=lease), holdfast.LeaseLost) == COMMIT
+
+
+def test_a_turn_that_rests_on_other_nodes_is_one_transaction(measured: Measured) -> None:
+    measured.warm(commit(graph=nodes("n1", "n2")), commit(graph=nodes("a1", parent="n1")))
+    assert measured.trips(commit(graph=nodes("b1", parent="n1"))) == [
         "begin_write",
         "now_ms",
         "lock_session",
         "load_commit_facts",
+        "commit_turn",
         "commit",
     ]
 
@@ -388,15 +389,24 @@ def test_an_event_is_one_trip_and_two_of_a_process_never_seen(measured: Measured
     assert measured.trips(append(replay_key="k")) == APPEND
 
 
-def test_an_event_that_wakes_a_session_reads_the_clock_first(measured: Measured) -> None:
-    # The wake says when it was made, so that the time must be known before the statement.
+def test_an_event_that_wakes_a_session_is_one_trip(measured: Measured) -> None:
     measured.warm(create("chat"), register(wake_target=holdfast.Scope("chat")), append(type="news"), commit())
-    assert measured.trips(append(type="news")) == ["now_ms", *APPEND]
+    assert measured.trips(append(type="news")) == APPEND
     receipt = measured.do(append(type="news"))
     [*_, batch] = measured.do(lambda store: store.queue.list("chat")).items
-    [item] = batch.items
-    told = item.payload["wake"]["created_at_ms"]
-    assert (told, receipt.wake.created_at_ms) == (receipt.event.occurred_at_ms, receipt.event.occurred_at_ms)
+    told = (batch.enqueued_at_ms, receipt.wake.created_at_ms)
+    assert told == (receipt.event.occurred_at_ms, receipt.event.occurred_at_ms)
+
+
+def test_an_event_that_wakes_is_planned_again_after_one_of_another_process(measured: Measured) -> None:
+    measured.warm(create("chat"), register(wake_target=holdfast.Scope("chat")), append(type="news"))
+    measured.elsewhere(append())
+    assert measured.trips(append(type="news")) == APPEND * 2
+
+
+def test_an_event_that_is_sent_again_is_one_trip(measured: Measured) -> None:
+    measured.warm(register(), append(replay_key="k"))
+    assert measured.trips(append(replay_key="k")) == APPEND
 
 
 def test_a_completion_is_one_trip_with_and_without_a_lease(measured: Measured) -> None:
@@ -408,17 +418,15 @@ def test_a_completion_is_one_trip_with_and_without_a_lease(measured: Measured) -
     assert measured.trips(complete("job", lease=lease)) == APPEND
 
 
-def test_a_completion_after_the_end_is_refused_by_one_transaction(measured: Measured) -> None:
+def test_a_completion_after_the_end_is_refused_in_one_trip_and_so_is_a_lost_lease(measured: Measured) -> None:
     end: Call = lambda store: store.processes.complete("job", holdfast.Failed("no"))  # noqa: E731
-    measured.warm(register(), complete("job"), end)
-    # The rule refuses on what is remembered; the transaction names it.
-    assert measured.refusal(end, holdfast.AlreadyTerminal) == [
-        "begin_write",
-        "now_ms",
-        "lock_process",
-        "find_replay",
-        "rollback",
-    ]
+    measured.warm(register(), register("other"))
+    lease = measured.do(take(holdfast.OnProcess("other")))
+    measured.warm(complete("job"))
+    assert measured.trips(complete("job")) == APPEND
+    assert measured.refusal(end, holdfast.AlreadyTerminal) == APPEND
+    measured.elsewhere(lambda store: store.leases.release(lease))
+    assert measured.refusal(complete("other", lease=lease), holdfast.LeaseLost) == APPEND
 
 
 # Views.
@@ -451,17 +459,19 @@ def test_behind_a_pooler_every_statement_is_prepared_anew_in_a_transaction(
     assert [len(measured.trips(call)) for call in one] == [4] * len(one)
     five = [create("new"), register("other"), lambda store: store.sessions.handle("chat").history()]
     assert [len(measured.trips(call)) for call in five] == [8, 8, 8]
-    assert len(measured.trips(commit(turn_id="t1"))) == 18
+    assert len(measured.trips(commit(turn_id="t1"))) == 4
     measured.elsewhere(commit())
-    assert len(measured.refusal(commit(expected_revision=3), holdfast.HeadConflict)) == 10
+    assert len(measured.refusal(commit(expected_revision=3), holdfast.HeadConflict)) == 4
+    # The refusal came with the head.
+    assert len(measured.trips(commit())) == 4
     measured.elsewhere(commit())
-    assert len(measured.trips(commit())) == 12
+    assert len(measured.trips(commit())) == 6
     measured.elsewhere(commit("unseen"))
     assert len(measured.trips(commit("unseen"))) == 6
     measured.warm(enqueue(source_key="k"))
     assert len(measured.trips(enqueue(source_key="k"))) == 4
     assert len(measured.refusal(take(ON_CHAT, "w2"), holdfast.LeaseHeld)) == 4
-    assert len(measured.trips(commit("never seen"))) == 16
+    assert len(measured.trips(commit("never seen"))) == 6
 
 
 def test_on_a_pool_that_is_lent_a_call_of_one_trip_takes_three(open_measured: Callable[..., Measured]) -> None:
@@ -480,7 +490,7 @@ def test_a_new_connection_does_not_ask_what_arrays_are(open_measured: Callable[.
         newcomer = open_measured()
         trips = newcomer.trips(commit(turn_id=f"t{number}"))
     # The first of these in a process has to ask.
-    assert trips == ["prepare glance_session", "glance_session", "prepare commit_at_once", "commit_at_once"]
+    assert trips == ["prepare commit_turn", "commit_turn", "commit_turn"]
 
 
 # Logs.

@@ -16,15 +16,13 @@ from typing import Any, TypeVar
 
 import asyncpg
 import msgspec
+from tests.backends.postgres.plain_writer import RuleTransaction
 from tests.state_machine.sides import Outcome, counting_mint, first_difference
 
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
 from holdfast.backends.postgres.attempts import Runs
-from holdfast.backends.postgres.foresight import Foresight
-from holdfast.backends.postgres.transaction import PostgresTransaction
-from holdfast.ports.shortcuts import NoShortcuts
 from holdfast.rules import leases
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -46,15 +44,13 @@ class WatchedRuns(Runs):
 
     acted: list[bool]
 
-    async def _step(self, kind: Any, operation: Any, attempt: Any) -> Any:
+    async def one_step(self, operation: Any, attempt: Any) -> Any:
         try:
-            answer = await super()._step(kind, operation, attempt)
+            answer = await super().one_step(operation, attempt)
         except holdfast.HoldfastError:
-            if kind is Foresight:
-                self.acted.append(True)
+            self.acted.append(True)
             raise
-        if kind is Foresight:
-            self.acted.append(answer is not None)
+        self.acted.append(answer is not None)
         return answer
 
     async def gathered(self, operation: Any, view: Any) -> Any:
@@ -84,13 +80,7 @@ class Watched(PostgresBackend):
 
     def forget(self) -> None:
         """Be like a process that has just started."""
-        self._runs.remembered.forget()
-
-
-class RuleTransaction(NoShortcuts, PostgresTransaction):
-    """A transaction without server functions: its operations load the facts and ask the rule."""
-
-    __slots__ = ()
+        self._runs.cache.forget()
 
 
 class RuleRuns(Runs):
@@ -138,13 +128,8 @@ TIME = re.compile(rb"\b1[6-9]\d{11}\b")
 
 
 def timeless(dump: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[tuple[Any, ...]]]:
-    """Rows without what the servers' clocks said, which is never the same twice; a wake's hash is made of it, too."""
-    hashed = r.BatchRow.__struct_fields__.index("draft_hash")
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for table, rows in dump.items():
-        kept = [(*row[:hashed], *row[hashed + 1 :]) for row in rows] if table == "work" else rows
-        found[table] = [tuple(_timeless(value) for value in row) for row in kept]
-    return found
+    """Rows without what the servers' clocks said, which is never the same twice."""
+    return {table: [tuple(_timeless(value) for value in row) for row in rows] for table, rows in dump.items()}
 
 
 def _timeless(value: Any) -> Any:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, TypeVar, cast
 
 from holdfast.backends.postgres.connecting import CONNECT_TIMEOUT_S
-from holdfast.backends.postgres.foresight import ClockNeeded, Foresight, Unforeseen
-from holdfast.backends.postgres.fresh import Fresh
 from holdfast.backends.postgres.gathering import gather
 from holdfast.backends.postgres.link import Connection, Counter, Link
 from holdfast.backends.postgres.pool import Connections
-from holdfast.backends.postgres.remembered import Remembered
+from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.server_watch import ServerWatch
+from holdfast.backends.postgres.single_trip import NeedsTransaction, SingleTrip
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, is_in_doubt
 from holdfast.errors import DurabilityUncertain, HoldfastError
@@ -33,27 +32,27 @@ NO_LIMIT: Final = 0
 class Attempt:
     """How far the runs of one operation came.
 
-    `committing` says that the last run may have been applied, `again` that an earlier one may have been, and
-    `found_session` that the last step got as far as a session, as every turn does that is not the first of its session.
+    `committing` says that the last run may have been applied, `again` that an earlier one may have been, and `declined`
+    that a server function did not decide it.
     """
 
-    __slots__ = ("again", "committing", "found_session", "repeatable", "topics")
+    __slots__ = ("again", "committing", "declined", "repeatable", "topics")
 
     def __init__(self, *, repeatable: bool) -> None:
         self.repeatable = repeatable
         self.committing = False
         self.again = False
-        self.found_session = False
+        self.declined = False
         self.topics: list[str] = []
 
 
 class Step:
-    """How far one step came: what it foresaw, whether it began a transaction, and whether that is being committed."""
+    """How far a single trip came: whether it began a transaction, and whether that is being committed."""
 
-    __slots__ = ("begun", "committing", "foresight")
+    __slots__ = ("begun", "committing", "trip")
 
-    def __init__(self, foresight: Foresight) -> None:
-        self.foresight = foresight
+    def __init__(self, trip: SingleTrip) -> None:
+        self.trip = trip
         self.begun = False
         self.committing = False
 
@@ -72,7 +71,7 @@ class Runs:
         lent: bool,
     ) -> None:
         self.connections = connections
-        self.remembered = Remembered(clock)
+        self.cache = RowCache(clock)
         self.counter = Counter()
         self.watch = watch
         # Without the position of the log, until the server is known to tell it.
@@ -88,44 +87,37 @@ class Runs:
         self.timeout_s = None if limit_ms is None else limit_ms / 1000 + GRACE_S
 
     def forget(self) -> None:
-        """Forget everything that was seen: the server went away, and another one may have come that knows less."""
-        self.remembered.forget()
+        """Forget every row: after a failover, the new primary may lack recent commits."""
+        self.cache.forget()
 
     async def one_step(self, operation: Operation[T], attempt: Attempt) -> tuple[T, list[str]] | None:
-        """Run an operation without a transaction; None if it needs one, and then there is no trace of it.
-
-        First it is decided on what is remembered, and if that does not hold, a turn is decided on what is read now.
-        """
-        answer = await self._step(Foresight, operation, attempt)
-        if answer is None and attempt.found_session:
-            answer = await self._step(Fresh, operation, attempt)
-        return answer
-
-    async def _step(
-        self, kind: type[Foresight], operation: Operation[T], attempt: Attempt
-    ) -> tuple[T, list[str]] | None:
+        """Run an operation without a transaction; None if it needs one, and then there is no trace of it."""
         attempt.committing = False
         connection = await self.connections.acquire()
         link = self.link(connection)
         try:
-            step = Step(self._foresight(kind, link, None))
+            step = Step(SingleTrip(link, self.cache, test_ms=None if self._clock is None else self._clock.now_ms()))
         except BaseException:
             await self.connections.release(connection)
             raise
         try:
-            result = await self._proceed(link, kind, operation, step)
+            result = await self._proceed(link, operation, step)
         except DurabilityUncertain:
-            attempt.topics = step.foresight.topics
+            attempt.topics = step.trip.topics
             await self._end_step(link, step)
             raise
-        except (Unforeseen, HoldfastError) as error:
+        except NeedsTransaction:
             await self._end_step(link, step)
-            if step.foresight.done or (step.foresight.tells_the_truth and isinstance(error, HoldfastError)):
+            attempt.declined = True
+            return None
+        except HoldfastError:
+            await self._end_step(link, step)
+            if step.trip.answered:
                 raise
-            attempt.found_session = step.foresight.found_session
+            attempt.declined = True
             return None
         except DriverFailure as failure:
-            attempt.committing = step.foresight.proving and (step.committing or not step.begun)
+            attempt.committing = step.trip.calling and (step.committing or not step.begun)
             if is_in_doubt(failure.cause):
                 await self.connections.discard(connection)
             else:
@@ -135,27 +127,23 @@ class Runs:
             await self.connections.discard(connection)
             raise
         await self.connections.release(connection)
-        step.foresight.learn()
-        return result, step.foresight.topics
+        step.trip.learn()
+        return result, step.trip.topics
 
-    async def _proceed(self, link: Link, kind: type[Foresight], operation: Operation[T], step: Step) -> T:
+    async def _proceed(self, link: Link, operation: Operation[T], step: Step) -> T:
         # Behind a pooler, the two messages of one statement reach the same server only in a transaction; the limits of
-        # a connection that is not ours hold for one, too. And a clock of a test cannot be read inside the statement:
-        # if it was moved meanwhile, the step is taken back.
+        # a connection that is not ours hold for one, too. And a clock of a test cannot be read inside the function: if
+        # it was moved meanwhile, the trip is taken back.
         step.begun = self._limits_each_time or self._clock is not None
         if step.begun:
             await self.begin(link, writes=True)
-        try:
-            result = await operation(cast("Transaction", step.foresight))
-        except ClockNeeded:
-            step.foresight = self._foresight(kind, link, await self._read_clock(link))
-            result = await operation(cast("Transaction", step.foresight))
-        if not step.foresight.done:
-            # Found as a replay by plain reads, which wait for no standby: a transaction locks it and waits.
-            raise Unforeseen("an answer without a write")
-        if self._clock is not None and self._clock.now_ms() != step.foresight.given_ms:
-            step.foresight.done = False
-            raise Unforeseen("the clock was moved")
+        result = await operation(cast("Transaction", step.trip))
+        if not step.trip.answered:
+            # Found by plain reads, which wait for no standby: a transaction locks what it finds and waits.
+            raise NeedsTransaction("an answer without a verdict")
+        if self._clock is not None and self._clock.now_ms() != step.trip.given_ms:
+            step.trip.answered = False
+            raise NeedsTransaction("the clock was moved")
         if step.begun:
             step.committing = True
             await link.commit()
@@ -167,7 +155,7 @@ class Runs:
             await self._recover(link, in_doubt=False)
             return
         try:
-            await step.foresight.take_back()
+            await step.trip.take_back()
         except DriverFailure:
             # The claim stays and ends by itself; why it was not handed out is what the caller needs to know.
             await self.connections.discard(link.connection)
@@ -177,10 +165,6 @@ class Runs:
         else:
             await self.connections.release(link.connection)
 
-    def _foresight(self, kind: type[Foresight], link: Link, server_ms: int | None) -> Foresight:
-        test_ms = None if self._clock is None else self._clock.now_ms()
-        return kind(link, self.remembered, test_ms=test_ms, server_ms=server_ms)
-
     async def gathered(self, operation: Operation[T], view: ViewQuery | EventFilter) -> tuple[T, list[str]] | None:
         """Run an operation that reads a view on what one statement gave; None if it needs a transaction."""
         connection = await self.connections.acquire()
@@ -189,10 +173,10 @@ class Runs:
         try:
             if begun:
                 await self.begin(link, writes=False)
-            gathered: Any = await gather(link, view, self.remembered)
+            gathered: Any = await gather(link, view, self.cache)
             if begun:
                 await link.end()
-        except Unforeseen:
+        except NeedsTransaction:
             await (self._recover(link, in_doubt=False) if begun else self.connections.release(connection))
             return None
         except BaseException:
@@ -201,7 +185,7 @@ class Runs:
         await self.connections.release(connection)
         try:
             return await operation(gathered), []
-        except Unforeseen:
+        except NeedsTransaction:
             return None
 
     async def in_transaction(self, operation: Operation[T], attempt: Attempt, *, writes: bool) -> tuple[T, list[str]]:
@@ -211,6 +195,7 @@ class Runs:
         link = self.link(connection)
         try:
             transaction = await self._transaction(link, writes, again=attempt.again)
+            transaction.declined = attempt.declined
             result = await operation(transaction)
             attempt.committing, attempt.topics = writes, transaction.topics
             await (link.commit() if writes else link.end())
@@ -231,11 +216,9 @@ class Runs:
 
     def _remember(self, transaction: PostgresTransaction) -> None:
         for session, revision in transaction.seen.heads:
-            self.remembered.learn_head(session, revision)
+            self.cache.learn_head(session, revision)
         for process in transaction.seen.processes:
-            self.remembered.learn_process(process)
-        for lease in transaction.seen.leases:
-            self.remembered.learn_lease(lease)
+            self.cache.learn_process(process)
 
     async def begin(self, link: Link, *, writes: bool) -> None:
         """Begin a transaction, with its limits where the connection does not have them."""
@@ -244,7 +227,7 @@ class Runs:
     async def _transaction(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
         await self.begin(link, writes=writes)
         now_ms = await self._read_clock(link) if self._clock is None else self._clock.now_ms()
-        self.remembered.learn_clock(now_ms)
+        self.cache.learn_clock(now_ms)
         return PostgresTransaction(link, now_ms, self._options.schema, writes=writes, again=again, clock=self._clock)
 
     async def _read_clock(self, link: Link) -> int:

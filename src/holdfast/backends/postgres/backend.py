@@ -144,7 +144,7 @@ class PostgresBackend:
     ) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace.
 
-        One that writes in one step is first tried without a transaction, on what is remembered (see `foresight`).
+        One that writes in one step is first tried without a transaction, by a server function (see `single_trip`).
         """
         attempt = Attempt(repeatable=repeatable)
 

@@ -7,9 +7,9 @@ from typing import Any, NoReturn, cast
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.foresight import Unforeseen, missing
 from holdfast.backends.postgres.link import Link
-from holdfast.backends.postgres.remembered import Remembered
+from holdfast.backends.postgres.row_cache import RowCache
+from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
 from holdfast.backends.postgres.transaction.base import all_fetched, fetched
 from holdfast.backends.postgres.transaction.graph import proven_path
 from holdfast.backends.postgres.translation import DAMAGED_TEXT, DriverFailure, state_of
@@ -36,7 +36,7 @@ class Gathered:
 
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
         if self.session is None or revision != self.session.revision:
-            raise Unforeseen("another revision")
+            raise NeedsTransaction("another revision")
         return self.head
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
@@ -47,9 +47,9 @@ class Gathered:
 
     async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
         if self.head is None or leaf_key != self.head.leaf_key or last != self._last:
-            raise Unforeseen("another path")
+            raise NeedsTransaction("another path")
         if not self._path and last != 0:
-            raise Unforeseen("a leaf that is hidden or missing")
+            raise NeedsTransaction("a leaf that is hidden or missing")
         return self._path
 
 
@@ -70,34 +70,34 @@ class GatheredLog:
 
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
         if filter != self._filter:
-            raise Unforeseen("another page")
+            raise NeedsTransaction("another page")
         return self._events
 
 
-async def gather(link: Link, query: r.ViewQuery | r.EventFilter, remembered: Remembered) -> Gathered | GatheredLog:
+async def gather(link: Link, query: r.ViewQuery | r.EventFilter, cache: RowCache) -> Gathered | GatheredLog:
     """Fetch what was asked for."""
-    return await (_log if isinstance(query, r.EventFilter) else _view)(link, cast("Any", query), remembered)
+    return await (_log if isinstance(query, r.EventFilter) else _view)(link, cast("Any", query), cache)
 
 
-async def _log(link: Link, query: r.EventFilter, remembered: Remembered) -> GatheredLog:
+async def _log(link: Link, query: r.EventFilter, cache: RowCache) -> GatheredLog:
     of_type = () if query.type is None else (query.type,)
     name = "gather_events+" + "type+" * len(of_type) + "wakes+" * query.pending_wakes
     [found] = await link.all(name, query.process_id, query.after, query.limit, columns.PAGE_BYTES, *of_type)
     gathered = GatheredLog(found, query)
-    if gathered.process is not None and remembered.processes.get(query.process_id) is None:
+    if gathered.process is not None and cache.processes.get(query.process_id) is None:
         # What an append of ours has seen since is newer.
-        remembered.learn_process(gathered.process)
+        cache.learn_process(gathered.process)
     return gathered
 
 
-async def _view(link: Link, query: r.ViewQuery, remembered: Remembered) -> Gathered:
+async def _view(link: Link, query: r.ViewQuery, cache: RowCache) -> Gathered:
     try:
         [found] = await link.all("gather_view", query.session_id, LARGEST_INTEGER if query.last is None else query.last)
     except DriverFailure as failure:
         if state_of(failure.cause) in DAMAGED_TEXT:
-            raise Unforeseen("refs that do not decode") from failure.cause
+            raise NeedsTransaction("refs that do not decode") from failure.cause
         raise
     gathered = Gathered(found, query.last)
     if gathered.session is not None:
-        remembered.learn_head(gathered.session, gathered.head)
+        cache.learn_head(gathered.session, gathered.head)
     return gathered

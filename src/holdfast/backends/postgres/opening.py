@@ -2,8 +2,8 @@
 
 `schema.sql` makes the tables of a new schema; `migrations/NNNN_name.sql` brings one of version NNNN - 1 to version
 NNNN. Migration 0001 makes version 1 out of nothing, so that replaying all of them must end in the same tables as
-`schema.sql`. `functions.sql` defines the server functions, after either way. Each step is one transaction under an
-advisory lock that every process takes that opens the schema.
+`schema.sql`. `functions.sql` and `turn_functions.sql` define the server functions, after either way. Each step is one
+transaction under an advisory lock that every process takes that opens the schema.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def schema_text(schema: str) -> str:
 
 def functions_text(schema: str) -> str:
     """The statements that define the server functions, or replace them."""
-    return _text_of("functions.sql", schema)
+    return _text_of("turn_functions.sql", schema) + "\n" + _text_of("functions.sql", schema)
 
 
 def _text_of(name: str, schema: str) -> str:

@@ -174,10 +174,10 @@ class WakeContract(Contract):
                 "event_type": "news",
                 "dedupe_key": "build:1",
                 "input": "done",
-                "created_at_ms": clock.now_ms(),
                 "caused_by": {"type": "turn", "turn_id": "t1"},
             },
         }
+        assert batch.enqueued_at_ms == clock.now_ms()
         claim = store.queue.claim("chat", owner_id="w1")
         assert claim is not None
         assert [one.batch_id for one in claim.batches] == [receipt.batch_id]

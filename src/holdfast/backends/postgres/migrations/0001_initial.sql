@@ -59,7 +59,8 @@ CREATE TABLE {schema}.revisions (
     PRIMARY KEY (family, session_key, revision)
 );
 
-CREATE UNIQUE INDEX revisions_turn ON {schema}.revisions (family, session_key, turn_id) WHERE turn_id IS NOT NULL;
+CREATE UNIQUE INDEX revisions_turn ON {schema}.revisions (family, session_key, turn_id) INCLUDE (revision)
+WHERE turn_id IS NOT NULL;
 
 -- A node's key says where it stands (session and position), so that a session's nodes lie side by side.
 CREATE TABLE {schema}.nodes (
@@ -79,7 +80,7 @@ CREATE TABLE {schema}.nodes (
     PRIMARY KEY (family, node_key)
 );
 
-CREATE UNIQUE INDEX nodes_id ON {schema}.nodes (family, session_key, epoch, node_id);
+CREATE UNIQUE INDEX nodes_id ON {schema}.nodes (family, session_key, epoch, node_id) INCLUDE (node_key);
 CREATE INDEX nodes_tombstoned ON {schema}.nodes (session_key) WHERE mark = 1;
 
 CREATE TABLE {schema}.usage (
@@ -135,13 +136,14 @@ CREATE TABLE {schema}.work (
 );
 
 CREATE UNIQUE INDEX work_batch ON {schema}.work (batch_id, session_key, family);
-CREATE UNIQUE INDEX work_source ON {schema}.work (family, session_key, source_key) WHERE source_key IS NOT NULL;
+CREATE UNIQUE INDEX work_source ON {schema}.work (family, session_key, source_key) INCLUDE (batch_id)
+WHERE source_key IS NOT NULL;
 -- Not by family: which sessions have work is asked over all of them. And one index alone holds what waits, in order: of
 -- two, the planner takes the smaller one, and then reads and sorts a whole backlog to claim its first batch.
 CREATE INDEX work_unsettled ON {schema}.work (session_key, enqueue_seq) WHERE settled_state IS NULL;
 CREATE INDEX work_delayed ON {schema}.work (session_key, available_at_ms)
 WHERE settled_state IS NULL AND available_at_ms > 0;
-CREATE INDEX work_claim ON {schema}.work (family, session_key, claim_id) WHERE claim_id IS NOT NULL;
+CREATE INDEX work_claim ON {schema}.work (family, session_key, claim_id) INCLUDE (enqueue_seq) WHERE claim_id IS NOT NULL;
 CREATE INDEX work_settled ON {schema}.work (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
 
 CREATE TABLE {schema}.leases (
@@ -235,7 +237,8 @@ CREATE TABLE {schema}.events (
     PRIMARY KEY (process_id, sequence)
 );
 
-CREATE UNIQUE INDEX events_replay ON {schema}.events (process_id, replay_key) WHERE replay_key IS NOT NULL;
+CREATE UNIQUE INDEX events_replay ON {schema}.events (process_id, replay_key) INCLUDE (sequence)
+WHERE replay_key IS NOT NULL;
 CREATE INDEX events_type ON {schema}.events (process_id, type, sequence);
 CREATE INDEX events_pending_wake ON {schema}.events (process_id, sequence) WHERE wake IS NOT NULL AND acked = 0;
 

@@ -44,7 +44,6 @@ class Seen(msgspec.Struct):
 
     heads: list[tuple[r.SessionRow, r.RevisionRow | None]] = []
     processes: list[r.ProcessRow] = []
-    leases: list[r.LeaseRow] = []
 
 
 def fetched(kind: type[R], record: Sequence[Any]) -> R:
@@ -73,7 +72,7 @@ class Base:
 
     __slots__ = (
         "_clock", "_families", "_link", "_locked_families", "_now_ms", "_now_was_used", "_places", "_schema", "_writes",
-        "again", "seen", "topics",
+        "again", "declined", "seen", "topics",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +96,7 @@ class Base:
         self._locked_families: set[int] = set()
         self._places: dict[int, tuple[int, int]] = {}
         self.again = again
+        self.declined = False
         self.topics: list[str] = []
         self.seen = Seen()
 

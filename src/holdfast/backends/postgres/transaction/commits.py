@@ -1,27 +1,39 @@
-"""A commit reads its facts in one trip and writes its plan in another, however much the turn holds."""
+"""A turn's facts come in one trip, and the server function that judges it writes it in another."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+import asyncpg
 
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import columns_of, fetched
-from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS, Graph, places_of
-from holdfast.backends.postgres.transaction.work import DRAFT_COLUMNS, Work
+from holdfast.backends.postgres.transaction.base import fetched
+from holdfast.backends.postgres.transaction.graph import Graph, places_of
+from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, turn_bindings
+from holdfast.backends.postgres.transaction.work import Work
+from holdfast.backends.postgres.translation import DriverFailure
 from holdfast.errors import Corrupt
-
-BLOB_COLUMNS = len(r.BlobRow.__struct_fields__) - 1
-"""Without the base, which comes last of all bindings."""
-
-USAGE_COLUMNS = len(r.UsageRow.__struct_fields__)
+from holdfast.ports.verdicts import TurnVerdict
 
 
-class Commits(Graph, Work):
+class Commits(Graph, Work, TurnFunctions):
     """What a turn needs."""
 
     __slots__ = ()
+
+    async def commit_turn(self, ask: r.TurnAsk) -> TurnVerdict | None:
+        """Commit a turn or look at its head; None once a call without a transaction was declined."""
+        return None if self.declined else await super().commit_turn(ask)
+
+    def hinted_head(self, session_id: str) -> r.Head | None:
+        """None: the function shows the head while it locks it."""
+        return None
+
+    def _wrote(self, row: r.Head | r.ProcessRow) -> None:
+        if isinstance(row, r.Head):
+            self.seen.heads.append((row.session, row.revision))
+        else:
+            self.seen.processes.append(row)
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         session = query.session
@@ -53,36 +65,17 @@ class Commits(Graph, Work):
         )
 
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
+        """Write a turn that the rule accepted, in a transaction that holds its session. The function judges again."""
         session, revision = plan.session, plan.revision
-        head = msgspec.structs.astuple(session)
-        turn = msgspec.structs.astuple(revision)
-        # In the order of their keys, so that two sessions of a family that store the same contents do not deadlock.
-        blobs = sorted(plan.blobs, key=hash_of)
-        written = await self._number(
-            "apply_commit",
-            session.family,
-            session.session_key,
-            *head[1:3],
-            *head[4:],
-            *turn[3:],
-            *columns_of(plan.nodes, NODE_COLUMNS),
-            *columns_of(blobs, BLOB_COLUMNS),
-            *columns_of(plan.usage, USAGE_COLUMNS),
-            list(plan.completed_seqs),
-            list(plan.attachment_ids),
-            now_ms,
-            *columns_of(plan.enqueues, DRAFT_COLUMNS, first=1),
-            [blob.base_hash for blob in blobs],
-        )
-        if written != 1:
+        ask = r.TurnAsk(session.session_id, revision.turn_id, None, plan)
+        [(verdict, detail, *_)] = await self._call("commit_turn", *turn_bindings(ask, now_ms))
+        if verdict == "absent":
             raise Corrupt("sessions", str(session.session_key), "the head is missing")
+        if verdict != "committed":
+            # What is not the session's own was changed since the facts were read: the rule has to judge it anew.
+            raise DriverFailure(asyncpg.SerializationError(f"{verdict}: {detail}"))
         self.seen.heads.append((session, revision))
 
 
 def _first(kind: type[Any], found: list[tuple[Any, ...]]) -> Any:
     return fetched(kind, found[0]) if found else None
-
-
-def hash_of(blob: r.BlobRow) -> str:
-    """What contents are ordered by."""
-    return blob.hash

@@ -20,6 +20,10 @@ class Processes(Work):
     async def find_process(self, process_id: str) -> r.ProcessRow | None:
         return await self._locked(r.ProcessRow, "find_process", "lock_process", process_id)
 
+    async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
+        """The process itself, locked."""
+        return await self.find_process(process_id)
+
     async def insert_process(self, row: r.ProcessRow) -> None:
         await self._store("insert_process", row)
         self.seen.processes.append(row)

@@ -116,7 +116,6 @@ class Work(Base):
 
     async def save_lease(self, row: r.LeaseRow) -> None:
         await self._store("save_lease", row)
-        self.seen.leases.append(row)
 
     async def drop_lease(self, kind: str, resource: str) -> None:
         await self._run("drop_leases", kind, [resource])

@@ -1,12 +1,10 @@
-"""What this process saw last is a hint: a statement proves it before it counts, so that forgetting costs a look."""
+"""LRU cache of rows. Each is a hint: the server function that writes proves the one that was used."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
 from typing import Generic, TypeVar
-
-import msgspec
 
 from holdfast import rows as r
 from holdfast.ports import Clock
@@ -16,14 +14,12 @@ V = TypeVar("V")
 
 SESSIONS_KEPT = 4096
 PROCESSES_KEPT = 1024
-CLAIMS_KEPT = 4096
-LEASES_KEPT = 4096
 
 LARGEST_HINT = 1 << 16
 """A row with more bytes than this is looked at again instead of being kept."""
 
 
-class Lately(Generic[K, V]):
+class LRU(Generic[K, V]):
     """The entries that were used last."""
 
     __slots__ = ("_entries", "_most")
@@ -55,31 +51,22 @@ class Lately(Generic[K, V]):
         self._entries.pop(key, None)
 
 
-class Head(msgspec.Struct, frozen=True):
-    """A session and the revision that is its head; None while it has no revision."""
+class RowCache:
+    """Heads of sessions and processes as operations last saw or wrote them. Belongs to one event loop."""
 
-    session: r.SessionRow
-    revision: r.RevisionRow | None
-
-
-class Remembered:
-    """What operations saw and wrote. Belongs to one event loop."""
-
-    __slots__ = ("_clock", "_read_at_s", "_server_ms", "claims", "leases", "processes", "sessions")
+    __slots__ = ("_clock", "_read_at_s", "_server_ms", "processes", "sessions")
 
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock
         self._server_ms = int(time.time() * 1000)
         self._read_at_s = time.monotonic()
-        self.sessions: Lately[str, Head] = Lately(SESSIONS_KEPT)
-        self.processes: Lately[str, r.ProcessRow] = Lately(PROCESSES_KEPT)
-        self.claims: Lately[tuple[int, str], tuple[r.BatchRow, ...]] = Lately(CLAIMS_KEPT)
-        self.leases: Lately[tuple[str, str], r.LeaseRow] = Lately(LEASES_KEPT)
+        self.sessions: LRU[str, r.Head] = LRU(SESSIONS_KEPT)
+        self.processes: LRU[str, r.ProcessRow] = LRU(PROCESSES_KEPT)
 
     def forget(self) -> None:
-        """Forget every row: the server went away, and another one may have come that knows less."""
-        for kept in (self.sessions, self.processes, self.claims, self.leases):
-            kept.clear()
+        """Forget every row: after a failover, the new primary may lack recent commits."""
+        self.sessions.clear()
+        self.processes.clear()
 
     def estimate_ms(self) -> int:
         """About what the server's clock says, which this process's clock may be far from."""
@@ -91,11 +78,18 @@ class Remembered:
         """The server's clock was read just now."""
         self._server_ms, self._read_at_s = server_ms, time.monotonic()
 
+    def learn(self, row: r.Head | r.ProcessRow) -> None:
+        """Keep a head or a process."""
+        if isinstance(row, r.Head):
+            self.learn_head(row.session, row.revision)
+        else:
+            self.learn_process(row)
+
     def learn_head(self, session: r.SessionRow, revision: r.RevisionRow | None) -> None:
         """A session was seen, or moved."""
         size = len(session.lineage) + (0 if revision is None else len(revision.body) + len(revision.refs))
         if size <= LARGEST_HINT and session.deleted_at_ms is None:
-            self.sessions.put(session.session_id, Head(session, revision))
+            self.sessions.put(session.session_id, r.Head(session, revision))
         else:
             self.sessions.drop(session.session_id)
 
@@ -106,13 +100,3 @@ class Remembered:
             self.processes.put(row.process_id, row)
         else:
             self.processes.drop(row.process_id)
-
-    def learn_claim(self, rows: list[r.BatchRow]) -> None:
-        """Batches bear a claim. Their payloads are not kept: nothing is decided by them."""
-        first = rows[0]
-        kept = tuple(msgspec.structs.replace(row, payloads=b"[]") for row in rows)
-        self.claims.put((first.session_key, first.claim_id or ""), kept)
-
-    def learn_lease(self, row: r.LeaseRow) -> None:
-        """A lease was taken or its end moved."""
-        self.leases.put((row.kind, row.resource), row)

@@ -1,0 +1,186 @@
+-- What an operation reads in one statement, and so in one snapshot. Rows come as arrays of records in the order of the
+-- fields.
+
+-- A claim that could not be handed out is given back; its fence stays used.
+-- name: give_back_at_once
+UPDATE {schema}.work AS batch
+SET
+    claim_id = NULL,
+    claim_owner = NULL,
+    claim_token_hash = NULL,
+    claimed_at_ms = NULL,
+    claim_expires_at_ms = NULL,
+    claim_exclusive = 0
+FROM {schema}.sessions AS session
+WHERE session.session_key = $1::bigint
+    AND batch.family = session.family
+    AND batch.session_key = session.session_key
+    AND batch.claim_id IS NOT NULL
+    AND batch.claim_token_hash = $2::text
+
+-- A process and a page of its log.
+-- name: gather_events
+SELECT
+    ARRAY(
+        SELECT ROW(
+            process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        )
+        FROM {schema}.processes
+        WHERE process_id = $1::text
+    ),
+    ARRAY(
+        SELECT ROW(
+            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        )
+        FROM (
+            SELECT
+                *,
+                sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
+                    ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+                ) AS bytes_before
+            FROM (
+                SELECT
+                    process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
+                    occurred_at_ms, payload
+                FROM {schema}.events
+                WHERE process_id = $1::text
+                    AND sequence > $2::bigint
+                    -- part: type
+                    AND type = $5::text
+                    -- end part
+                    -- part: wakes
+                    AND wake IS NOT NULL
+                    AND acked = 0
+                    -- end part
+                ORDER BY sequence
+                LIMIT $3::bigint
+            ) AS page
+        ) AS measured
+        WHERE coalesce(bytes_before, 0) < $4::bigint
+        ORDER BY sequence
+    )
+
+-- Everything that the view of a session shows: the session, its head, the path to the leaf, contents and counters.
+-- name: gather_view
+WITH RECURSIVE session AS MATERIALIZED (
+    SELECT
+        session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+        deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    FROM {schema}.sessions
+    WHERE session_id = $1::text
+    ORDER BY incarnation DESC
+    LIMIT 1
+),
+head AS MATERIALIZED (
+    SELECT
+        revision.session_key, revision.revision, revision.family, revision.turn_id, revision.fingerprint,
+        revision.epoch, revision.node_count, revision.leaf_key, revision.leaf_id, revision.checkpoint_ref,
+        revision.refs, revision.body, revision.committed_at_ms
+    FROM session
+    JOIN {schema}.revisions AS revision
+        ON revision.family = session.family
+            AND revision.session_key = session.session_key
+            AND revision.revision = session.revision
+),
+listed AS MATERIALIZED (
+    SELECT
+        head.family, ref.hash
+    FROM head
+    CROSS JOIN jsonb_array_elements_text(convert_from(head.refs, 'UTF8')::jsonb) AS ref (hash)
+),
+path AS (
+    SELECT
+        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
+        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        1::bigint AS depth
+    FROM head
+    JOIN {schema}.nodes AS node
+        ON node.family = head.family
+            AND node.node_key = head.leaf_key
+    WHERE node.mark = 0
+        AND $2::bigint > 0
+    UNION ALL
+    SELECT
+        node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
+        node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
+        path.depth + 1
+    FROM path
+    JOIN {schema}.nodes AS node
+        ON node.family = path.family
+            AND node.node_key = path.parent_key
+    WHERE path.parent_key < path.node_key
+        AND node.mark = 0
+        AND path.depth < $2::bigint
+)
+SELECT
+    ARRAY(
+        SELECT ROW(
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        )
+        FROM session
+    ),
+    ARRAY(
+        SELECT ROW(
+            session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+            checkpoint_ref, refs, body, committed_at_ms
+        )
+        FROM head
+    ),
+    ARRAY(
+        SELECT ROW(
+            path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
+            path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
+            -- The next node of the path is the parent, but for the last one, whose parent may be hidden or not asked for.
+            coalesce(
+                lead(path.node_id) OVER (ORDER BY path.depth),
+                (
+                    SELECT parent.node_id
+                    FROM {schema}.nodes AS parent
+                    WHERE parent.family = path.family
+                        AND parent.node_key = path.parent_key
+                )
+            )
+        )
+        FROM path
+        ORDER BY path.depth
+    ),
+    ARRAY(
+        SELECT ROW(
+            blob.hash, blob.encoding, blob.size, blob.body, blob.base_hash
+        )
+        FROM (
+            SELECT family, hash
+            FROM listed
+            UNION
+            SELECT
+                listed.family,
+                (
+                    SELECT delta.base_hash
+                    FROM {schema}.blobs AS delta
+                    WHERE delta.family = listed.family
+                        AND delta.hash = listed.hash
+                )
+            FROM listed
+        ) AS needed
+        CROSS JOIN LATERAL (
+            SELECT
+                hash, encoding, size, body, base_hash
+            FROM {schema}.blobs
+            WHERE family = needed.family
+                AND hash = needed.hash
+            LIMIT 1
+        ) AS blob
+    ),
+    ARRAY(
+        SELECT ROW(
+            counter.source, counter.model, counter.input_tokens, counter.output_tokens,
+            counter.cached_input_tokens, counter.reasoning_tokens, counter.place
+        )
+        FROM session
+        JOIN {schema}.usage AS counter
+            ON counter.family = session.family
+                AND counter.session_key = session.session_key
+        ORDER BY counter.place
+    )

@@ -1,0 +1,681 @@
+-- Server functions of turns and events: one call judges and writes. Part of the schema, like functions.sql.
+--
+-- Each function locks what it judges, reads the clock after the last lock, judges, and only then writes. A refusal comes
+-- with the newest rows, so that the caller can judge again without another trip.
+--
+-- A row is asked for by its whole key, one key at a time. Of a table that it knows nothing about, or something wrong, the
+-- planner may take the primary key's first columns for the whole of it and read all that a session has. So a name (turn,
+-- node, source key, replay key, claim) is looked up while only index-only scans are enabled: only the index that holds
+-- the name can answer then, and it holds the key of the row, too.
+--
+-- Locks are taken in this order: process, session, other sessions by id, lease, batches of work, attachments, nodes,
+-- key frames.
+
+-- Appends an event to a log (rules.events.plan, rules.processes.with_event), with the batch that carries its wake. With a
+-- wake, the process must stand as the caller says: the wake names its place in the log. Verdicts: appended (with the
+-- process if the event ends it); replayed (the event of the replay key); moved (the process as it is); unknown; lease_lost;
+-- ended; target_absent.
+CREATE OR REPLACE FUNCTION {schema}.append_event_v1(
+    p_process_id text, p_given_ms bigint, p_registration_hash text, p_event_count bigint, p_wake_session_id text,
+    p_wake_frame_id text, p_after_terminal boolean, p_lease_token_hash text, p_lease_fence bigint, p_type text,
+    p_payload_hash text, p_replay_key text, p_terminal_state text, p_wake bytea, p_payload bytea, p_outcome bytea,
+    p_target_session_id text, p_batch_id text, p_source_key text, p_draft_hash text, p_delivery text, p_slot text,
+    p_merge_key text, p_available_at_ms bigint, p_payloads bytea
+)
+RETURNS TABLE (
+    verdict text, now_ms bigint, new_sequence bigint, delivered_batch_id text, is_enqueued boolean,
+    process_id text, registration_hash text, status text, waiting bigint, definition_hash text,
+    originator_session_id text, wake_session_id text, wake_frame_id text, event_count bigint, created_at_ms bigint,
+    updated_at_ms bigint, body bytea, external_ref bytea, wait bytea, outcome bytea,
+    sequence bigint, type text, payload_hash text, replay_key text, terminal_state text, wake bytea, acked bigint,
+    occurred_at_ms bigint, payload bytea
+)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET enable_indexonlyscan = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_process record;
+    v_sequence bigint;
+    v_lease_token_hash text;
+    v_lease_fence bigint;
+    v_lease_expires_at_ms bigint;
+    v_family bigint;
+    v_session_key bigint;
+BEGIN
+    SELECT process.registration_hash, process.status, process.event_count, process.wake_session_id, process.wake_frame_id
+    INTO v_process
+    FROM {schema}.processes AS process
+    WHERE process.process_id = p_process_id
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        verdict := 'unknown';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF p_replay_key IS NOT NULL THEN
+        PERFORM set_config('enable_indexscan', 'off', true);
+        SELECT event.sequence INTO v_sequence
+        FROM {schema}.events AS event
+        WHERE event.process_id = p_process_id
+            AND event.replay_key = p_replay_key;
+        PERFORM set_config('enable_indexscan', 'on', true);
+    END IF;
+    IF v_sequence IS NOT NULL THEN
+        verdict := 'replayed';
+        SELECT
+            event.sequence, event.type, event.payload_hash, event.replay_key, event.terminal_state, event.wake,
+            event.acked, event.occurred_at_ms, event.payload
+        INTO
+            sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        FROM {schema}.events AS event
+        WHERE event.process_id = p_process_id
+            AND event.sequence = v_sequence;
+    ELSIF v_process.registration_hash <> p_registration_hash OR p_wake IS NOT NULL AND (
+        v_process.event_count <> p_event_count
+        OR v_process.wake_session_id IS DISTINCT FROM p_wake_session_id
+        OR v_process.wake_frame_id IS DISTINCT FROM p_wake_frame_id
+    ) THEN
+        verdict := 'moved';
+    ELSE
+        IF p_lease_token_hash IS NOT NULL OR p_terminal_state IS NOT NULL THEN
+            SELECT lease.token_hash, lease.fence, lease.expires_at_ms INTO v_lease_token_hash, v_lease_fence, v_lease_expires_at_ms
+            FROM {schema}.leases AS lease
+            WHERE lease.kind = 'process'
+                AND lease.resource = p_process_id
+            FOR UPDATE;
+        END IF;
+        IF p_target_session_id IS NOT NULL THEN
+            SELECT session.family, session.session_key INTO v_family, v_session_key
+            FROM {schema}.sessions AS session
+            WHERE session.session_id = p_target_session_id
+                AND session.dead = 0
+            FOR KEY SHARE;
+            -- A session that was deleted gets nothing, and the event is appended.
+            IF NOT FOUND AND {schema}.absence_v1(p_target_session_id) = 'absent' THEN
+                verdict := 'target_absent';
+                RETURN NEXT;
+                RETURN;
+            END IF;
+        END IF;
+        now_ms := {schema}.now_ms_v1(p_given_ms);
+        IF p_lease_token_hash IS NOT NULL AND v_process.status = 'running' AND NOT coalesce(
+            v_lease_token_hash = p_lease_token_hash
+            AND v_lease_fence = p_lease_fence
+            AND v_lease_expires_at_ms > now_ms,
+            false
+        ) THEN
+            verdict := 'lease_lost';
+        ELSIF v_process.status <> 'running' AND NOT p_after_terminal THEN
+            verdict := 'ended';
+            status := v_process.status;
+            RETURN NEXT;
+            RETURN;
+        ELSE
+            verdict := 'appended';
+        END IF;
+    END IF;
+
+    IF verdict = 'appended' THEN
+        WHILE v_session_key IS NOT NULL AND delivered_batch_id IS NULL LOOP
+            PERFORM set_config('enable_indexscan', 'off', true);
+            SELECT batch.batch_id INTO delivered_batch_id
+            FROM {schema}.work AS batch
+            WHERE batch.family = v_family
+                AND batch.session_key = v_session_key
+                AND batch.source_key = p_source_key;
+            PERFORM set_config('enable_indexscan', 'on', true);
+            EXIT WHEN delivered_batch_id IS NOT NULL;
+            INSERT INTO {schema}.work (
+                enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+                available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
+            )
+            VALUES (
+                nextval('{schema}.enqueue_seqs'), p_batch_id, v_session_key, v_family, p_source_key, p_draft_hash,
+                p_delivery, p_slot, p_merge_key, p_available_at_ms, now_ms, p_payloads, 0, 0
+            )
+            ON CONFLICT (family, session_key, source_key) WHERE source_key IS NOT NULL DO NOTHING
+            RETURNING batch_id, true INTO delivered_batch_id, is_enqueued;
+        END LOOP;
+        new_sequence := v_process.event_count + 1;
+        INSERT INTO {schema}.events (
+            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        )
+        VALUES (
+            p_process_id, new_sequence, p_type, p_payload_hash, p_replay_key, p_terminal_state, p_wake, 0, now_ms,
+            p_payload
+        );
+        IF p_terminal_state IS NULL THEN
+            UPDATE {schema}.processes AS process
+            SET
+                event_count = new_sequence,
+                updated_at_ms = now_ms
+            WHERE process.process_id = p_process_id;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        UPDATE {schema}.leases AS lease
+        SET
+            owner_id = NULL,
+            token_hash = NULL
+        WHERE lease.kind = 'process'
+            AND lease.resource = p_process_id;
+        UPDATE {schema}.processes AS process
+        SET
+            event_count = new_sequence,
+            updated_at_ms = now_ms,
+            status = p_terminal_state,
+            outcome = p_outcome,
+            wait = NULL,
+            waiting = 0
+        WHERE process.process_id = p_process_id;
+    END IF;
+    SELECT
+        process.process_id, process.registration_hash, process.status, process.waiting, process.definition_hash,
+        process.originator_session_id, process.wake_session_id, process.wake_frame_id, process.event_count,
+        process.created_at_ms, process.updated_at_ms, process.body, process.external_ref, process.wait, process.outcome
+    INTO
+        process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
+        wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    FROM {schema}.processes AS process
+    WHERE process.process_id = p_process_id;
+    RETURN NEXT;
+END;
+$$;
+
+-- Commits a turn that was judged on a head which the caller remembers (rules.commits.plan_on), or on one that its
+-- transaction holds already (p_incarnation is NULL). Without p_revision it only looks. p_is_new makes the session, under
+-- the key that an earlier call drew for it. Verdicts: committed; replayed (the revision of the turn id); moved (the newest
+-- session and its head); absent (with a key for the session); claim_lost (detail is the claim); lease_lost; target_deleted
+-- (detail is the session); declined (detail says why: the rule has to judge by facts).
+CREATE OR REPLACE FUNCTION {schema}.commit_turn_v1(
+    p_session_id text, p_given_ms bigint, p_family bigint, p_session_key bigint, p_is_new boolean,
+    p_incarnation bigint, p_lineage bytea, p_head_revision bigint, p_head_node_count bigint, p_head_epoch bigint,
+    p_head_leaf_key bigint, p_head_leaf_id text, p_head_body bytea,
+    p_turn_id text, p_revision bigint, p_node_count bigint, p_epoch bigint, p_fingerprint text, p_leaf_key bigint,
+    p_leaf_id text, p_checkpoint_ref text, p_refs bytea, p_body bytea,
+    p_claim_ids text[], p_claim_token_hashes text[], p_claim_fences bigint[], p_batch_claims text[], p_batch_ids text[],
+    p_lease_token_hash text, p_lease_fence bigint, p_attachment_ids text[], p_rests_on bigint[],
+    p_segment_keys bigint[], p_segment_epochs bigint[], p_segment_last_keys bigint[],
+    p_node_keys bigint[], p_node_ids text[], p_parent_keys bigint[], p_kinds text[], p_frame_ids text[],
+    p_causes bytea[], p_created_at_ms bigint[], p_node_payloads bytea[],
+    p_hashes text[], p_encodings text[], p_sizes bigint[], p_contents bytea[], p_base_hashes text[],
+    p_key_frames text[],
+    p_sources text[], p_models text[], p_input_tokens bigint[], p_output_tokens bigint[],
+    p_cached_input_tokens bigint[], p_reasoning_tokens bigint[], p_places bigint[],
+    p_targets text[], p_draft_ids text[], p_source_keys text[], p_draft_hashes text[], p_deliveries text[],
+    p_slots text[], p_merge_keys text[], p_available_at_ms bigint[], p_payloads bytea[]
+)
+RETURNS TABLE (
+    verdict text, detail text, now_ms bigint,
+    session_key bigint, session_id text, incarnation bigint, family bigint, revision bigint, node_count bigint,
+    epoch bigint, lineage bytea, changed_at_ms bigint, deleted_at_ms bigint, created_at_ms bigint, name text,
+    owner text, model text, cwd text, parent_session_id text, caused_by bytea,
+    head_session_key bigint, head_revision bigint, head_family bigint, turn_id text, fingerprint text,
+    head_epoch bigint, head_node_count bigint, leaf_key bigint, leaf_id text, checkpoint_ref text, refs bytea,
+    body bytea, committed_at_ms bigint
+)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_indexscan = on
+SET enable_indexonlyscan = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_session {schema}.sessions%ROWTYPE;
+    v_shown bigint;
+    v_found boolean := false;
+    v_target_id text;
+    v_target record;
+    v_target_ids text[];
+    v_target_families bigint[];
+    v_target_keys bigint[];
+    v_deleted_target text;
+    v_lease_token_hash text;
+    v_lease_fence bigint;
+    v_lease_expires_at_ms bigint;
+    v_place integer;
+    v_seqs bigint[];
+    v_held_seqs bigint[];
+    v_held record;
+    v_lost_claim text;
+    v_expires_at_ms bigint[];
+    v_count bigint;
+BEGIN
+    -- The session, by its key if the caller knows it: another one may have that key after a failover.
+    IF p_session_key IS NOT NULL AND NOT p_is_new THEN
+        SELECT session.* INTO v_session
+        FROM {schema}.sessions AS session
+        WHERE session.family = p_family
+            AND session.session_key = p_session_key
+        FOR NO KEY UPDATE;
+        v_found := FOUND AND v_session.dead = 0 AND v_session.session_id = p_session_id;
+    END IF;
+    IF NOT v_found THEN
+        SELECT session.* INTO v_session
+        FROM {schema}.sessions AS session
+        WHERE session.session_id = p_session_id
+        ORDER BY session.incarnation DESC
+        LIMIT 1
+        FOR NO KEY UPDATE;
+        v_found := FOUND;
+    END IF;
+    IF NOT v_found AND NOT p_is_new THEN
+        verdict := 'absent';
+        session_key := nextval('{schema}.session_keys');
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    -- A turn that is known, or a head that moved: the caller gets what it needs to judge.
+    IF v_found THEN
+        IF p_turn_id IS NOT NULL THEN
+            PERFORM set_config('enable_indexscan', 'off', true);
+            SELECT turn.revision INTO v_shown
+            FROM {schema}.revisions AS turn
+            WHERE turn.family = v_session.family
+                AND turn.session_key = v_session.session_key
+                AND turn.turn_id = p_turn_id;
+            PERFORM set_config('enable_indexscan', 'on', true);
+        END IF;
+        IF v_shown IS NOT NULL THEN
+            verdict := 'replayed';
+        ELSIF p_revision IS NULL OR p_is_new OR p_incarnation IS NOT NULL AND NOT (
+            v_session.dead = 0
+            AND v_session.family = p_family
+            AND v_session.session_key = p_session_key
+            AND v_session.incarnation = p_incarnation
+            AND v_session.revision = p_head_revision
+            AND v_session.node_count = p_head_node_count
+            AND v_session.epoch = p_head_epoch
+            AND v_session.lineage = p_lineage
+        ) THEN
+            verdict := 'moved';
+        ELSIF p_incarnation IS NOT NULL AND p_head_revision > 0 THEN
+            -- Its number alone does not show that the head is the same: after a failover, another turn may have it.
+            PERFORM 1
+            FROM {schema}.revisions AS head
+            WHERE head.family = p_family
+                AND head.session_key = p_session_key
+                AND head.revision = p_head_revision
+                AND head.leaf_key IS NOT DISTINCT FROM p_head_leaf_key
+                AND head.leaf_id IS NOT DISTINCT FROM p_head_leaf_id
+                AND head.body = p_head_body;
+            IF NOT FOUND THEN
+                verdict := 'moved';
+            END IF;
+        END IF;
+        IF verdict IS NOT NULL THEN
+            session_key := v_session.session_key;
+            session_id := v_session.session_id;
+            incarnation := v_session.incarnation;
+            family := v_session.family;
+            revision := v_session.revision;
+            node_count := v_session.node_count;
+            epoch := v_session.epoch;
+            lineage := v_session.lineage;
+            changed_at_ms := v_session.changed_at_ms;
+            deleted_at_ms := v_session.deleted_at_ms;
+            created_at_ms := v_session.created_at_ms;
+            name := v_session.name;
+            owner := v_session.owner;
+            model := v_session.model;
+            cwd := v_session.cwd;
+            parent_session_id := v_session.parent_session_id;
+            caused_by := v_session.caused_by;
+            SELECT
+                head.session_key, head.revision, head.family, head.turn_id, head.fingerprint, head.epoch,
+                head.node_count, head.leaf_key, head.leaf_id, head.checkpoint_ref, head.refs, head.body,
+                head.committed_at_ms
+            INTO
+                head_session_key, head_revision, head_family, turn_id, fingerprint, head_epoch, head_node_count,
+                leaf_key, leaf_id, checkpoint_ref, refs, body, committed_at_ms
+            FROM {schema}.revisions AS head
+            WHERE head.family = v_session.family
+                AND head.session_key = v_session.session_key
+                AND head.revision = coalesce(v_shown, v_session.revision);
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
+
+    -- Locks.
+    IF p_targets IS NOT NULL THEN
+        v_target_ids := ARRAY[p_session_id];
+        v_target_families := ARRAY[p_family];
+        v_target_keys := ARRAY[p_session_key];
+        FOR v_target_id IN
+            SELECT DISTINCT wanted COLLATE "C"
+            FROM unnest(p_targets) AS wanted
+            WHERE wanted <> p_session_id
+            ORDER BY 1
+        LOOP
+            SELECT session.family, session.session_key INTO v_target
+            FROM {schema}.sessions AS session
+            WHERE session.session_id = v_target_id
+                AND session.dead = 0
+            FOR KEY SHARE;
+            IF FOUND THEN
+                v_target_ids := v_target_ids || v_target_id;
+                v_target_families := v_target_families || v_target.family;
+                v_target_keys := v_target_keys || v_target.session_key;
+            ELSIF {schema}.absence_v1(v_target_id) = 'deleted' THEN
+                v_deleted_target := coalesce(v_deleted_target, v_target_id);
+            ELSE
+                verdict := 'declined';
+                detail := 'a session that work is for is not there';
+                RETURN NEXT;
+                RETURN;
+            END IF;
+        END LOOP;
+    END IF;
+    IF p_lease_token_hash IS NOT NULL THEN
+        SELECT lease.token_hash, lease.fence, lease.expires_at_ms INTO v_lease_token_hash, v_lease_fence, v_lease_expires_at_ms
+        FROM {schema}.leases AS lease
+        WHERE lease.kind = 'session'
+            AND lease.resource = p_session_key::text
+        FOR SHARE;
+    END IF;
+    FOR v_place IN 1 .. coalesce(cardinality(p_claim_ids), 0) LOOP
+        PERFORM set_config('enable_indexscan', 'off', true);
+        v_held_seqs := ARRAY(
+            SELECT bearer.enqueue_seq
+            FROM {schema}.work AS bearer
+            WHERE bearer.family = p_family
+                AND bearer.session_key = p_session_key
+                AND bearer.claim_id = p_claim_ids[v_place]
+            ORDER BY bearer.enqueue_seq
+        );
+        PERFORM set_config('enable_indexscan', 'on', true);
+        SELECT
+            array_agg(batch.batch_id ORDER BY batch.batch_id COLLATE "C") AS batch_ids,
+            bool_and(batch.is_proven) AS is_proven,
+            min(batch.claim_expires_at_ms) AS expires_at_ms
+        INTO v_held
+        FROM unnest(v_held_seqs) AS held (seq)
+        CROSS JOIN LATERAL (
+            SELECT
+                bearer.batch_id,
+                bearer.claim_expires_at_ms,
+                bearer.settled_state IS NULL
+                AND bearer.claim_id = p_claim_ids[v_place]
+                AND bearer.claim_token_hash = p_claim_token_hashes[v_place]
+                AND bearer.claim_fence = p_claim_fences[v_place] AS is_proven
+            FROM {schema}.work AS bearer
+            WHERE bearer.family = p_family
+                AND bearer.session_key = p_session_key
+                AND bearer.enqueue_seq = held.seq
+            FOR UPDATE
+        ) AS batch;
+        IF NOT coalesce(
+            v_held.is_proven AND v_held.batch_ids = ARRAY(
+                SELECT named.batch_id
+                FROM unnest(p_batch_claims, p_batch_ids) AS named (claim_id, batch_id)
+                WHERE named.claim_id = p_claim_ids[v_place]
+                ORDER BY named.batch_id COLLATE "C"
+            ),
+            false
+        ) THEN
+            v_lost_claim := coalesce(v_lost_claim, p_claim_ids[v_place]);
+        END IF;
+        v_seqs := v_seqs || v_held_seqs;
+        v_expires_at_ms := array_append(v_expires_at_ms, v_held.expires_at_ms);
+    END LOOP;
+    IF p_attachment_ids IS NOT NULL THEN
+        SELECT count(*) INTO v_count
+        FROM unnest(p_attachment_ids) AS wanted (attachment_id)
+        CROSS JOIN LATERAL (
+            SELECT 1
+            FROM {schema}.attachments AS attachment
+            WHERE attachment.family = p_family
+                AND attachment.session_key = p_session_key
+                AND attachment.attachment_id = wanted.attachment_id
+                AND attachment.stored_in IS NOT NULL
+            FOR NO KEY UPDATE
+        ) AS stored;
+        IF v_count <> cardinality(p_attachment_ids) THEN
+            detail := 'an attachment is not stored';
+        END IF;
+    END IF;
+    IF p_rests_on IS NOT NULL THEN
+        -- New nodes would be read without their history if what they follow is hidden. A share of the key alone would be
+        -- given on the version that was there before a tombstone.
+        SELECT count(*) INTO v_count
+        FROM unnest(p_rests_on) AS wanted (node_key)
+        CROSS JOIN LATERAL (
+            SELECT 1
+            FROM {schema}.nodes AS node
+            WHERE node.family = p_family
+                AND node.node_key = wanted.node_key
+                AND node.mark = 0
+            FOR SHARE
+        ) AS live;
+        IF v_count <> cardinality(p_rests_on) THEN
+            detail := 'a node that the turn rests on is hidden';
+        END IF;
+    END IF;
+    IF p_key_frames IS NOT NULL THEN
+        SELECT count(*) INTO v_count
+        FROM unnest(p_key_frames) AS wanted (hash)
+        CROSS JOIN LATERAL (
+            SELECT 1
+            FROM {schema}.blobs AS blob
+            WHERE blob.family = p_family
+                AND blob.hash = wanted.hash
+                AND blob.base_hash IS NULL
+            FOR KEY SHARE
+        ) AS key_frame;
+        IF v_count <> cardinality(p_key_frames) THEN
+            detail := 'a key frame is gone';
+        END IF;
+    END IF;
+    now_ms := {schema}.now_ms_v1(p_given_ms);
+
+    -- Judged in the order of the rule.
+    FOR v_place IN 1 .. coalesce(cardinality(p_claim_ids), 0) LOOP
+        IF p_claim_ids[v_place] = v_lost_claim OR v_expires_at_ms[v_place] <= now_ms THEN
+            verdict := 'claim_lost';
+            detail := p_claim_ids[v_place];
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END LOOP;
+    IF p_lease_token_hash IS NOT NULL AND NOT coalesce(
+        v_lease_token_hash = p_lease_token_hash
+        AND v_lease_fence = p_lease_fence
+        AND v_lease_expires_at_ms > now_ms,
+        false
+    ) THEN
+        verdict := 'lease_lost';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF detail IS NULL AND (p_node_ids IS NOT NULL OR p_source_keys IS NOT NULL) THEN
+        PERFORM set_config('enable_indexscan', 'off', true);
+        PERFORM 1
+        FROM unnest(p_segment_keys, p_segment_epochs, p_segment_last_keys) AS segment (session_key, epoch, last_key)
+        CROSS JOIN unnest(p_node_ids) AS wanted (node_id)
+        CROSS JOIN LATERAL (
+            SELECT node.node_key
+            FROM {schema}.nodes AS node
+            WHERE node.family = p_family
+                AND node.session_key = segment.session_key
+                AND node.epoch = segment.epoch
+                AND node.node_id = wanted.node_id
+            LIMIT 1
+        ) AS used
+        WHERE used.node_key <= segment.last_key;
+        IF FOUND THEN
+            detail := 'a node id is used';
+        END IF;
+        IF p_source_keys IS NOT NULL THEN
+            PERFORM 1
+            FROM unnest(p_targets, p_source_keys) AS draft (target, source_key)
+            JOIN unnest(v_target_ids, v_target_families, v_target_keys) AS place (target, family, session_key)
+                ON place.target = draft.target
+            CROSS JOIN LATERAL (
+                SELECT batch.batch_id
+                FROM {schema}.work AS batch
+                WHERE batch.family = place.family
+                    AND batch.session_key = place.session_key
+                    AND batch.source_key = draft.source_key
+                LIMIT 1
+            ) AS used;
+            IF FOUND THEN
+                detail := 'a source key is used';
+            END IF;
+        END IF;
+        PERFORM set_config('enable_indexscan', 'on', true);
+    END IF;
+    IF detail IS NOT NULL THEN
+        verdict := 'declined';
+    ELSIF v_deleted_target IS NOT NULL THEN
+        verdict := 'target_deleted';
+        detail := v_deleted_target;
+    END IF;
+    IF verdict IS NOT NULL THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    -- Written.
+    IF p_is_new THEN
+        INSERT INTO {schema}.sessions (
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms
+        )
+        VALUES (
+            p_session_key, p_session_id, p_incarnation, p_family, p_revision, p_node_count, p_epoch, p_lineage, now_ms
+        )
+        ON CONFLICT (session_id, incarnation) DO NOTHING;
+        IF NOT FOUND THEN
+            verdict := 'declined';
+            detail := 'the session was made meanwhile';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    ELSE
+        UPDATE {schema}.sessions AS session
+        SET
+            revision = p_revision,
+            node_count = p_node_count,
+            epoch = p_epoch,
+            changed_at_ms = now_ms
+        WHERE session.family = p_family
+            AND session.session_key = p_session_key;
+    END IF;
+    INSERT INTO {schema}.revisions (
+        session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+        refs, body, committed_at_ms
+    )
+    VALUES (
+        p_session_key, p_revision, p_family, p_turn_id, p_fingerprint, p_epoch, p_node_count, p_leaf_key, p_leaf_id,
+        p_checkpoint_ref, p_refs, p_body, now_ms
+    );
+    IF p_node_ids IS NOT NULL THEN
+        INSERT INTO {schema}.nodes (
+            family, node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms,
+            payload, mark, revision
+        )
+        SELECT
+            p_family, node.node_key, p_session_key, p_epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
+            node.caused_by, coalesce(node.created_at_ms, now_ms), node.payload, 0, p_revision
+        FROM unnest(
+            p_node_keys, p_node_ids, p_parent_keys, p_kinds, p_frame_ids, p_causes, p_created_at_ms, p_node_payloads
+        ) AS node (
+            node_key, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload
+        );
+    END IF;
+    IF p_hashes IS NOT NULL THEN
+        INSERT INTO {schema}.blobs (
+            family, hash, encoding, size, body, base_hash
+        )
+        SELECT
+            p_family, blob.hash, blob.encoding, blob.size, blob.body, blob.base_hash
+        FROM unnest(p_hashes, p_encodings, p_sizes, p_contents, p_base_hashes) AS blob (
+            hash, encoding, size, body, base_hash
+        )
+        ON CONFLICT (family, hash) DO NOTHING;
+    END IF;
+    IF p_sources IS NOT NULL THEN
+        INSERT INTO {schema}.usage (
+            family, session_key, source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens,
+            place
+        )
+        SELECT
+            p_family, p_session_key, counter.source, counter.model, counter.input_tokens, counter.output_tokens,
+            counter.cached_input_tokens, counter.reasoning_tokens, counter.place
+        FROM unnest(
+            p_sources, p_models, p_input_tokens, p_output_tokens, p_cached_input_tokens, p_reasoning_tokens, p_places
+        ) AS counter (
+            source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+        )
+        ON CONFLICT (family, session_key, source, model) DO UPDATE
+        SET
+            input_tokens = usage.input_tokens + excluded.input_tokens,
+            output_tokens = usage.output_tokens + excluded.output_tokens,
+            cached_input_tokens = usage.cached_input_tokens + excluded.cached_input_tokens,
+            reasoning_tokens = usage.reasoning_tokens + excluded.reasoning_tokens;
+    END IF;
+    FOR v_place IN 1 .. coalesce(cardinality(v_seqs), 0) LOOP
+        DELETE FROM {schema}.work AS batch
+        WHERE batch.family = p_family
+            AND batch.session_key = p_session_key
+            AND batch.enqueue_seq = v_seqs[v_place]
+            AND coalesce(batch.source_key, '') = '';
+        CONTINUE WHEN FOUND;
+        UPDATE {schema}.work AS batch
+        SET
+            settled_state = 'completed',
+            settled_at_ms = now_ms,
+            claim_id = NULL,
+            claim_owner = NULL,
+            claim_token_hash = NULL,
+            claimed_at_ms = NULL,
+            claim_expires_at_ms = NULL,
+            claim_exclusive = 0
+        WHERE batch.family = p_family
+            AND batch.session_key = p_session_key
+            AND batch.enqueue_seq = v_seqs[v_place];
+    END LOOP;
+    FOR v_place IN 1 .. coalesce(cardinality(p_attachment_ids), 0) LOOP
+        UPDATE {schema}.attachments AS attachment
+        SET committed_at_ms = now_ms
+        WHERE attachment.family = p_family
+            AND attachment.session_key = p_session_key
+            AND attachment.attachment_id = p_attachment_ids[v_place]
+            AND coalesce(attachment.committed_at_ms, 0) = 0;
+    END LOOP;
+    IF p_targets IS NOT NULL THEN
+        INSERT INTO {schema}.work (
+            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+            available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
+        )
+        SELECT
+            nextval('{schema}.enqueue_seqs'), draft.batch_id, draft.session_key, draft.family, draft.source_key,
+            draft.draft_hash, draft.delivery, draft.slot, draft.merge_key, draft.available_at_ms, now_ms,
+            draft.payloads, 0, 0
+        FROM (
+            SELECT *
+            FROM unnest(
+                p_targets, p_draft_ids, p_source_keys, p_draft_hashes, p_deliveries, p_slots, p_merge_keys,
+                p_available_at_ms, p_payloads
+            ) WITH ORDINALITY AS given (
+                target, batch_id, source_key, draft_hash, delivery, slot, merge_key, available_at_ms, payloads, place
+            )
+            JOIN unnest(v_target_ids, v_target_families, v_target_keys) AS target_place (id, family, session_key)
+                ON target_place.id = given.target
+            ORDER BY given.place
+        ) AS draft;
+    END IF;
+    verdict := 'committed';
+    RETURN NEXT;
+END;
+$$;
