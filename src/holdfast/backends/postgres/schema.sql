@@ -4,6 +4,12 @@
 --
 -- What a session owns is keyed first by its family, what a process owns by the process. Text is compared by code point
 -- (COLLATE "C"), whatever the database's own order is, so that listings and their cursors agree on every backend.
+--
+-- No two indexes answer one look-up. If the statistics say that a family or a session has one row, its prefix of the
+-- primary key looks as good to the planner as the whole key of another index, and is read from end to end. So an index of
+-- names (turns, nodes, source keys, claims) begins with the session, whose key is unique by itself, and a look-up by name
+-- does not say the family, with which every primary key begins. The index of replay keys begins with an expression, for
+-- the same reason. Between equal costs the planner takes the index that was made last: some primary keys are.
 
 CREATE TABLE {schema}.settings (
     name text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -68,8 +74,7 @@ CREATE TABLE {schema}.revisions (
     PRIMARY KEY (family, session_key, revision)
 );
 
-CREATE UNIQUE INDEX revisions_turn ON {schema}.revisions (family, session_key, turn_id) INCLUDE (revision)
-WHERE turn_id IS NOT NULL;
+CREATE UNIQUE INDEX revisions_turn ON {schema}.revisions (session_key, turn_id, family) WHERE turn_id IS NOT NULL;
 
 -- A node's key says where it stands (session and position), so that a session's nodes lie side by side.
 CREATE TABLE {schema}.nodes (
@@ -89,7 +94,7 @@ CREATE TABLE {schema}.nodes (
     PRIMARY KEY (family, node_key)
 );
 
-CREATE UNIQUE INDEX nodes_id ON {schema}.nodes (family, session_key, epoch, node_id) INCLUDE (node_key);
+CREATE UNIQUE INDEX nodes_id ON {schema}.nodes (session_key, epoch, node_id, family);
 CREATE INDEX nodes_tombstoned ON {schema}.nodes (session_key) WHERE mark = 1;
 
 CREATE TABLE {schema}.usage (
@@ -146,14 +151,13 @@ CREATE TABLE {schema}.work (
 
 -- Begins with the batch: one that begins like the primary key would be taken for it, and read from end to end.
 CREATE UNIQUE INDEX work_batch ON {schema}.work (batch_id, session_key, family);
-CREATE UNIQUE INDEX work_source ON {schema}.work (family, session_key, source_key) INCLUDE (batch_id)
-WHERE source_key IS NOT NULL;
+CREATE UNIQUE INDEX work_source ON {schema}.work (session_key, source_key, family) WHERE source_key IS NOT NULL;
 -- Not by family: which sessions have work is asked over all of them. And one index alone holds what waits, in order: of
 -- two, the planner takes the smaller one, and then reads and sorts a whole backlog to claim its first batch.
 CREATE INDEX work_unsettled ON {schema}.work (session_key, enqueue_seq) WHERE settled_state IS NULL;
 CREATE INDEX work_delayed ON {schema}.work (session_key, available_at_ms)
 WHERE settled_state IS NULL AND available_at_ms > 0;
-CREATE INDEX work_claim ON {schema}.work (family, session_key, claim_id) INCLUDE (enqueue_seq) WHERE claim_id IS NOT NULL;
+CREATE INDEX work_claim ON {schema}.work (session_key, claim_id) WHERE claim_id IS NOT NULL;
 CREATE INDEX work_settled ON {schema}.work (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
 
 CREATE TABLE {schema}.leases (
@@ -179,8 +183,7 @@ CREATE TABLE {schema}.attachments (
     label text COLLATE "C",
     intent_at_ms bigint NOT NULL,
     committed_at_ms bigint,
-    stored_in text COLLATE "C",
-    PRIMARY KEY (family, session_key, attachment_id)
+    stored_in text COLLATE "C"
 );
 
 CREATE INDEX attachments_family ON {schema}.attachments (family, attachment_id);
@@ -188,6 +191,7 @@ CREATE INDEX attachments_uncommitted ON {schema}.attachments (intent_at_ms, atta
 WHERE committed_at_ms IS NULL;
 CREATE INDEX attachments_session_uncommitted ON {schema}.attachments (family, session_key, intent_at_ms, attachment_id)
 WHERE committed_at_ms IS NULL;
+ALTER TABLE {schema}.attachments ADD PRIMARY KEY (family, session_key, attachment_id);
 
 CREATE TABLE {schema}.attachment_objects (
     family bigint NOT NULL,
@@ -209,7 +213,7 @@ CREATE TABLE {schema}.doomed_objects (
 );
 
 CREATE TABLE {schema}.processes (
-    process_id text COLLATE "C" NOT NULL PRIMARY KEY,
+    process_id text COLLATE "C" NOT NULL,
     registration_hash text COLLATE "C" NOT NULL,
     status text COLLATE "C" NOT NULL,
     waiting bigint NOT NULL,
@@ -232,6 +236,7 @@ CREATE INDEX processes_originator ON {schema}.processes (originator_session_id, 
 WHERE originator_session_id IS NOT NULL;
 CREATE INDEX processes_wake ON {schema}.processes (wake_session_id) WHERE wake_session_id IS NOT NULL;
 CREATE INDEX processes_ended ON {schema}.processes (updated_at_ms, process_id) WHERE status <> 'running';
+ALTER TABLE {schema}.processes ADD PRIMARY KEY (process_id);
 
 CREATE TABLE {schema}.events (
     process_id text COLLATE "C" NOT NULL,
@@ -243,14 +248,13 @@ CREATE TABLE {schema}.events (
     wake bytea,
     acked bigint NOT NULL,
     occurred_at_ms bigint NOT NULL,
-    payload bytea NOT NULL,
-    PRIMARY KEY (process_id, sequence)
+    payload bytea NOT NULL
 );
 
-CREATE UNIQUE INDEX events_replay ON {schema}.events (process_id, replay_key) INCLUDE (sequence)
-WHERE replay_key IS NOT NULL;
+CREATE UNIQUE INDEX events_replay ON {schema}.events ((process_id || ''), replay_key) WHERE replay_key IS NOT NULL;
 CREATE INDEX events_type ON {schema}.events (process_id, type, sequence);
 CREATE INDEX events_pending_wake ON {schema}.events (process_id, sequence) WHERE wake IS NOT NULL AND acked = 0;
+ALTER TABLE {schema}.events ADD PRIMARY KEY (process_id, sequence);
 
 CREATE TABLE {schema}.grants (
     session_id text COLLATE "C" NOT NULL,

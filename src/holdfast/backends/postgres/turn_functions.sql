@@ -3,10 +3,8 @@
 -- Each function locks what it judges, reads the clock after the last lock, judges, and only then writes. A refusal comes
 -- with the newest rows, so that the caller can judge again without another trip.
 --
--- A row is asked for by its whole key, one key at a time. Of a table that it knows nothing about, or something wrong, the
--- planner may take the primary key's first columns for the whole of it and read all that a session has. So a name (turn,
--- node, source key, replay key, claim) is looked up while only index-only scans are enabled: only the index that holds
--- the name can answer then, and it holds the key of the row, too.
+-- A row is asked for by its whole key, one key at a time, in words that fit one index alone (see schema.sql): so the plan
+-- is the same whatever the planner knows about a table. A subquery that locks or has a limit is not made a join.
 --
 -- Locks are taken in this order: process, session, other sessions by id, lease, batches of work, attachments, nodes,
 -- key frames.
@@ -35,8 +33,6 @@ SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-SET enable_indexscan = on
-SET enable_indexonlyscan = on
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -59,12 +55,10 @@ BEGIN
         RETURN;
     END IF;
     IF p_replay_key IS NOT NULL THEN
-        PERFORM set_config('enable_indexscan', 'off', true);
         SELECT event.sequence INTO v_sequence
         FROM {schema}.events AS event
-        WHERE event.process_id = p_process_id
+        WHERE event.process_id || '' = p_process_id
             AND event.replay_key = p_replay_key;
-        PERFORM set_config('enable_indexscan', 'on', true);
     END IF;
     IF v_sequence IS NOT NULL THEN
         verdict := 'replayed';
@@ -123,13 +117,10 @@ BEGIN
 
     IF verdict = 'appended' THEN
         WHILE v_session_key IS NOT NULL AND delivered_batch_id IS NULL LOOP
-            PERFORM set_config('enable_indexscan', 'off', true);
             SELECT batch.batch_id INTO delivered_batch_id
             FROM {schema}.work AS batch
-            WHERE batch.family = v_family
-                AND batch.session_key = v_session_key
+            WHERE batch.session_key = v_session_key
                 AND batch.source_key = p_source_key;
-            PERFORM set_config('enable_indexscan', 'on', true);
             EXIT WHEN delivered_batch_id IS NOT NULL;
             INSERT INTO {schema}.work (
                 enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
@@ -225,8 +216,6 @@ SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-SET enable_indexscan = on
-SET enable_indexonlyscan = on
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -278,13 +267,10 @@ BEGIN
     -- A turn that is known, or a head that moved: the caller gets what it needs to judge.
     IF v_found THEN
         IF p_turn_id IS NOT NULL THEN
-            PERFORM set_config('enable_indexscan', 'off', true);
             SELECT turn.revision INTO v_shown
             FROM {schema}.revisions AS turn
-            WHERE turn.family = v_session.family
-                AND turn.session_key = v_session.session_key
+            WHERE turn.session_key = v_session.session_key
                 AND turn.turn_id = p_turn_id;
-            PERFORM set_config('enable_indexscan', 'on', true);
         END IF;
         IF v_shown IS NOT NULL THEN
             verdict := 'replayed';
@@ -385,16 +371,13 @@ BEGIN
         FOR SHARE;
     END IF;
     FOR v_place IN 1 .. coalesce(cardinality(p_claim_ids), 0) LOOP
-        PERFORM set_config('enable_indexscan', 'off', true);
         v_held_seqs := ARRAY(
             SELECT bearer.enqueue_seq
             FROM {schema}.work AS bearer
-            WHERE bearer.family = p_family
-                AND bearer.session_key = p_session_key
+            WHERE bearer.session_key = p_session_key
                 AND bearer.claim_id = p_claim_ids[v_place]
             ORDER BY bearer.enqueue_seq
         );
-        PERFORM set_config('enable_indexscan', 'on', true);
         SELECT
             array_agg(batch.batch_id ORDER BY batch.batch_id COLLATE "C") AS batch_ids,
             bool_and(batch.is_proven) AS is_proven,
@@ -499,15 +482,13 @@ BEGIN
         RETURN;
     END IF;
     IF detail IS NULL AND (p_node_ids IS NOT NULL OR p_source_keys IS NOT NULL) THEN
-        PERFORM set_config('enable_indexscan', 'off', true);
         PERFORM 1
         FROM unnest(p_segment_keys, p_segment_epochs, p_segment_last_keys) AS segment (session_key, epoch, last_key)
         CROSS JOIN unnest(p_node_ids) AS wanted (node_id)
         CROSS JOIN LATERAL (
             SELECT node.node_key
             FROM {schema}.nodes AS node
-            WHERE node.family = p_family
-                AND node.session_key = segment.session_key
+            WHERE node.session_key = segment.session_key
                 AND node.epoch = segment.epoch
                 AND node.node_id = wanted.node_id
             LIMIT 1
@@ -524,8 +505,7 @@ BEGIN
             CROSS JOIN LATERAL (
                 SELECT batch.batch_id
                 FROM {schema}.work AS batch
-                WHERE batch.family = place.family
-                    AND batch.session_key = place.session_key
+                WHERE batch.session_key = place.session_key
                     AND batch.source_key = draft.source_key
                 LIMIT 1
             ) AS used;
@@ -533,7 +513,6 @@ BEGIN
                 detail := 'a source key is used';
             END IF;
         END IF;
-        PERFORM set_config('enable_indexscan', 'on', true);
     END IF;
     IF detail IS NOT NULL THEN
         verdict := 'declined';

@@ -2,19 +2,27 @@
 
 -- name: load_blobs
 SELECT
-    hash, encoding, size, body, base_hash
-FROM {schema}.blobs
-WHERE family = $1::bigint
-    AND hash = ANY(
-        $2::text[]
-        || ARRAY(
-            SELECT base_hash
-            FROM {schema}.blobs
-            WHERE family = $1::bigint
-                AND hash = ANY($2::text[])
-                AND base_hash IS NOT NULL
-        )
+    blob.hash, blob.encoding, blob.size, blob.body, blob.base_hash
+FROM (
+    SELECT wanted.hash
+    FROM unnest($2::text[]) AS wanted (hash)
+    UNION
+    SELECT (
+        SELECT delta.base_hash
+        FROM {schema}.blobs AS delta
+        WHERE delta.family = $1::bigint
+            AND delta.hash = wanted.hash
     )
+    FROM unnest($2::text[]) AS wanted (hash)
+) AS needed
+CROSS JOIN LATERAL (
+    SELECT
+        hash, encoding, size, body, base_hash
+    FROM {schema}.blobs
+    WHERE family = $1::bigint
+        AND hash = needed.hash
+    LIMIT 1
+) AS blob
 
 -- name: hold_key_frames
 SELECT hash

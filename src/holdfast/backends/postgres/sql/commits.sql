@@ -19,33 +19,45 @@ SELECT
             refs, body, committed_at_ms
         )
         FROM {schema}.revisions
-        WHERE family = $1::bigint
-            AND session_key = $2::bigint
+        WHERE session_key = $2::bigint
             AND turn_id = $4::text
     ),
     ARRAY(
         SELECT ROW(
             node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
             node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-            parent.node_id
+            (
+                SELECT parent.node_id
+                FROM {schema}.nodes AS parent
+                WHERE parent.family = $1::bigint
+                    AND parent.node_key = node.parent_key
+            )
         )
         FROM unnest($5::bigint[], $6::bigint[], $7::bigint[]) AS segment (session_key, epoch, last_key)
-        JOIN {schema}.nodes AS node
-            ON node.family = $1::bigint
-                AND node.session_key = segment.session_key
-                AND node.epoch = segment.epoch
-                AND node.node_id = ANY($8::text[])
-                AND node.node_key <= segment.last_key
-        LEFT JOIN {schema}.nodes AS parent
-            ON parent.family = $1::bigint
-                AND parent.node_key = node.parent_key
+        CROSS JOIN unnest($8::text[]) AS wanted (node_id)
+        CROSS JOIN LATERAL (
+            SELECT
+                named.node_key, named.session_key, named.epoch, named.node_id, named.parent_key, named.kind,
+                named.frame_id, named.caused_by, named.created_at_ms, named.payload, named.mark, named.revision
+            FROM {schema}.nodes AS named
+            WHERE named.session_key = segment.session_key
+                AND named.epoch = segment.epoch
+                AND named.node_id = wanted.node_id
+            LIMIT 1
+        ) AS node
+        WHERE node.node_key <= segment.last_key
         ORDER BY node.node_key
     ),
     ARRAY(
-        SELECT hash
-        FROM {schema}.blobs
-        WHERE family = $1::bigint
-            AND hash = ANY($9::text[])
+        SELECT blob.hash
+        FROM unnest($9::text[]) AS wanted (hash)
+        CROSS JOIN LATERAL (
+            SELECT stored.hash
+            FROM {schema}.blobs AS stored
+            WHERE stored.family = $1::bigint
+                AND stored.hash = wanted.hash
+            LIMIT 1
+        ) AS blob
     ),
     ARRAY(
         SELECT ROW(
@@ -54,8 +66,7 @@ SELECT
             claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
         )
         FROM {schema}.work
-        WHERE family = $1::bigint
-            AND session_key = $2::bigint
+        WHERE session_key = $2::bigint
             AND claim_id = ANY($10::text[])
         ORDER BY enqueue_seq
     ),
@@ -69,7 +80,7 @@ SELECT
         )
         FROM unnest($13::bigint[], $14::bigint[], $15::text[]) AS pair (family, session_key, source_key)
         JOIN {schema}.work AS batch
-            ON batch.family = pair.family
+            ON batch.family + 0 = pair.family
                 AND batch.session_key = pair.session_key
                 AND batch.source_key = pair.source_key
         ORDER BY batch.enqueue_seq

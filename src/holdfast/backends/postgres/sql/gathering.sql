@@ -78,10 +78,17 @@ head AS MATERIALIZED (
         revision.epoch, revision.node_count, revision.leaf_key, revision.leaf_id, revision.checkpoint_ref,
         revision.refs, revision.body, revision.committed_at_ms
     FROM session
-    JOIN {schema}.revisions AS revision
-        ON revision.family = session.family
-            AND revision.session_key = session.session_key
-            AND revision.revision = session.revision
+    CROSS JOIN LATERAL (
+        SELECT
+            newest.session_key, newest.revision, newest.family, newest.turn_id, newest.fingerprint, newest.epoch,
+            newest.node_count, newest.leaf_key, newest.leaf_id, newest.checkpoint_ref, newest.refs, newest.body,
+            newest.committed_at_ms
+        FROM {schema}.revisions AS newest
+        WHERE newest.family = session.family
+            AND newest.session_key = session.session_key
+            AND newest.revision = session.revision
+        LIMIT 1
+    ) AS revision
 ),
 listed AS MATERIALIZED (
     SELECT
@@ -95,9 +102,15 @@ path AS (
         node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
         1::bigint AS depth
     FROM head
-    JOIN {schema}.nodes AS node
-        ON node.family = head.family
-            AND node.node_key = head.leaf_key
+    CROSS JOIN LATERAL (
+        SELECT
+            leaf.family, leaf.node_key, leaf.session_key, leaf.epoch, leaf.node_id, leaf.parent_key, leaf.kind,
+            leaf.frame_id, leaf.caused_by, leaf.created_at_ms, leaf.payload, leaf.mark, leaf.revision
+        FROM {schema}.nodes AS leaf
+        WHERE leaf.family = head.family
+            AND leaf.node_key = head.leaf_key
+        LIMIT 1
+    ) AS node
     WHERE node.mark = 0
         AND $2::bigint > 0
     UNION ALL
@@ -106,9 +119,16 @@ path AS (
         node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
         path.depth + 1
     FROM path
-    JOIN {schema}.nodes AS node
-        ON node.family = path.family
-            AND node.node_key = path.parent_key
+    CROSS JOIN LATERAL (
+        SELECT
+            parent.family, parent.node_key, parent.session_key, parent.epoch, parent.node_id, parent.parent_key,
+            parent.kind, parent.frame_id, parent.caused_by, parent.created_at_ms, parent.payload, parent.mark,
+            parent.revision
+        FROM {schema}.nodes AS parent
+        WHERE parent.family = path.family
+            AND parent.node_key = path.parent_key
+        LIMIT 1
+    ) AS node
     WHERE path.parent_key < path.node_key
         AND node.mark = 0
         AND path.depth < $2::bigint
@@ -179,8 +199,13 @@ SELECT
             counter.cached_input_tokens, counter.reasoning_tokens, counter.place
         )
         FROM session
-        JOIN {schema}.usage AS counter
-            ON counter.family = session.family
-                AND counter.session_key = session.session_key
-        ORDER BY counter.place
+        CROSS JOIN LATERAL (
+            SELECT
+                source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, place
+            FROM {schema}.usage
+            WHERE family = session.family
+                AND session_key = session.session_key
+            ORDER BY place
+            OFFSET 0
+        ) AS counter
     )

@@ -16,17 +16,25 @@ FROM unnest(
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
     node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-    parent.node_id
+    (
+        SELECT parent.node_id
+        FROM {schema}.nodes AS parent
+        WHERE parent.family = $1::bigint
+            AND parent.node_key = node.parent_key
+    )
 FROM unnest($2::bigint[], $3::bigint[], $4::bigint[]) AS segment (session_key, epoch, last_key)
-JOIN {schema}.nodes AS node
-    ON node.family = $1::bigint
-        AND node.session_key = segment.session_key
-        AND node.epoch = segment.epoch
-        AND node.node_id = ANY($5::text[])
-        AND node.node_key <= segment.last_key
-LEFT JOIN {schema}.nodes AS parent
-    ON parent.family = $1::bigint
-        AND parent.node_key = node.parent_key
+CROSS JOIN unnest($5::text[]) AS wanted (node_id)
+CROSS JOIN LATERAL (
+    SELECT
+        named.node_key, named.session_key, named.epoch, named.node_id, named.parent_key, named.kind, named.frame_id,
+        named.caused_by, named.created_at_ms, named.payload, named.mark, named.revision
+    FROM {schema}.nodes AS named
+    WHERE named.session_key = segment.session_key
+        AND named.epoch = segment.epoch
+        AND named.node_id = wanted.node_id
+    LIMIT 1
+) AS node
+WHERE node.node_key <= segment.last_key
 ORDER BY node.node_key
 
 -- A parent is older than its child, so a step always goes to a smaller key: a damaged row cannot make this run in
@@ -47,9 +55,15 @@ WITH RECURSIVE path AS (
         node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
         path.depth + 1
     FROM path
-    JOIN {schema}.nodes AS node
-        ON node.family = $1::bigint
-            AND node.node_key = path.parent_key
+    CROSS JOIN LATERAL (
+        SELECT
+            parent.node_key, parent.session_key, parent.epoch, parent.node_id, parent.parent_key, parent.kind,
+            parent.frame_id, parent.caused_by, parent.created_at_ms, parent.payload, parent.mark, parent.revision
+        FROM {schema}.nodes AS parent
+        WHERE parent.family = $1::bigint
+            AND parent.node_key = path.parent_key
+        LIMIT 1
+    ) AS node
     WHERE path.parent_key < path.node_key
         AND node.mark = 0
         AND path.depth < $3::bigint
@@ -175,14 +189,12 @@ WHERE node.family = found.family
 WITH RECURSIVE found (epoch) AS (
     SELECT min(epoch)
     FROM {schema}.nodes
-    WHERE family = $1::bigint
-        AND session_key = $2::bigint
+    WHERE session_key = $1::bigint
     UNION ALL
     SELECT (
         SELECT min(epoch)
         FROM {schema}.nodes
-        WHERE family = $1::bigint
-            AND session_key = $2::bigint
+        WHERE session_key = $1::bigint
             AND epoch > found.epoch
     )
     FROM found
@@ -206,8 +218,7 @@ WHERE family = $1::bigint
                 (
                     SELECT min(epoch)
                     FROM {schema}.nodes
-                    WHERE family = $1::bigint
-                        AND session_key = $2::bigint
+                    WHERE session_key = $2::bigint
                         AND epoch > $4::bigint
                 ),
                 $6::bigint

@@ -218,7 +218,7 @@ WHERE process_id = $1::text
 SELECT
     process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
 FROM {schema}.events
-WHERE process_id = $1::text
+WHERE process_id || '' = $1::text
     AND replay_key = $2::text
 
 -- name: list_events

@@ -91,7 +91,7 @@ class Graph(Base):
         return await self._number("count_tombstoned", session_key)
 
     async def node_epochs(self, session_key: int) -> list[int]:
-        found = await self._numbers("node_epochs", await self._family(session_key), session_key)
+        found = await self._numbers("node_epochs", session_key)
         return [epoch for (epoch,) in found]
 
     async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
