@@ -21,9 +21,6 @@ POSITION_BITS = columns.POSITION_BITS
 LIVE, TOMBSTONED, VACUUMED = 0, 1, 2
 """A node's mark. A vacuumed node has lost its content; id and place stay, because history is append-only."""
 
-UNTIMED = -1
-"""The time in a row that the database will stamp with its own clock when it writes the row."""
-
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
     """One row of a table."""
@@ -368,11 +365,7 @@ class CommitFacts(msgspec.Struct, frozen=True):
 
 
 class CommitPlan(msgspec.Struct, frozen=True):
-    """What an accepted commit writes; `revived` goes to `revive_nodes`. Batches have no sequence number yet.
-
-    The last fields are for a database that judges again when it writes: what shows that claims and lease are held, the
-    stored nodes that must be live (`rests_on`), where new node ids must be free, and the session of each new batch.
-    """
+    """What an accepted commit writes; `revived` goes to `revive_nodes`. Batches have no sequence number yet."""
 
     session: SessionRow
     revision: RevisionRow
@@ -383,31 +376,6 @@ class CommitPlan(msgspec.Struct, frozen=True):
     completed_seqs: tuple[int, ...] = ()
     attachment_ids: tuple[str, ...] = ()
     enqueues: tuple[BatchRow, ...] = ()
-    claims: tuple[ClaimProof, ...] = ()
-    lease: LeaseProof | None = None
-    rests_on: tuple[int, ...] = ()
-    segments: tuple[Segment, ...] = ()
-    targets: tuple[str, ...] = ()
-
-
-class Head(msgspec.Struct, frozen=True):
-    """A session and the revision that is its head; None while it has no revision."""
-
-    session: SessionRow
-    revision: RevisionRow | None
-
-
-class TurnAsk(msgspec.Struct, frozen=True):
-    """A turn that was planned on a head, which the database has to prove; without a plan, only a look at the head.
-
-    `is_new` asks for the session to be made with the turn.
-    """
-
-    session_id: str
-    turn_id: str | None
-    head: Head | None = None
-    plan: CommitPlan | None = None
-    is_new: bool = False
 
 
 class ViewQuery(msgspec.Struct, frozen=True):
@@ -422,21 +390,6 @@ class EventWrite(msgspec.Struct, frozen=True):
 
     event: EventRow
     process: ProcessRow
-    batch: BatchRow | None = None
-
-
-class EventAsk(msgspec.Struct, frozen=True):
-    """An event that was planned on a process as it is remembered, and the batch that carries its wake to a session.
-
-    The event's sequence is the next one; with a wake it must be that of the row, because the wake names it.
-    """
-
-    event: EventRow
-    process: ProcessRow
-    after_terminal: bool
-    outcome: bytes | None = None
-    lease: LeaseProof | None = None
-    target_session_id: str | None = None
     batch: BatchRow | None = None
 
 

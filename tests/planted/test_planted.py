@@ -317,8 +317,9 @@ def a_turn_goes_on_from_the_head_that_is_stored(_: Path, request: pytest.Fixture
         # Another turn has the number of one that a failover lost.
         administrator.run(
             "UPDATE holdfast.revisions AS lost SET body = found.body, refs = found.refs "
-            "FROM holdfast.revisions AS found WHERE lost.session_key = (SELECT session_key FROM holdfast.sessions WHERE session_id = 'chat') "
-            "AND found.session_key = (SELECT session_key FROM holdfast.sessions WHERE session_id = 'other')"
+            "FROM holdfast.revisions AS found, holdfast.sessions AS chat, holdfast.sessions AS other "
+            "WHERE chat.session_id = 'chat' AND lost.session_key = chat.session_key "
+            "AND other.session_id = 'other' AND found.session_key = other.session_key"
         )
         store.sessions.handle("chat").commit(holdfast.Commit())
         assert store.sessions.handle("chat").load().config is None

@@ -170,20 +170,24 @@ def test_contents_that_were_collected_after_the_snapshot_are_not_taken_for_store
 ) -> None:
     async def case(store: Any, connection: Any) -> None:
         session = store.sessions.handle("chat")
-        for n in (1, 2):
+        first, _ = [
             await session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"n": n, "long": "x" * 99})))
+            for n in (1, 2)
+        ]
         transaction = connection.transaction(isolation=isolation)
         await transaction.start()
         await connection.fetch("SELECT 1")
         await store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
         await store.maintenance.collect_garbage()
         again = holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"n": 1, "long": "x" * 99}))
+        kept = holdfast.Commit(checkpoint=holdfast.Checkpoint.keeping(first.manifest))
         with pytest.raises(holdfast.Unavailable):
-            await store.within(connection).sessions.handle("chat").commit(again)
-        await transaction.rollback()
-        async with connection.transaction(isolation=isolation):
-            await store.within(connection).sessions.handle("chat").commit(again)
+            await store.within(connection).sessions.handle("chat").commit(kept)
+        # The content itself is stored again.
+        await store.within(connection).sessions.handle("chat").commit(again)
+        await transaction.commit()
         assert (await session.load()).checkpoint.turn_state["n"] == 1
+        assert (await store.maintenance.verify()).findings == ()
 
     run(clean_postgres_url, case)
 

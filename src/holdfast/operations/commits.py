@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UnsetType
 
+from holdfast.asks import UNTIMED, Head, TurnAsk, TurnPlan
 from holdfast.errors import HeadConflict, HoldfastError, NodeConflict, SessionDeleted
 from holdfast.operations import attachments, key_frames, sessions
 from holdfast.operations.work import queue_topic
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.commits import CommitReceipt, NodesReceipt
-from holdfast.rows import UNTIMED, CommitPlan, CommitQuery, Head, NodeRow, Run, Segment, SessionRow, TurnAsk
+from holdfast.rows import CommitQuery, NodeRow, Run, Segment, SessionRow
 from holdfast.rules import commits as rules
 from holdfast.rules import graph, verdicts
 from holdfast.rules import sessions as session_rules
@@ -137,7 +138,7 @@ async def _decide(
 class _Planned(msgspec.Struct, frozen=True):
     """A turn that was planned on a head."""
 
-    plan: CommitPlan
+    plan: TurnPlan
     predecessors: Mapping[str, str]
     runs: Mapping[str, Run]
 
@@ -165,7 +166,7 @@ def _committed(
     return session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
 
 
-def _notify(tx: Transaction, intent: rules.CommitIntent, plan: CommitPlan) -> None:
+def _notify(tx: Transaction, intent: rules.CommitIntent, plan: TurnPlan) -> None:
     for session_id in plan.targets:
         tx.notify(queue_topic(session_id))
     if intent.completes:

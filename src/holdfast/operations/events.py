@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.asks import UNTIMED, EventAsk
 from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import sessions, work
 from holdfast.operations.pages import page_of
@@ -12,7 +13,7 @@ from holdfast.ports.verdicts import EventVerdict
 from holdfast.records.common import Document, Page
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
 from holdfast.records.processes import Process
-from holdfast.rows import UNTIMED, BatchRow, EventAsk, EventFilter, EventRow, EventWrite, LeaseProof, ProcessRow
+from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, LeaseProof, ProcessRow
 from holdfast.rules import events as rules
 from holdfast.rules import processes, verdicts
 from holdfast.rules import work as work_rules

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast import rows as r
+from holdfast.asks import EventAsk, Head, TurnAsk
 from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, RenewalVerdict, TurnVerdict, WorkVerdict
 
 
@@ -46,11 +47,11 @@ class Shortcuts(Protocol):
         """Move the end of a claim that is proven, never back (`rules.work.require_claim`)."""
         ...
 
-    def hinted_head(self, session_id: str) -> r.Head | None:
+    def hinted_head(self, session_id: str) -> Head | None:
         """The head of a session as it was last seen, if it was: a hint, which `commit_turn` proves."""
         ...
 
-    async def commit_turn(self, ask: r.TurnAsk) -> TurnVerdict | None:
+    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
         """Commit a turn that was planned on a head (`rules.commits.plan_on`), or look at the head."""
         ...
 
@@ -58,7 +59,7 @@ class Shortcuts(Protocol):
         """A process as it was last seen: a hint, which `append_event` proves."""
         ...
 
-    async def append_event(self, ask: r.EventAsk) -> EventVerdict | None:
+    async def append_event(self, ask: EventAsk) -> EventVerdict | None:
         """Append an event that was planned on a process (`rules.events.plan_on`), with the batch of its wake."""
         ...
 
@@ -85,14 +86,14 @@ class NoShortcuts:
     async def extend_claim(self, proof: r.ClaimProof, ttl_ms: int) -> RenewalVerdict | None:
         return None
 
-    def hinted_head(self, session_id: str) -> r.Head | None:
+    def hinted_head(self, session_id: str) -> Head | None:
         return None
 
-    async def commit_turn(self, ask: r.TurnAsk) -> TurnVerdict | None:
+    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
         return None
 
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
         return None
 
-    async def append_event(self, ask: r.EventAsk) -> EventVerdict | None:
+    async def append_event(self, ask: EventAsk) -> EventVerdict | None:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import rows as r
+from holdfast.asks import Head
 
 
 class WorkVerdict(msgspec.Struct, frozen=True):
@@ -33,7 +34,7 @@ class TurnVerdict(msgspec.Struct, frozen=True):
     verdict: str
     detail: str = ""
     now_ms: int = 0
-    head: r.Head | None = None
+    head: Head | None = None
     turn: r.RevisionRow | None = None
     session_key: int = 0
 

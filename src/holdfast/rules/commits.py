@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import codec
+from holdfast.asks import UNTIMED, Head, TurnPlan
 from holdfast.errors import ClaimLost, Corrupt, HeadConflict, InvalidRequest, SessionDeleted, TurnConflict, UnknownRef
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Commit, CommitReceipt, Usage
@@ -18,12 +19,9 @@ from holdfast.records.work import WorkCompletion
 from holdfast.rows import (
     LIVE,
     POSITION_BITS,
-    UNTIMED,
     AttachmentRow,
     BatchRow,
     CommitFacts,
-    CommitPlan,
-    Head,
     NodeRow,
     RevisionRow,
     Segment,
@@ -249,7 +247,7 @@ def judge(
     targets: Mapping[str, SessionRow],
     batch_ids: Sequence[str],
     now_ms: int,
-) -> CommitPlan:
+) -> TurnPlan:
     """Everything that the commit writes, or the first reason against it. The turn is known not to be a replay.
 
     `current` is the session's graph if the commit replaces it, `targets` the sessions that follow-up work goes to, and
@@ -283,7 +281,7 @@ def _node_named(leaf: tuple[int, str], epoch: int) -> NodeRow:
     return NodeRow(node_key, node_key >> POSITION_BITS, epoch, node_id, None, "", None, None, 0, b"null", LIVE, None)
 
 
-def plan_on(intent: CommitIntent, session: SessionRow, facts: CommitFacts, batch_ids: Sequence[str]) -> CommitPlan:
+def plan_on(intent: CommitIntent, session: SessionRow, facts: CommitFacts, batch_ids: Sequence[str]) -> TurnPlan:
     """Everything that the commit writes if the facts hold, for a database that judges claims, lease and names itself.
 
     Rows without a time of their own are `UNTIMED`; batches belong to the sessions in `targets`.
@@ -310,7 +308,7 @@ def _plan(
     targets: Mapping[str, SessionRow],
     batch_ids: Sequence[str],
     now_ms: int,
-) -> CommitPlan:
+) -> TurnPlan:
     """What the commit writes, claims and lease aside."""
     revision = session.revision + 1
     epoch, placed, leaf_key, leaf_id = _judge_graph(intent, session, facts, current, revision, now_ms)
@@ -326,7 +324,7 @@ def _plan(
     enqueues, enqueued, enqueued_for = _judge_enqueues(intent, facts.sources, targets, batch_ids, now_ms)
     node_count = graph.position_of(placed.rows[-1].node_key) if placed.rows else max(session.node_count, epoch)
     body = _next_body(intent, facts.head, enqueued)
-    return CommitPlan(
+    return TurnPlan(
         session=msgspec.structs.replace(
             session, revision=revision, node_count=node_count, epoch=epoch, changed_at_ms=now_ms
         ),

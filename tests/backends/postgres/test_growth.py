@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import asyncpg
 import pytest
@@ -48,7 +48,7 @@ class Counting(Link):
 
     __slots__ = ()
 
-    noted: dict[str, list[int]] = {}
+    noted: ClassVar[dict[str, list[int]]] = {}
 
     async def all(self, name: str, *bindings: Any) -> Any:
         connection: Any = self.connection
@@ -156,9 +156,7 @@ class Ground:
                 keys = {"node_key": (key << POSITION_BITS) + position, "parent_key": (key << POSITION_BITS) + parent}
                 nodes.append(node | keys | {"node_id": f"{part}{number}", "revision": number})
             leaf = {"leaf_key": (key << POSITION_BITS) + position, "leaf_id": f"b{number}"}
-            revisions.append(
-                head | {"revision": number, "turn_id": f"t{number}", "node_count": position} | leaf
-            )
+            revisions.append(head | {"revision": number, "turn_id": f"t{number}", "node_count": position} | leaf)
             batches.append(
                 {
                     **{"enqueue_seq": 1_000_000 + number, "batch_id": f"done{number}", "session_key": key},
@@ -239,9 +237,7 @@ async def wake(store: Store, number: int) -> None:
 
 CALLS: dict[str, Call] = {
     "commit": commit,
-    "replay of a turn": lambda store, number: store.sessions.handle("long").commit(
-        turn(0)
-    ),
+    "replay of a turn": lambda store, number: store.sessions.handle("long").commit(turn(0)),
     "commit that completes work": settle,
     "commit under a lease": lead,
     "commit that enqueues": follow_up,
@@ -252,6 +248,8 @@ CALLS: dict[str, Call] = {
     "load of a node": lambda store, number: store.sessions.handle("long").load_node("m0"),
     "page of a log": lambda store, number: store.events.after("job", after=20, limit=20),
     "page of a log of one type": lambda store, number: store.events.after("job", after=20, limit=20, type="progress"),
+    "page of a log of a rare type": lambda store, number: store.events.after("job", type="rare"),
+    "page of wakes": lambda store, number: store.events.wakes("job", after=LONG * 9),
 }
 
 

@@ -127,7 +127,7 @@ def test_a_turn_with_an_id_is_committed_once_and_its_receipt_is_given(cuttable: 
         usage=[holdfast.Usage("turn", "m", input_tokens=3)],
         enqueues=[holdfast.WorkDraft(payloads=[1])],
     )
-    receipt = cuttable.cut("commit_at_once", when, turn)
+    receipt = cuttable.cut("commit_turn", when, turn)
     view, work = cuttable.seen(load()), cuttable.seen(queued)
     assert (receipt.revision, receipt.replayed) == (2, when == "after")
     assert (view.revision, view.node_count, view.ledger[0].input_tokens) == (2, 1, 3)
@@ -138,16 +138,14 @@ def test_a_turn_with_an_id_is_committed_once_and_its_receipt_is_given(cuttable: 
 
 @CUTS
 def test_a_turn_without_an_id_is_in_doubt_and_committed_at_most_once(cuttable: Cuttable, when: Cut) -> None:
-    assert is_unknown(cuttable.cut("commit_at_once", when, commit(config=1)))
+    assert is_unknown(cuttable.cut("commit_turn", when, commit(config=1)))
     assert cuttable.seen(load()).revision == (2 if when == "after" else 1)
     assert cuttable.do(commit()).revision == (3 if when == "after" else 2)
 
 
 @CUTS
-def test_a_first_turn_that_is_cut_at_the_end_of_its_transaction_is_committed_once(
-    cuttable: Cuttable, when: Cut
-) -> None:
-    receipt = cuttable.cut("commit", when, commit("new", turn_id="t1", config=1))
+def test_a_first_turn_that_is_cut_is_committed_once_with_its_session(cuttable: Cuttable, when: Cut) -> None:
+    receipt = cuttable.cut("commit_turn", when, commit("new", turn_id="t1", config=1))
     assert (receipt.revision, receipt.replayed) == (1, when == "after")
     assert cuttable.seen(load("new")).revision == 1
 
@@ -155,7 +153,7 @@ def test_a_first_turn_that_is_cut_at_the_end_of_its_transaction_is_committed_onc
 @CUTS
 def test_a_turn_that_is_cut_when_its_session_is_looked_at_is_committed_once(cuttable: Cuttable, when: Cut) -> None:
     cuttable.seen(commit("elsewhere"))
-    receipt = cuttable.cut("glance_session", when, commit("elsewhere"))
+    receipt = cuttable.cut("show_head", when, commit("elsewhere"))
     assert (receipt.revision, receipt.replayed) == (2, False)
     assert cuttable.seen(load("elsewhere")).revision == 2
 
@@ -163,7 +161,7 @@ def test_a_turn_that_is_cut_when_its_session_is_looked_at_is_committed_once(cutt
 def test_a_turn_that_cannot_be_looked_up_again_is_in_doubt(cuttable: Cuttable) -> None:
     # Not even the look whether it was applied gets through.
     cuttable.wire.cut("begin_write", "before", for_ever=True)
-    cuttable.wire.cut("commit_at_once", "after")
+    cuttable.wire.cut("commit_turn", "after")
     with pytest.raises(holdfast.Unavailable) as doubt:
         cuttable.do(commit(turn_id="t2"))
     assert doubt.value.outcome == "unknown"
@@ -269,7 +267,7 @@ def test_a_lease_is_renewed(cuttable: Cuttable, when: Cut) -> None:
 @pytest.mark.parametrize("type", ["progress", "news"])
 def test_an_event_with_a_replay_key_is_appended_once_and_given(cuttable: Cuttable, when: Cut, type: str) -> None:
     cuttable.do(register(wake_target=holdfast.Scope("chat")))
-    receipt = cuttable.cut("append_at_once", when, append(type, replay_key="k"))
+    receipt = cuttable.cut("append_event", when, append(type, replay_key="k"))
     assert (receipt.event.sequence, receipt.replayed) == (1, when == "after")
     assert [event.replay_key for event in cuttable.seen(logged)] == ["k"]
     work = cuttable.seen(queued)
@@ -279,7 +277,7 @@ def test_an_event_with_a_replay_key_is_appended_once_and_given(cuttable: Cuttabl
 @CUTS
 def test_an_event_without_a_replay_key_is_in_doubt_and_appended_at_most_once(cuttable: Cuttable, when: Cut) -> None:
     cuttable.do(register())
-    assert is_unknown(cuttable.cut("append_at_once", when, append()))
+    assert is_unknown(cuttable.cut("append_event", when, append()))
     assert len(cuttable.seen(logged)) == (1 if when == "after" else 0)
 
 
@@ -289,7 +287,7 @@ def test_a_process_is_completed_once_and_given(cuttable: Cuttable, when: Cut, le
     cuttable.do(register())
     lease = cuttable.do(lambda store: store.leases.claim(ON_JOB, owner_id="w1")) if leased else None
     process = cuttable.cut(
-        "append_at_once", when, lambda store: store.processes.complete("job", holdfast.Completed(1), lease=lease)
+        "append_event", when, lambda store: store.processes.complete("job", holdfast.Completed(1), lease=lease)
     )
     assert (process.status, process.outcome) == ("completed", holdfast.Completed(1))
     assert [event.terminal_state for event in cuttable.seen(logged)] == ["completed"]

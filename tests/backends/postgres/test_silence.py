@@ -144,7 +144,7 @@ def test_a_turn_without_an_id_is_in_doubt_and_nothing_that_was_seen_is_trusted(
     assert mutable.seen(load()).revision == stored
     mutable.wire.take()
     assert mutable.do(commit()).revision == stored + 1
-    assert "glance_session" in mutable.wire.take()
+    assert "show_head" in mutable.wire.take()
 
 
 @pytest.mark.parametrize("lent", [False, True], ids=["own pool", "lent pool"])

@@ -54,6 +54,7 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "identify",
         "enqueue_work",
         "claim_work",
+        "show_head",
         "commit_turn",
         "append_event",
         "renew_claim",

@@ -86,8 +86,15 @@ $$;
 -- Why a session was not found alive: it never was, or it was deleted.
 CREATE OR REPLACE FUNCTION {schema}.absence_v1(p_session_id text) RETURNS text
 LANGUAGE sql STABLE
-RETURN CASE
-    WHEN EXISTS (SELECT 1 FROM {schema}.sessions WHERE session_id = p_session_id) THEN 'deleted'
+-- One that was made since it was looked for is called absent, too: a transaction will find it.
+RETURN CASE (
+        SELECT dead
+        FROM {schema}.sessions
+        WHERE session_id = p_session_id
+        ORDER BY incarnation DESC
+        LIMIT 1
+    )
+    WHEN 1 THEN 'deleted'
     ELSE 'absent'
 END;
 

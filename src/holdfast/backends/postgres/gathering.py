@@ -81,7 +81,9 @@ async def gather(link: Link, query: r.ViewQuery | r.EventFilter, cache: RowCache
 
 async def _log(link: Link, query: r.EventFilter, cache: RowCache) -> GatheredLog:
     of_type = () if query.type is None else (query.type,)
-    name = "gather_events+" + "type+" * len(of_type) + "wakes+" * query.pending_wakes
+    # Only a look-up of all events goes by the primary key: see schema.sql.
+    which = "some+" if of_type or query.pending_wakes else "all+"
+    name = "gather_events+" + which + "type+" * len(of_type) + "wakes+" * query.pending_wakes
     [found] = await link.all(name, query.process_id, query.after, query.limit, columns.PAGE_BYTES, *of_type)
     gathered = GatheredLog(found, query)
     if gathered.process is not None and cache.processes.get(query.process_id) is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -99,11 +99,14 @@ class Link:
         _require_committed(await self.script(self.texts["end_transaction"]))
 
     async def write_at_once(self, name: str, *bindings: Any) -> list[Values]:
-        """Run a statement that is a transaction of its own, and say what it returned once it is durable."""
-        return await self._heeding(self.all(name, *bindings))
+        """Call a function in a transaction of its own, and say what it returned once it is durable."""
+        return await self._heeding(self.all(name, *bindings), _is_refusal)
 
-    async def _heeding(self, committing: Awaitable[T]) -> T:
-        """What a commit answers, unless the server warns that somebody ended its wait for a standby."""
+    async def _heeding(self, committing: Awaitable[T], is_harmless: Callable[[T], bool] | None = None) -> T:
+        """What a commit answers, unless the server warns that somebody ended its wait for a standby.
+
+        An answer that is harmless promises nothing that a standby could lack.
+        """
         warnings: list[object] = []
 
         def heed(_: object, message: Any) -> None:
@@ -115,9 +118,22 @@ class Link:
             answer = await committing
         finally:
             self.connection.remove_log_listener(heed)
-        if warnings:
+        if warnings and (is_harmless is None or not is_harmless(answer)):
             raise DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")
         return answer
+
+
+REFUSALS = frozenset(
+    {
+        *("absent", "claim_lost", "declined", "deleted", "ended", "held", "isolation", "lease_lost", "moved", "none"),
+        *("target_absent", "target_deleted", "unknown"),
+    }
+)
+"""Verdicts of server functions that have locked rows and changed none."""
+
+
+def _is_refusal(found: list[Values]) -> bool:
+    return bool(found) and found[0][0] in REFUSALS
 
 
 def _require_committed(status: str) -> None:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import Generic, TypeVar
 
 from holdfast import rows as r
+from holdfast.asks import Head
 from holdfast.ports import Clock
 
 K = TypeVar("K")
@@ -60,7 +61,7 @@ class RowCache:
         self._clock = clock
         self._server_ms = int(time.time() * 1000)
         self._read_at_s = time.monotonic()
-        self.sessions: LRU[str, r.Head] = LRU(SESSIONS_KEPT)
+        self.sessions: LRU[str, Head] = LRU(SESSIONS_KEPT)
         self.processes: LRU[str, r.ProcessRow] = LRU(PROCESSES_KEPT)
 
     def forget(self) -> None:
@@ -78,9 +79,9 @@ class RowCache:
         """The server's clock was read just now."""
         self._server_ms, self._read_at_s = server_ms, time.monotonic()
 
-    def learn(self, row: r.Head | r.ProcessRow) -> None:
+    def learn(self, row: Head | r.ProcessRow) -> None:
         """Keep a head or a process."""
-        if isinstance(row, r.Head):
+        if isinstance(row, Head):
             self.learn_head(row.session, row.revision)
         else:
             self.learn_process(row)
@@ -89,7 +90,7 @@ class RowCache:
         """A session was seen, or moved."""
         size = len(session.lineage) + (0 if revision is None else len(revision.body) + len(revision.refs))
         if size <= LARGEST_HINT and session.deleted_at_ms is None:
-            self.sessions.put(session.session_id, r.Head(session, revision))
+            self.sessions.put(session.session_id, Head(session, revision))
         else:
             self.sessions.drop(session.session_id)
 

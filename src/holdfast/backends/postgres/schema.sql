@@ -8,7 +8,7 @@
 -- No two indexes answer one look-up. If the statistics say that a family or a session has one row, its prefix of the
 -- primary key looks as good to the planner as the whole key of another index, and is read from end to end. So an index of
 -- names (turns, nodes, source keys, claims) begins with the session, whose key is unique by itself, and a look-up by name
--- does not say the family, with which every primary key begins. The index of replay keys begins with an expression, for
+-- does not say the family, with which every primary key begins. Indexes of events hold the process as an expression, for
 -- the same reason. Between equal costs the planner takes the index that was made last: some primary keys are.
 
 CREATE TABLE {schema}.settings (
@@ -251,9 +251,9 @@ CREATE TABLE {schema}.events (
     payload bytea NOT NULL
 );
 
+CREATE INDEX events_type ON {schema}.events (type, (process_id || ''), sequence);
+CREATE INDEX events_pending_wake ON {schema}.events ((process_id || ''), sequence) WHERE wake IS NOT NULL AND acked = 0;
 CREATE UNIQUE INDEX events_replay ON {schema}.events ((process_id || ''), replay_key) WHERE replay_key IS NOT NULL;
-CREATE INDEX events_type ON {schema}.events (process_id, type, sequence);
-CREATE INDEX events_pending_wake ON {schema}.events (process_id, sequence) WHERE wake IS NOT NULL AND acked = 0;
 ALTER TABLE {schema}.events ADD PRIMARY KEY (process_id, sequence);
 
 CREATE TABLE {schema}.grants (

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from holdfast import rows as r
+from holdfast.asks import Head
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.transaction import PostgresTransaction
@@ -24,7 +25,7 @@ from holdfast.ports.verdicts import LeaseVerdict, WorkVerdict
 OUT_OF_RANGE = "22003"
 """The SQLSTATE of a counter that would not fit: the rule says so better."""
 
-MAKES_SESSIONS = frozenset({"claim_work", "commit_turn"})
+MAKES_SESSIONS = frozenset({"claim_work", "show_head", "commit_turn"})
 """Functions whose verdict on an absent session is an answer; the others need a transaction that makes it."""
 
 
@@ -43,6 +44,8 @@ class SingleTrip(ServerFunctions, TurnFunctions):
     """The server functions, and the rows that an operation may plan on; anything else needs a transaction."""
 
     again = False
+
+    LOOKS_LOCK = False
 
     def __init__(self, link: Link, cache: RowCache, *, test_ms: int | None) -> None:
         self._link = link
@@ -73,7 +76,7 @@ class SingleTrip(ServerFunctions, TurnFunctions):
 
     async def _call(self, name: str, *bindings: Any) -> Sequence[Sequence[Any]]:
         """Call a function. Afterwards, whatever the operation says rests on a verdict."""
-        self.calling = True
+        self.calling = name != "show_head"
         try:
             found = await self._link.write_at_once(name, *bindings)
         except DriverFailure as failure:
@@ -115,7 +118,7 @@ class SingleTrip(ServerFunctions, TurnFunctions):
 
     # Rows to plan on.
 
-    def hinted_head(self, session_id: str) -> r.Head | None:
+    def hinted_head(self, session_id: str) -> Head | None:
         return self._cache.sessions.get(session_id)
 
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
@@ -128,12 +131,12 @@ class SingleTrip(ServerFunctions, TurnFunctions):
             self._cache.learn_process(known)
         return known
 
-    def _found(self, row: r.Head | r.ProcessRow) -> None:
+    def _found(self, row: Head | r.ProcessRow) -> None:
         self._cache.learn(row)
 
-    def _wrote(self, row: r.Head | r.ProcessRow) -> None:
+    def _wrote(self, row: Head | r.ProcessRow) -> None:
         self._learned.append(partial(self._cache.learn, row))
-        self._learn_clock(row.session.changed_at_ms if isinstance(row, r.Head) else row.updated_at_ms)
+        self._learn_clock(row.session.changed_at_ms if isinstance(row, Head) else row.updated_at_ms)
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         """Contents that the store does not keep. They never change, and the function proves that they are there."""

@@ -179,11 +179,101 @@ BEGIN
 END;
 $$;
 
+-- Shows the newest session of an id with its head, or with the revision of a turn id. p_locks holds the session. A turn
+-- that is known is held in any case, so that the end of the transaction waits for a standby like the turn's own did.
+-- Verdicts: replayed; moved; absent (with a key that the session may be made with).
+CREATE OR REPLACE FUNCTION {schema}.show_head_v1(p_session_id text, p_turn_id text, p_locks boolean)
+RETURNS TABLE (
+    verdict text, detail text, now_ms bigint,
+    session_key bigint, session_id text, incarnation bigint, family bigint, revision bigint, node_count bigint,
+    epoch bigint, lineage bytea, changed_at_ms bigint, deleted_at_ms bigint, created_at_ms bigint, name text,
+    owner text, model text, cwd text, parent_session_id text, caused_by bytea,
+    head_session_key bigint, head_revision bigint, head_family bigint, turn_id text, fingerprint text,
+    head_epoch bigint, head_node_count bigint, leaf_key bigint, leaf_id text, checkpoint_ref text, refs bytea,
+    body bytea, committed_at_ms bigint
+)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_session {schema}.sessions%ROWTYPE;
+    v_shown bigint;
+BEGIN
+    IF p_locks THEN
+        SELECT session.* INTO v_session
+        FROM {schema}.sessions AS session
+        WHERE session.session_id = p_session_id
+        ORDER BY session.incarnation DESC
+        LIMIT 1
+        FOR NO KEY UPDATE;
+    ELSE
+        SELECT session.* INTO v_session
+        FROM {schema}.sessions AS session
+        WHERE session.session_id = p_session_id
+        ORDER BY session.incarnation DESC
+        LIMIT 1;
+    END IF;
+    IF NOT FOUND THEN
+        verdict := 'absent';
+        session_key := nextval('{schema}.session_keys');
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    verdict := 'moved';
+    IF p_turn_id IS NOT NULL THEN
+        SELECT turn.revision INTO v_shown
+        FROM {schema}.revisions AS turn
+        WHERE turn.session_key = v_session.session_key
+            AND turn.turn_id = p_turn_id;
+    END IF;
+    IF v_shown IS NOT NULL THEN
+        verdict := 'replayed';
+        PERFORM 1
+        FROM {schema}.sessions AS session
+        WHERE session.family = v_session.family
+            AND session.session_key = v_session.session_key
+        FOR NO KEY UPDATE;
+    END IF;
+    session_key := v_session.session_key;
+    session_id := v_session.session_id;
+    incarnation := v_session.incarnation;
+    family := v_session.family;
+    revision := v_session.revision;
+    node_count := v_session.node_count;
+    epoch := v_session.epoch;
+    lineage := v_session.lineage;
+    changed_at_ms := v_session.changed_at_ms;
+    deleted_at_ms := v_session.deleted_at_ms;
+    created_at_ms := v_session.created_at_ms;
+    name := v_session.name;
+    owner := v_session.owner;
+    model := v_session.model;
+    cwd := v_session.cwd;
+    parent_session_id := v_session.parent_session_id;
+    caused_by := v_session.caused_by;
+    SELECT
+        head.session_key, head.revision, head.family, head.turn_id, head.fingerprint, head.epoch,
+        head.node_count, head.leaf_key, head.leaf_id, head.checkpoint_ref, head.refs, head.body,
+        head.committed_at_ms
+    INTO
+        head_session_key, head_revision, head_family, turn_id, fingerprint, head_epoch, head_node_count,
+        leaf_key, leaf_id, checkpoint_ref, refs, body, committed_at_ms
+    FROM {schema}.revisions AS head
+    WHERE head.family = v_session.family
+        AND head.session_key = v_session.session_key
+        AND head.revision = coalesce(v_shown, v_session.revision);
+    RETURN NEXT;
+END;
+$$;
+
 -- Commits a turn that was judged on a head which the caller remembers (rules.commits.plan_on), or on one that its
--- transaction holds already (p_incarnation is NULL). Without p_revision it only looks. p_is_new makes the session, under
--- the key that an earlier call drew for it. Verdicts: committed; replayed (the revision of the turn id); moved (the newest
--- session and its head); absent (with a key for the session); claim_lost (detail is the claim); lease_lost; target_deleted
--- (detail is the session); declined (detail says why: the rule has to judge by facts).
+-- transaction holds already (p_incarnation is NULL). p_is_new makes the session, under a key that show_head drew for it.
+-- Verdicts: committed; replayed, moved and absent as show_head says them; claim_lost (detail is the claim); lease_lost;
+-- target_deleted (detail is the session); declined (detail says why: the rule has to judge by facts).
 CREATE OR REPLACE FUNCTION {schema}.commit_turn_v1(
     p_session_id text, p_given_ms bigint, p_family bigint, p_session_key bigint, p_is_new boolean,
     p_incarnation bigint, p_lineage bytea, p_head_revision bigint, p_head_node_count bigint, p_head_epoch bigint,
@@ -220,8 +310,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_session {schema}.sessions%ROWTYPE;
-    v_shown bigint;
-    v_found boolean := false;
+    v_is_known boolean;
     v_target_id text;
     v_target record;
     v_target_ids text[];
@@ -239,98 +328,50 @@ DECLARE
     v_expires_at_ms bigint[];
     v_count bigint;
 BEGIN
-    -- The session, by its key if the caller knows it: another one may have that key after a failover.
-    IF p_session_key IS NOT NULL AND NOT p_is_new THEN
+    -- The head must be the one that the caller knows, and the turn new. Otherwise the caller gets what it needs to judge.
+    IF p_is_new THEN
+        PERFORM 1
+        FROM {schema}.sessions AS session
+        WHERE session.session_id = p_session_id;
+        v_is_known := NOT FOUND;
+    ELSE
         SELECT session.* INTO v_session
         FROM {schema}.sessions AS session
         WHERE session.family = p_family
             AND session.session_key = p_session_key
         FOR NO KEY UPDATE;
-        v_found := FOUND AND v_session.dead = 0 AND v_session.session_id = p_session_id;
-    END IF;
-    IF NOT v_found THEN
-        SELECT session.* INTO v_session
-        FROM {schema}.sessions AS session
-        WHERE session.session_id = p_session_id
-        ORDER BY session.incarnation DESC
-        LIMIT 1
-        FOR NO KEY UPDATE;
-        v_found := FOUND;
-    END IF;
-    IF NOT v_found AND NOT p_is_new THEN
-        verdict := 'absent';
-        session_key := nextval('{schema}.session_keys');
-        RETURN NEXT;
-        RETURN;
-    END IF;
-
-    -- A turn that is known, or a head that moved: the caller gets what it needs to judge.
-    IF v_found THEN
-        IF p_turn_id IS NOT NULL THEN
-            SELECT turn.revision INTO v_shown
-            FROM {schema}.revisions AS turn
-            WHERE turn.session_key = v_session.session_key
-                AND turn.turn_id = p_turn_id;
-        END IF;
-        IF v_shown IS NOT NULL THEN
-            verdict := 'replayed';
-        ELSIF p_revision IS NULL OR p_is_new OR p_incarnation IS NOT NULL AND NOT (
-            v_session.dead = 0
-            AND v_session.family = p_family
-            AND v_session.session_key = p_session_key
-            AND v_session.incarnation = p_incarnation
+        -- After a failover, another session may have the key of one that was lost.
+        v_is_known := FOUND AND v_session.dead = 0 AND v_session.session_id = p_session_id AND (
+            p_incarnation IS NULL
+            OR v_session.incarnation = p_incarnation
             AND v_session.revision = p_head_revision
             AND v_session.node_count = p_head_node_count
             AND v_session.epoch = p_head_epoch
             AND v_session.lineage = p_lineage
-        ) THEN
-            verdict := 'moved';
-        ELSIF p_incarnation IS NOT NULL AND p_head_revision > 0 THEN
-            -- Its number alone does not show that the head is the same: after a failover, another turn may have it.
-            PERFORM 1
-            FROM {schema}.revisions AS head
-            WHERE head.family = p_family
-                AND head.session_key = p_session_key
-                AND head.revision = p_head_revision
-                AND head.leaf_key IS NOT DISTINCT FROM p_head_leaf_key
-                AND head.leaf_id IS NOT DISTINCT FROM p_head_leaf_id
-                AND head.body = p_head_body;
-            IF NOT FOUND THEN
-                verdict := 'moved';
-            END IF;
-        END IF;
-        IF verdict IS NOT NULL THEN
-            session_key := v_session.session_key;
-            session_id := v_session.session_id;
-            incarnation := v_session.incarnation;
-            family := v_session.family;
-            revision := v_session.revision;
-            node_count := v_session.node_count;
-            epoch := v_session.epoch;
-            lineage := v_session.lineage;
-            changed_at_ms := v_session.changed_at_ms;
-            deleted_at_ms := v_session.deleted_at_ms;
-            created_at_ms := v_session.created_at_ms;
-            name := v_session.name;
-            owner := v_session.owner;
-            model := v_session.model;
-            cwd := v_session.cwd;
-            parent_session_id := v_session.parent_session_id;
-            caused_by := v_session.caused_by;
-            SELECT
-                head.session_key, head.revision, head.family, head.turn_id, head.fingerprint, head.epoch,
-                head.node_count, head.leaf_key, head.leaf_id, head.checkpoint_ref, head.refs, head.body,
-                head.committed_at_ms
-            INTO
-                head_session_key, head_revision, head_family, turn_id, fingerprint, head_epoch, head_node_count,
-                leaf_key, leaf_id, checkpoint_ref, refs, body, committed_at_ms
-            FROM {schema}.revisions AS head
-            WHERE head.family = v_session.family
-                AND head.session_key = v_session.session_key
-                AND head.revision = coalesce(v_shown, v_session.revision);
-            RETURN NEXT;
-            RETURN;
-        END IF;
+        );
+    END IF;
+    IF v_is_known AND p_turn_id IS NOT NULL AND NOT p_is_new THEN
+        PERFORM 1
+        FROM {schema}.revisions AS turn
+        WHERE turn.session_key = p_session_key
+            AND turn.turn_id = p_turn_id;
+        v_is_known := NOT FOUND;
+    END IF;
+    IF v_is_known AND p_head_revision > 0 THEN
+        -- Its number alone does not show that the head is the same: after a failover, another turn may have it.
+        PERFORM 1
+        FROM {schema}.revisions AS head
+        WHERE head.family = p_family
+            AND head.session_key = p_session_key
+            AND head.revision = p_head_revision
+            AND head.leaf_key IS NOT DISTINCT FROM p_head_leaf_key
+            AND head.leaf_id IS NOT DISTINCT FROM p_head_leaf_id
+            AND head.body = p_head_body;
+        v_is_known := FOUND;
+    END IF;
+    IF NOT v_is_known THEN
+        RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true);
+        RETURN;
     END IF;
 
     -- Locks.
@@ -535,9 +576,8 @@ BEGIN
         )
         ON CONFLICT (session_id, incarnation) DO NOTHING;
         IF NOT FOUND THEN
-            verdict := 'declined';
-            detail := 'the session was made meanwhile';
-            RETURN NEXT;
+            -- Another transaction has just made it.
+            RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true);
             RETURN;
         END IF;
     ELSE

@@ -235,9 +235,9 @@ CREATE TABLE {schema}.events (
     payload bytea NOT NULL
 );
 
+CREATE INDEX events_type ON {schema}.events (type, (process_id || ''), sequence);
+CREATE INDEX events_pending_wake ON {schema}.events ((process_id || ''), sequence) WHERE wake IS NOT NULL AND acked = 0;
 CREATE UNIQUE INDEX events_replay ON {schema}.events ((process_id || ''), replay_key) WHERE replay_key IS NOT NULL;
-CREATE INDEX events_type ON {schema}.events (process_id, type, sequence);
-CREATE INDEX events_pending_wake ON {schema}.events (process_id, sequence) WHERE wake IS NOT NULL AND acked = 0;
 ALTER TABLE {schema}.events ADD PRIMARY KEY (process_id, sequence);
 
 CREATE TABLE {schema}.grants (

@@ -44,8 +44,13 @@ SELECT
                     process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
                     occurred_at_ms, payload
                 FROM {schema}.events
-                WHERE process_id = $1::text
-                    AND sequence > $2::bigint
+                WHERE sequence > $2::bigint
+                    -- part: all
+                    AND process_id = $1::text
+                    -- end part
+                    -- part: some
+                    AND process_id || '' = $1::text
+                    -- end part
                     -- part: type
                     AND type = $5::text
                     -- end part

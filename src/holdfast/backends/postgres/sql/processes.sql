@@ -256,7 +256,7 @@ FROM (
         SELECT
             process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
         FROM {schema}.events
-        WHERE process_id = $1::text
+        WHERE process_id || '' = $1::text
             AND type = $4::text
             AND sequence > $2::bigint
         ORDER BY sequence
@@ -279,7 +279,7 @@ FROM (
         SELECT
             process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
         FROM {schema}.events
-        WHERE process_id = $1::text
+        WHERE process_id || '' = $1::text
             AND sequence > $2::bigint
             AND wake IS NOT NULL
             AND acked = 0
@@ -302,7 +302,7 @@ LIMIT $2::bigint
 -- name: count_events
 SELECT count(*)
 FROM {schema}.events
-WHERE process_id = $1::text
+WHERE process_id || '' = $1::text
     AND type = $2::text
     AND sequence <= $3::bigint
 

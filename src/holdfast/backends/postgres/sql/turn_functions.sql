@@ -13,6 +13,14 @@ FROM {schema}.append_event_v1(
     $21::text, $22::text, $23::text, $24::bigint, $25::bytea
 )
 
+-- name: show_head
+SELECT
+    verdict, detail, now_ms, session_key, session_id, incarnation, family, revision, node_count, epoch, lineage,
+    changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
+    head_session_key, head_revision, head_family, turn_id, fingerprint, head_epoch, head_node_count, leaf_key, leaf_id,
+    checkpoint_ref, refs, body, committed_at_ms
+FROM {schema}.show_head_v1($1::text, $2::text, $3::boolean)
+
 -- name: commit_turn
 SELECT
     verdict, detail, now_ms, session_key, session_id, incarnation, family, revision, node_count, epoch, lineage,

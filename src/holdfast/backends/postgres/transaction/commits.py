@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from holdfast import rows as r
+from holdfast.asks import Head, TurnAsk, TurnPlan
 from holdfast.backends.postgres.transaction.base import fetched
 from holdfast.backends.postgres.transaction.graph import Graph, places_of
 from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, turn_bindings
@@ -21,16 +23,16 @@ class Commits(Graph, Work, TurnFunctions):
 
     __slots__ = ()
 
-    async def commit_turn(self, ask: r.TurnAsk) -> TurnVerdict | None:
+    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
         """Commit a turn or look at its head; None once a call without a transaction was declined."""
         return None if self.declined else await super().commit_turn(ask)
 
-    def hinted_head(self, session_id: str) -> r.Head | None:
+    def hinted_head(self, session_id: str) -> Head | None:
         """None: the function shows the head while it locks it."""
         return None
 
-    def _wrote(self, row: r.Head | r.ProcessRow) -> None:
-        if isinstance(row, r.Head):
+    def _wrote(self, row: Head | r.ProcessRow) -> None:
+        if isinstance(row, Head):
             self.seen.heads.append((row.session, row.revision))
         else:
             self.seen.processes.append(row)
@@ -67,8 +69,8 @@ class Commits(Graph, Work, TurnFunctions):
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
         """Write a turn that the rule accepted, in a transaction that holds its session. The function judges again."""
         session, revision = plan.session, plan.revision
-        ask = r.TurnAsk(session.session_id, revision.turn_id, None, plan)
-        [(verdict, detail, *_)] = await self._call("commit_turn", *turn_bindings(ask, now_ms))
+        whole = plan if isinstance(plan, TurnPlan) else TurnPlan(**msgspec.structs.asdict(plan))
+        [(verdict, detail, *_)] = await self._call("commit_turn", *turn_bindings(whole, None, now_ms))
         if verdict == "absent":
             raise Corrupt("sessions", str(session.session_key), "the head is missing")
         if verdict != "committed":

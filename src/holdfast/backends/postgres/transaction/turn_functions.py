@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from holdfast import rows as r
+from holdfast.asks import UNTIMED, EventAsk, Head, TurnAsk, TurnPlan
 from holdfast.backends.postgres.transaction.base import columns_of, fetched
 from holdfast.backends.postgres.transaction.graph import places_of
 from holdfast.ports.verdicts import EventVerdict, TurnVerdict
@@ -33,19 +34,26 @@ class TurnFunctions:
         """Run a statement that calls a function, and return its rows."""
         raise NotImplementedError
 
-    def _found(self, row: r.Head | r.ProcessRow) -> None:
+    def _found(self, row: Head | r.ProcessRow) -> None:
         """Take note of a row that others wrote."""
 
-    def _wrote(self, row: r.Head | r.ProcessRow) -> None:
+    def _wrote(self, row: Head | r.ProcessRow) -> None:
         """Take note of a row as this call has written it."""
 
-    async def commit_turn(self, ask: r.TurnAsk) -> TurnVerdict | None:
-        [(verdict, detail, now_ms, *columns)] = await self._call("commit_turn", *turn_bindings(ask, self.given_ms))
+    LOOKS_LOCK: ClassVar = True
+    """Whether a look at a head holds the session."""
+
+    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
+        plan = ask.plan
+        if plan is None:
+            found = await self._call("show_head", ask.session_id, ask.turn_id, self.LOOKS_LOCK)
+        else:
+            found = await self._call("commit_turn", *turn_bindings(plan, ask.head, self.given_ms, is_new=ask.is_new))
+        [(verdict, detail, now_ms, *columns)] = found
         if verdict == "committed":
-            plan = ask.plan
             assert plan is not None, "only a plan is committed"
             session = msgspec.structs.replace(plan.session, changed_at_ms=now_ms)
-            self._wrote(r.Head(session, msgspec.structs.replace(plan.revision, committed_at_ms=now_ms)))
+            self._wrote(Head(session, msgspec.structs.replace(plan.revision, committed_at_ms=now_ms)))
             return TurnVerdict(verdict, now_ms=now_ms)
         if verdict not in {"moved", "replayed"}:
             return TurnVerdict(verdict, detail or "", session_key=columns[0] or 0)
@@ -53,12 +61,12 @@ class TurnFunctions:
         shown = columns[SESSION_COLUMNS:]
         revision = None if shown[0] is None else fetched(r.RevisionRow, shown)
         if verdict == "replayed":
-            return TurnVerdict(verdict, head=r.Head(session, None), turn=revision)
-        head = r.Head(session, revision)
+            return TurnVerdict(verdict, head=Head(session, None), turn=revision)
+        head = Head(session, revision)
         self._found(head)
         return TurnVerdict(verdict, head=head)
 
-    async def append_event(self, ask: r.EventAsk) -> EventVerdict | None:
+    async def append_event(self, ask: EventAsk) -> EventVerdict | None:
         [found] = await self._call("append_event", *event_bindings(ask, self.given_ms))
         verdict, now_ms, sequence, batch_id, is_enqueued, *columns = found
         process = None if columns[0] is None else fetched(r.ProcessRow, columns[:PROCESS_COLUMNS])
@@ -75,26 +83,23 @@ class TurnFunctions:
         )
 
 
-def turn_bindings(ask: r.TurnAsk, given_ms: int | None) -> list[Any]:
-    """The arguments of `commit_turn`. What a turn has nothing of is NULL, which costs least."""
-    plan, head = ask.plan, ask.head
-    session = head.session if head is not None else None if plan is None else plan.session
-    bindings: list[Any] = [
-        ask.session_id,
+def turn_bindings(plan: TurnPlan, head: Head | None, given_ms: int | None, *, is_new: bool = False) -> list[Any]:
+    """The arguments of `commit_turn`. What a turn has nothing of is NULL, which costs least.
+
+    Without a head, the transaction holds the session that the plan was made for.
+    """
+    session, revision = plan.session, plan.revision
+    return [
+        session.session_id,
         given_ms,
-        None if session is None else session.family,
-        None if session is None else session.session_key,
-        ask.is_new,
+        session.family,
+        session.session_key,
+        is_new,
         *_head_of(head),
-        ask.turn_id,
-    ]
-    if plan is None:
-        return bindings + [None] * (ARGUMENTS - len(bindings))
-    revision = plan.revision
-    bindings += (
-        plan.session.revision,
-        plan.session.node_count,
-        plan.session.epoch,
+        revision.turn_id,
+        session.revision,
+        session.node_count,
+        session.epoch,
         revision.fingerprint,
         revision.leaf_key,
         revision.leaf_id,
@@ -110,15 +115,10 @@ def turn_bindings(ask: r.TurnAsk, given_ms: int | None) -> list[Any]:
         *_blobs_of(plan.blobs),
         *(columns_of(plan.usage, USAGE_COLUMNS) if plan.usage else NOTHING * USAGE_COLUMNS),
         *_drafts_of(plan),
-    )
-    return bindings
+    ]
 
 
-ARGUMENTS: Final = 65
-"""How many arguments `commit_turn` takes."""
-
-
-def _head_of(head: r.Head | None) -> Sequence[Any]:
+def _head_of(head: Head | None) -> Sequence[Any]:
     """What shows that a stored head is this one: where it ends, and all that it carries over to the next."""
     if head is None:
         return NOTHING * 8
@@ -133,7 +133,7 @@ def _head_of(head: r.Head | None) -> Sequence[Any]:
     )
 
 
-def _claims_of(plan: r.CommitPlan) -> Sequence[Any]:
+def _claims_of(plan: TurnPlan) -> Sequence[Any]:
     if not plan.claims:
         return NOTHING * 5
     named = [(proof.claim_id, batch_id) for proof in plan.claims for batch_id in proof.batch_ids]
@@ -157,7 +157,7 @@ def _nodes_of(rows: Sequence[r.NodeRow]) -> Sequence[Any]:
         [row.kind for row in rows],
         [row.frame_id for row in rows],
         [row.caused_by for row in rows],
-        [None if row.created_at_ms == r.UNTIMED else row.created_at_ms for row in rows],
+        [None if row.created_at_ms == UNTIMED else row.created_at_ms for row in rows],
         [row.payload for row in rows],
     )
 
@@ -184,7 +184,7 @@ def _hash_of(row: r.BlobRow) -> str:
     return row.hash
 
 
-def _drafts_of(plan: r.CommitPlan) -> Sequence[Any]:
+def _drafts_of(plan: TurnPlan) -> Sequence[Any]:
     rows = plan.enqueues
     if not rows:
         return NOTHING * 9
@@ -201,7 +201,7 @@ def _drafts_of(plan: r.CommitPlan) -> Sequence[Any]:
     )
 
 
-def event_bindings(ask: r.EventAsk, given_ms: int | None) -> list[Any]:
+def event_bindings(ask: EventAsk, given_ms: int | None) -> list[Any]:
     """The arguments of `append_event`."""
     event, process, batch = ask.event, ask.process, ask.batch
     return [
