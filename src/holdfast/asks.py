@@ -23,8 +23,8 @@ UNTIMED = -1
 class TurnPlan(CommitPlan, frozen=True):
     """A plan for a database that judges again when it writes.
 
-    It has what shows that claims and lease are held, the stored nodes that must be live (`rests_on`), where new node ids
-    must be free, and the session of each new batch.
+    It has what shows that claims and lease are held, the stored nodes that must be live (`rests_on`), where new node
+    ids must be free, and the session of each new batch.
     """
 
     claims: tuple[ClaimProof, ...] = ()
