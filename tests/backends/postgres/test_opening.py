@@ -222,3 +222,24 @@ def test_without_the_driver_the_extra_is_named(clean_postgres_url: str, monkeypa
     with pytest.raises(InvalidRequest, match=r"holdfast\[postgres\]"):
         holdfast.open_blocking(clean_postgres_url)
     assert PostgresBackend is not None
+
+
+def test_server_functions_run_with_the_callers_rights_and_not_for_everybody(store: Any, administrator: Any) -> None:
+    assert store.backend.schema_version == 1
+    functions = administrator.rows(
+        """
+        SELECT
+            proname::text, prosecdef, coalesce(proconfig, '{}'), lanname::text,
+            EXISTS (SELECT 1 FROM aclexplode(coalesce(proacl, acldefault('f', proowner))) WHERE grantee = 0) AS public
+        FROM pg_proc
+        JOIN pg_language ON pg_language.oid = prolang
+        WHERE pronamespace = 'holdfast'::regnamespace
+        """
+    )
+    assert {"commit_turn_v1", "append_event_v1", "show_head_v1"} <= {name for name, *_ in functions}
+    for name, as_owner, settings, language, public in functions:
+        assert not as_owner, name
+        assert not public, name
+        if language == "plpgsql":
+            assert "search_path=pg_catalog, pg_temp" in settings, name
+            assert "plan_cache_mode=force_generic_plan" in settings, name
