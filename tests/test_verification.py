@@ -192,7 +192,7 @@ ORPHANS: list[tuple[str, tuple[Any, ...], str]] = [
     ("doom_object", (7, HASH, 0), f"doomed_objects 7/{HASH}/0: its family 7 is missing"),
     (
         "save_attachment",
-        (r.AttachmentRow(7, "photo", 7, "s3://x", "image/png", 1, None, None, None, 1, None, "caller"),),
+        (r.AttachmentRow(7, "photo", 7, "s3://x", "image/png", 1, None, None, None, 1, None, "caller", "i1"),),
         "attachments 7/photo: its session 7 is missing",
     ),
 ]
@@ -318,7 +318,7 @@ def test_bytes_outside_are_checked_only_by_who_knows_their_place(bench: Bench) -
 def test_bytes_that_were_never_stored_are_found_wherever_the_store_is_opened(bench: Bench) -> None:
     store = bench.open(Shelf())
     store.sessions.create("chat").attachments.record_intent(ABC, uri=f"sha256:{ABC}")
-    row = r.AttachmentRow(1, ABC, 1, f"sha256:{ABC}", "image/png", 3, None, None, None, 1_000, 1_000, None)
+    row = r.AttachmentRow(1, ABC, 1, f"sha256:{ABC}", "image/png", 3, None, None, None, 1_000, 1_000, None, "i1")
     bench.write("save_attachment", row)
     never = [Finding("attachments", f"1/{ABC}", "is committed, but its bytes were never stored")]
     lost = [Finding("attachment_objects", ABC, "the bytes are missing")]

@@ -1,7 +1,6 @@
 """What a database keeps: plain scalars in a fixed column order, with no meaning of their own.
 
-A backend stores and returns these values and never looks inside `bytes`. Columns are listed in the order of the fields,
-so that a tuple fetched from SQL is a row.
+A backend stores and returns these values and never looks inside `bytes`. Columns stand in the order of the fields.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ class LeaseRow(Row, frozen=True):
 
 
 class AttachmentRow(Row, frozen=True):
-    """One session's reference to an attachment. `stored_in` says where its bytes are, None while only intended."""
+    """One session's reference to an attachment: `stored_in` somewhere or only intended, `intent_id` since inserted."""
 
     session_key: SessionKey
     attachment_id: str
@@ -213,6 +212,7 @@ class AttachmentRow(Row, frozen=True):
     intent_at_ms: Whole
     committed_at_ms: Whole | None
     stored_in: Literal["database", "outside", "caller"] | None
+    intent_id: str
 
 
 class ProcessRow(Row, frozen=True):

@@ -30,6 +30,8 @@ from holdfast.moving import bundle, restoring
 from holdfast.operations import pages
 from holdfast.operations import triggers as operations
 from holdfast.records.triggers import Emission
+from holdfast.rows import AttachmentRow
+from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import events as event_rules
 from holdfast.rules import graph, replacements, schemas, selectors
 from holdfast.rules import triggers as rules
@@ -88,6 +90,29 @@ def a_delivery_is_reserved_outside_of_the_transaction(patch: pytest.MonkeyPatch)
 
 def a_commit_takes_an_intent_for_the_bytes(patch: pytest.MonkeyPatch) -> None:
     _rewrite(patch, "find_stored_attachments", "\n    AND stored_in IS NOT NULL", "")
+
+
+def an_intent_is_known_by_its_time(patch: pytest.MonkeyPatch) -> None:
+    right = attachment_rules.confirmed
+
+    def wrong(row: AttachmentRow, found: AttachmentRow | None) -> AttachmentRow | None:
+        same = found is not None and found.intent_at_ms == row.intent_at_ms
+        return right(msgspec.structs.replace(row, intent_id=found.intent_id) if found and same else row, found)
+
+    patch.setattr(attachment_rules, "confirmed", wrong)
+
+
+def a_repeated_intent_is_another_one(patch: pytest.MonkeyPatch) -> None:
+    right = attachment_rules.intended
+
+    def wrong(*given: Any, intent_id: str, **named: Any) -> AttachmentRow:
+        return msgspec.structs.replace(right(*given, intent_id=intent_id, **named), intent_id=intent_id)
+
+    patch.setattr(attachment_rules, "intended", wrong)
+
+
+def an_intent_moves_bytes_elsewhere(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attachment_rules, "require_same_keeper", lambda *_: None)
 
 
 def a_put_trusts_the_file_that_is_there(patch: pytest.MonkeyPatch) -> None:

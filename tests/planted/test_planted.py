@@ -36,15 +36,17 @@ from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract import (
+    AttachmentContract,
     BoundsContract,
     ExclusiveClaimContract,
     HostileInputContract,
     LocalBench,
     OutsideBytesContract,
     PageContract,
+    SharedPutContract,
     WakeContract,
 )
-from holdfast.testing.contract.attachments import Shelf
+from holdfast.testing.contract.attachments import Home, Shelf
 from holdfast.testing.contract.bench import EventLoop
 from holdfast.testing.contract.histories import Program
 from holdfast.testing.contract.outside import Door
@@ -109,6 +111,25 @@ def a_commit_promises_only_bytes_that_are_stored(folder: Path, _: pytest.Fixture
         OutsideBytesContract().test_a_commit_never_promises_bytes_that_a_killed_put_did_not_write(
             made, door, made.clock
         )
+
+
+def a_swept_put_counts_no_intent_but_its_own(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        SharedPutContract().test_a_put_does_not_count_the_intent_of_another_put_that_a_sweep_came_between(
+            made, Door(Shelf(), folder)
+        )
+
+
+def puts_of_the_same_bytes_all_count(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        case = SharedPutContract().test_puts_of_the_same_bytes_all_count_however_many_there_are
+        case(made, Door(Shelf(), folder))
+
+
+def bytes_are_moved_by_puts_alone(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        case = AttachmentContract().test_an_intent_alone_never_moves_bytes_between_this_store_and_the_caller
+        case(Home(made, "folder", folder), made)
 
 
 def a_damaged_file_is_written_anew(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -386,6 +407,9 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_source_key_is_looked_up_without_its_session, names_never_run_together),
         (bugs.a_delivery_is_reserved_outside_of_the_transaction, an_emission_is_all_or_nothing),
         (bugs.a_commit_takes_an_intent_for_the_bytes, a_commit_promises_only_bytes_that_are_stored),
+        (bugs.an_intent_is_known_by_its_time, a_swept_put_counts_no_intent_but_its_own),
+        (bugs.a_repeated_intent_is_another_one, puts_of_the_same_bytes_all_count),
+        (bugs.an_intent_moves_bytes_elsewhere, bytes_are_moved_by_puts_alone),
         (bugs.a_put_trusts_the_file_that_is_there, a_damaged_file_is_written_anew),
         (bugs.a_key_is_as_large_as_its_column, a_vast_key_does_not_spoil_new_sessions),
         (bugs.a_content_may_claim_any_size, a_claim_is_judged_before_it_is_believed),

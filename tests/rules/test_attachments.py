@@ -27,7 +27,7 @@ def put(data: object = b"data", media_type: object = "text/plain", **changes: An
 
 
 def row(**changes: Any) -> AttachmentRow:
-    plain = AttachmentRow(7, ID, 3, f"sha256:{ID}", "text/plain", 4, 1, 2, "l", 50, None, None)
+    plain = AttachmentRow(7, ID, 3, f"sha256:{ID}", "text/plain", 4, 1, 2, "l", 50, None, None, "i1")
     return msgspec.structs.replace(plain, **changes)
 
 
@@ -35,7 +35,7 @@ def test_bytes_are_named_by_their_hash() -> None:
     intent, body = put(bytearray(b"data"), " Text/PLAIN ")
     assert body == b"data"
     assert intent == attachments.AttachmentIntent(ID, f"sha256:{ID}", "text/plain", 4, 1, 2, "l")
-    assert attachments.intended(intent, None, session_key=7, family=3, now_ms=50) == row()
+    assert attachments.intended(intent, None, session_key=7, family=3, now_ms=50, intent_id="i1") == row()
 
 
 @pytest.mark.parametrize(
@@ -79,20 +79,20 @@ def test_an_intent_names_an_attachment_that_may_live_anywhere(changes: dict[str,
 
 def test_a_repeated_intent_refreshes_the_time_and_a_committed_one_stays_committed() -> None:
     intent, _ = put(label="new")
-    again = attachments.intended(intent, row(), session_key=7, family=3, now_ms=90)
+    again = attachments.intended(intent, row(), session_key=7, family=3, now_ms=90, intent_id="i2")
     assert again == row(label="new", intent_at_ms=90)
-    kept = attachments.intended(intent, row(committed_at_ms=60), session_key=7, family=3, now_ms=90)
+    kept = attachments.intended(intent, row(committed_at_ms=60), session_key=7, family=3, now_ms=90, intent_id="i2")
     assert kept == row(label="new", intent_at_ms=90, committed_at_ms=60)
 
 
 def test_a_repeated_intent_knows_that_bytes_are_stored_only_if_they_are_the_same_ones() -> None:
     intent, _ = put()
-    again = attachments.intended(intent, row(stored_in="outside"), session_key=7, family=3, now_ms=50)
+    again = attachments.intended(intent, row(stored_in="outside"), session_key=7, family=3, now_ms=50, intent_id="i2")
     assert again == row(stored_in="outside")
     elsewhere = row(uri="s3://data", stored_in="caller")
-    assert attachments.intended(intent, elsewhere, session_key=7, family=3, now_ms=50) == row()
+    assert attachments.intended(intent, elsewhere, session_key=7, family=3, now_ms=50, intent_id="i1") == row()
     foreign = msgspec.structs.replace(intent, uri="s3://data")
-    assert attachments.intended(foreign, row(), session_key=7, family=3, now_ms=50) == elsewhere
+    assert attachments.intended(foreign, row(), session_key=7, family=3, now_ms=50, intent_id="i1") == elsewhere
 
 
 def test_a_put_takes_over_a_committed_reference_to_bytes_elsewhere_only_with_its_bytes() -> None:
@@ -103,13 +103,25 @@ def test_a_put_takes_over_a_committed_reference_to_bytes_elsewhere_only_with_its
 
 
 def test_bytes_written_outside_count_if_their_intent_still_stands() -> None:
-    stored = row(stored_in="outside")
-    assert attachments.confirmed(row(), row()) == stored
-    assert attachments.confirmed(row(), row(intent_at_ms=51, stored_in="outside")) == row(
-        intent_at_ms=51, stored_in="outside"
-    )
-    for found in (None, row(intent_at_ms=51), row(uri="s3://data", stored_in="caller")):
+    assert attachments.confirmed(row(), row()) == row(stored_in="outside")
+    repeated = row(intent_at_ms=51, label="later")
+    assert attachments.confirmed(row(), repeated) == row(intent_at_ms=51, label="later", stored_in="outside")
+    by_another = row(intent_at_ms=51, intent_id="i2", stored_in="outside")
+    assert attachments.confirmed(row(), by_another) == by_another
+    for found in (None, row(intent_id="i2"), row(uri="s3://data", stored_in="caller")):
         assert attachments.confirmed(row(), found) is None
+
+
+def test_an_intent_never_moves_a_reference_between_this_store_and_the_caller() -> None:
+    ours, _ = put()
+    foreign = msgspec.structs.replace(ours, uri="s3://data")
+    for intent, existing in ((ours, row(uri="s3://data")), (foreign, row())):
+        attachments.require_same_keeper(intent, None)
+        with pytest.raises(InvalidRequest) as info:
+            attachments.require_same_keeper(intent, existing)
+        assert info.value.field == "uri"
+    attachments.require_same_keeper(ours, row())
+    attachments.require_same_keeper(foreign, row(uri="s3://old"))
 
 
 def test_a_row_is_shown_as_a_ref_and_as_an_entry() -> None:

@@ -61,7 +61,7 @@ def test_a_blob_is_what_its_ref_says() -> None:
 def test_a_manifest_row_and_a_batch_are_in_the_family_of_a_living_session(
     owner: r.SessionRow | None, expected: list[str]
 ) -> None:
-    row = r.AttachmentRow(3, "photo", 1, "s3://photo", "image/png", 7, None, None, None, 1, None, "caller")
+    row = r.AttachmentRow(3, "photo", 1, "s3://photo", "image/png", 7, None, None, None, 1, None, "caller", "i1")
     assert problems(rules.attachment(row, owner)) == [f"attachments 3/photo: {one}" for one in expected]
     assert problems(rules.batch(batch(), owner)) == [f"work 7: {one}" for one in expected]
 
@@ -85,7 +85,7 @@ def test_attachment_bytes_are_named_by_their_hash() -> None:
 
 def test_bytes_outside_are_those_of_the_reference() -> None:
     name = codec.digest(b"abc")
-    row = r.AttachmentRow(3, name, 1, f"sha256:{name}", "image/png", 3, None, None, None, 1, 2, "outside")
+    row = r.AttachmentRow(3, name, 1, f"sha256:{name}", "image/png", 3, None, None, None, 1, 2, "outside", "i1")
     assert problems(rules.bytes_outside(row, b"abc")) == []
     for data in (b"abd", None):
         with pytest.raises(Corrupt):
@@ -94,7 +94,7 @@ def test_bytes_outside_are_those_of_the_reference() -> None:
 
 def test_a_committed_reference_says_where_its_bytes_are() -> None:
     name = codec.digest(b"abc")
-    row = r.AttachmentRow(3, name, 1, f"sha256:{name}", "image/png", 3, None, None, None, 1, 2, "database")
+    row = r.AttachmentRow(3, name, 1, f"sha256:{name}", "image/png", 3, None, None, None, 1, 2, "database", "i1")
     key = f"attachments 3/{name}"
     assert problems(rules.attachment(row, LIVING)) == []
     assert problems(rules.is_missing(row)) == [f"attachment_objects {name}: the bytes are missing"]

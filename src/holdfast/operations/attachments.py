@@ -20,17 +20,44 @@ from holdfast.rules import attachments as rules
 T = TypeVar("T")
 
 
-async def record_intent(
-    tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, data: bytes | None
-) -> tuple[SessionRow, AttachmentRow]:
-    """Write the manifest row, and the bytes with it if the database keeps them."""
+class Loaded(NamedTuple):
+    """The session of an intent, its manifest row as it was, and as it will be."""
+
+    session: SessionRow
+    existing: AttachmentRow | None
+    row: AttachmentRow
+
+
+async def _load(tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, intent_id: str) -> Loaded:
     session = await sessions.ensure(tx, address)
     existing = await tx.find_attachment(session.session_key, intent.attachment_id)
-    row = rules.intended(intent, existing, session_key=session.session_key, family=session.family, now_ms=tx.now_ms)
-    if data is not None:
-        return session, await _save_with_bytes(tx, row, data)
+    row = rules.intended(
+        intent,
+        existing,
+        session_key=session.session_key,
+        family=session.family,
+        now_ms=tx.now_ms,
+        intent_id=intent_id,
+    )
+    return Loaded(session, existing, row)
+
+
+async def record_intent(
+    tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, intent_id: str
+) -> tuple[SessionRow, AttachmentRow]:
+    """Write the manifest row alone."""
+    session, existing, row = await _load(tx, address, intent, intent_id)
+    rules.require_same_keeper(intent, existing)
     await tx.save_attachment(row)
     return session, row
+
+
+async def put(
+    tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, intent_id: str, data: bytes
+) -> tuple[SessionRow, AttachmentRow]:
+    """Write the manifest row, and the bytes with it into the database."""
+    session, _, row = await _load(tx, address, intent, intent_id)
+    return session, await _save_with_bytes(tx, row, data)
 
 
 async def _save_with_bytes(tx: Transaction, row: AttachmentRow, data: bytes) -> AttachmentRow:
@@ -41,7 +68,7 @@ async def _save_with_bytes(tx: Transaction, row: AttachmentRow, data: bytes) -> 
 
 
 async def record_intent_outside(
-    tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, data: bytes
+    tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, intent_id: str, data: bytes
 ) -> tuple[SessionRow, AttachmentRow, bool]:
     """Write the manifest row, and say whether the bytes are to be written outside the database.
 
@@ -49,9 +76,7 @@ async def record_intent_outside(
     it, and whatever is outside may go), and if the row is committed with bytes elsewhere: a put that ends before its
     bytes are outside would leave a committed reference without any.
     """
-    session = await sessions.ensure(tx, address)
-    existing = await tx.find_attachment(session.session_key, intent.attachment_id)
-    row = rules.intended(intent, existing, session_key=session.session_key, family=session.family, now_ms=tx.now_ms)
+    session, existing, row = await _load(tx, address, intent, intent_id)
     present = await _is_in_database(tx, row.family, row.attachment_id)
     doomed = rules.is_being_deleted(await tx.find_doomed(row.family, row.attachment_id), now_ms=tx.now_ms)
     if not (present or doomed or rules.must_stay_readable(existing, intent)):

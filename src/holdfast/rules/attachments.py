@@ -51,7 +51,7 @@ def is_content_id(attachment_id: str) -> bool:
     return CONTENT_ID.fullmatch(attachment_id) is not None
 
 
-def is_kept_here(row: AttachmentRow) -> bool:
+def is_kept_here(row: AttachmentRow | AttachmentIntent) -> bool:
     """Whether the bytes of a reference are ours to keep."""
     return row.uri == own_uri(row.attachment_id) and is_content_id(row.attachment_id)
 
@@ -103,15 +103,34 @@ def check_intent(
     )
 
 
+def require_same_keeper(intent: AttachmentIntent, existing: AttachmentRow | None) -> None:
+    """Refuse an intent that moves a reference between bytes kept here and bytes kept elsewhere.
+
+    No bytes come with it. Moved here, a committed reference would have none; moved away, ours would stay for ever.
+    """
+    if existing is None or is_kept_here(existing) == is_kept_here(intent):
+        return
+    if is_kept_here(intent):
+        raise InvalidRequest("uri", "the bytes of this attachment are kept elsewhere: put them to keep them here")
+    raise InvalidRequest("uri", "this store keeps the bytes of this attachment: forget it to record another place")
+
+
 def intended(
-    intent: AttachmentIntent, existing: AttachmentRow | None, *, session_key: int, family: int, now_ms: int
+    intent: AttachmentIntent,
+    existing: AttachmentRow | None,
+    *,
+    session_key: int,
+    family: int,
+    now_ms: int,
+    intent_id: str,
 ) -> AttachmentRow:
     """Return the manifest row after an intent: repeated, it refreshes time and metadata; a commit is kept.
 
-    Bytes of ours count as stored only if the row said so before: while it exists, nothing deletes them.
+    Bytes of ours count as stored only if the row said so before: while it exists, nothing deletes them. For the same
+    reason it keeps the `intent_id` with which it was inserted. The one that is given is for a new row, so that one that
+    is forgotten and written anew is told from it, even within a millisecond.
     """
     before = None if existing is None or existing.uri != intent.uri else existing.stored_in
-    ours = intent.uri == own_uri(intent.attachment_id) and is_content_id(intent.attachment_id)
     return AttachmentRow(
         session_key=session_key,
         attachment_id=intent.attachment_id,
@@ -124,20 +143,22 @@ def intended(
         label=intent.label,
         intent_at_ms=now_ms,
         committed_at_ms=None if existing is None else existing.committed_at_ms,
-        stored_in=before if ours else CALLER,
+        stored_in=before if is_kept_here(intent) else CALLER,
+        intent_id=intent_id if existing is None else existing.intent_id,
     )
 
 
 def confirmed(row: AttachmentRow, found: AttachmentRow | None) -> AttachmentRow | None:
     """Return the manifest row after the bytes of an intent were written outside, None if the intent does not stand.
 
-    An intent that was forgotten and recorded anew does not count: its bytes may have been deleted in between.
+    An intent that was forgotten and recorded anew does not count: its bytes may have been deleted in between. One that
+    was repeated does: the row has been there since before the bytes were written.
     """
     if found is None or found.uri != row.uri:
         return None
     if found.stored_in is not None:
         return found
-    return msgspec.structs.replace(row, stored_in=OUTSIDE) if found == row else None
+    return msgspec.structs.replace(found, stored_in=OUTSIDE) if found.intent_id == row.intent_id else None
 
 
 def must_stay_readable(existing: AttachmentRow | None, intent: AttachmentIntent) -> bool:

@@ -54,14 +54,15 @@ class SessionAttachments:
         if context.objects is not None:
             context.refuse_within("putting bytes outside of the database")
             return rules.ref_of(await self._put_outside(context.objects, intent, body))
-        session, row = await context.backend.write(lambda tx: operations.record_intent(tx, address, intent, body))
+        fresh = context.mint()
+        session, row = await context.backend.write(lambda tx: operations.put(tx, address, intent, fresh, body))
         self._binding.learn(session)
         return rules.ref_of(row)
 
     async def _put_outside(
         self, objects: AttachmentBytes, intent: rules.AttachmentIntent, body: bytes
     ) -> AttachmentRow:
-        """Write the intent, then the bytes, then the mark that they are stored; start over if a sweep came between.
+        """Write the intent, then the bytes, then the mark that they are stored; start over if it was forgotten between.
 
         Never the bytes first: a deletion relies on the intent being there before them. Never the mark first: a commit
         relies on the bytes being there.
@@ -71,8 +72,12 @@ class SessionAttachments:
         try:
             for _ in range(PUT_ROUNDS):
                 address = self._binding.address()
+                # A new id for each round: the intent of the last one may be forgotten, and its bytes deleted.
+                fresh = self._context.mint()
                 session, row, goes_outside = await backend.write(
-                    partial(operations.record_intent_outside, address=address, intent=intent, data=body)
+                    partial(
+                        operations.record_intent_outside, address=address, intent=intent, intent_id=fresh, data=body
+                    )
                 )
                 self._binding.learn(session)
                 if not goes_outside:
@@ -85,8 +90,11 @@ class SessionAttachments:
                 address = self._binding.address()
                 stored = await backend.write(partial(operations.confirm_stored, address=address, row=row))
                 if stored is not None:
+                    if stored.stored_in == rules.DATABASE:
+                        # Another put brought the bytes there meanwhile: ours are not needed.
+                        await self._doom(written)
                     return stored
-            raise Unavailable("sweeps forget the attachment as fast as it is put: sweep with a greater age, then retry")
+            raise Unavailable("the attachment is forgotten as fast as it is put: sweep with a greater age, then retry")
         except (SessionDeleted, Unavailable):
             if written is not None:
                 await self._doom(written)
@@ -159,7 +167,8 @@ class SessionAttachments:
         """Write the manifest row of bytes that the caller keeps elsewhere; again, it refreshes the time.
 
         A `uri` of `sha256:<attachment_id>` says that this store keeps the bytes: such a reference can be committed only
-        after `put` has stored them.
+        after `put` has stored them. A reference to bytes that are kept here stays one until it is forgotten, and
+        one to bytes elsewhere until they are `put`: the other kind of `uri` is `InvalidRequest`.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.attachments.record_intent("photo-1", uri="s3://bucket/photo-1").committed_at_ms is None
@@ -176,7 +185,10 @@ class SessionAttachments:
             label=label,
             limits=self._context.limits,
         )
-        session, row = await self._context.backend.write(lambda tx: operations.record_intent(tx, address, intent, None))
+        fresh = self._context.mint()
+        session, row = await self._context.backend.write(
+            lambda tx: operations.record_intent(tx, address, intent, fresh)
+        )
         self._binding.learn(session)
         return rules.entry_of(session.session_id, row)
 

@@ -41,7 +41,7 @@ def batch(seq: int, **fields: Any) -> r.BatchRow:
 def attachment(key: int, attachment_id: str, **fields: Any) -> r.AttachmentRow:
     known = {
         "family": 1, "uri": "u", "media_type": "image/png", "byte_count": 7, "width": None, "height": None,
-        "label": None, "intent_at_ms": 5, "committed_at_ms": None, "stored_in": "caller",
+        "label": None, "intent_at_ms": 5, "committed_at_ms": None, "stored_in": "caller", "intent_id": "i1",
     }  # fmt: skip
     return r.AttachmentRow(**{"session_key": key, "attachment_id": attachment_id, **known, **fields})
 

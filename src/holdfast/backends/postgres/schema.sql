@@ -183,7 +183,8 @@ CREATE TABLE {schema}.attachments (
     label text COLLATE "C",
     intent_at_ms bigint NOT NULL,
     committed_at_ms bigint,
-    stored_in text COLLATE "C"
+    stored_in text COLLATE "C",
+    intent_id text COLLATE "C" NOT NULL
 );
 
 CREATE INDEX attachments_family ON {schema}.attachments (family, attachment_id);

@@ -157,6 +157,7 @@ CREATE TABLE attachments (
     intent_at_ms INTEGER NOT NULL,
     committed_at_ms INTEGER,
     stored_in TEXT,
+    intent_id TEXT NOT NULL,
     PRIMARY KEY (session_key, attachment_id)
 ) STRICT, WITHOUT ROWID;
 

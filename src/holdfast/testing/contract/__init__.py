@@ -32,6 +32,7 @@ from holdfast.testing.contract.queue import QueueContract
 from holdfast.testing.contract.races import RaceContract
 from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
+from holdfast.testing.contract.shared_puts import SharedPutContract
 from holdfast.testing.contract.triggers import TriggerContract
 from holdfast.testing.contract.waits import WaitContract
 from holdfast.testing.contract.wakes import WakeContract
@@ -73,6 +74,7 @@ __all__ = [
     "RaceContract",
     "SecondProcessContract",
     "SessionContract",
+    "SharedPutContract",
     "TriggerContract",
     "WaitContract",
     "WakeContract",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -251,6 +252,30 @@ class AttachmentContract(Contract):
         session.commit(holdfast.Commit(attachments=[ABC]))
         assert session.attachments.get(ABC).data == b"abc"
         assert home.store.maintenance.verify().ok
+
+    def test_an_intent_alone_never_moves_bytes_between_this_store_and_the_caller(
+        self, home: Home, bench: Bench
+    ) -> None:
+        session = home.store.sessions.create("chat")
+        photo = hashlib.sha256(b"photo").hexdigest()
+        session.attachments.record_intent(photo, uri="s3://bucket/photo")
+        session.attachments.put(b"abc")
+        for state in ("uncommitted", "committed"):
+            for name, uri in ((photo, f"sha256:{photo}"), (ABC, "s3://bucket/abc")):
+                with refused(bench, holdfast.InvalidRequest) as info:
+                    session.attachments.record_intent(name, uri=uri)
+                assert isinstance(info.value, holdfast.InvalidRequest)
+                assert info.value.field == "uri", state
+            session.commit(holdfast.Commit(attachments=[photo, ABC]))
+        assert session.attachments.get(ABC).data == b"abc"
+        session.attachments.record_intent(photo, uri="s3://other-bucket/photo")
+        assert session.attachments.put(b"photo").id == photo, "with its bytes, it may come here"
+        assert session.attachments.get(photo).data == b"photo"
+        assert home.store.maintenance.verify().ok
+        for name in (photo, ABC):
+            session.attachments.forget(name)
+        session.attachments.record_intent(ABC, uri="s3://bucket/abc")
+        assert home.sizes() == []
 
     def test_a_refused_commit_makes_no_attachment_permanent(self, store: BlockingStore, bench: Bench) -> None:
         session = store.sessions.create("chat")

@@ -64,7 +64,8 @@ class Died(BaseException):
     """What a process that was killed would have done next, it never did."""
 
 
-def _die() -> None:
+def die() -> None:
+    """Stop here as a killed process does."""
     raise Died
 
 
@@ -209,7 +210,7 @@ class OutsideBytesContract(Contract):
         store = bench.open(attachments=door)
         session = store.sessions.create("chat")
         session.attachments.put(b"abc")
-        door.before_delete.append(_die)
+        door.before_delete.append(die)
         with pytest.raises(Died):
             session.attachments.forget(ABC)
         assert session.attachments.put(b"abc").id == ABC
@@ -243,7 +244,7 @@ class OutsideBytesContract(Contract):
         assert session.attachments.put(b"abc").id == ABC
         clock.advance(1)
         assert other.attachments.sweep(older_than_ms=0).deleted_objects == 1
-        door.before_put.append(_die)
+        door.before_put.append(die)
         with pytest.raises(Died):
             other.sessions.handle("chat").attachments.put(b"abc")
         with pytest.raises(holdfast.UnknownRef):
@@ -257,7 +258,7 @@ class OutsideBytesContract(Contract):
     def test_bytes_that_a_killed_put_wrote_count_from_the_next_put_on(self, bench: Bench, door: Door) -> None:
         store = bench.open(attachments=door)
         session = store.sessions.create("chat")
-        door.after_put.append(_die)
+        door.after_put.append(die)
         with pytest.raises(Died):
             session.attachments.put(b"abc")
         with pytest.raises(holdfast.UnknownRef):
@@ -272,7 +273,7 @@ class OutsideBytesContract(Contract):
         session = store.sessions.create("chat")
         session.attachments.record_intent(ABC, uri="s3://bucket/abc")
         session.commit(holdfast.Commit(attachments=[ABC]))
-        door.before_put.append(_die)
+        door.before_put.append(die)
         session.attachments.put(b"abc")
         assert session.attachments.get(ABC).data == b"abc"
         door.before_put.clear()

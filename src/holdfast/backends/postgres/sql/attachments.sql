@@ -3,7 +3,7 @@
 -- name: find_attachment
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM {schema}.attachments
 WHERE family = $1::bigint
     AND session_key = $2::bigint
@@ -12,10 +12,10 @@ WHERE family = $1::bigint
 -- name: save_attachment
 INSERT INTO {schema}.attachments (
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 ) VALUES (
     $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::bigint, $7::bigint, $8::bigint, $9::text, $10::bigint,
-    $11::bigint, $12::text
+    $11::bigint, $12::text, $13::text
 )
 ON CONFLICT (family, session_key, attachment_id) DO UPDATE
 SET
@@ -27,7 +27,8 @@ SET
     label = excluded.label,
     intent_at_ms = excluded.intent_at_ms,
     committed_at_ms = excluded.committed_at_ms,
-    stored_in = excluded.stored_in
+    stored_in = excluded.stored_in,
+    intent_id = excluded.intent_id
 
 -- name: stamp_attachments
 UPDATE {schema}.attachments
@@ -47,7 +48,7 @@ WHERE family = $1::bigint
 -- name: list_attachments
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM {schema}.attachments
 WHERE family = $1::bigint
     AND session_key = $2::bigint
@@ -58,7 +59,7 @@ LIMIT $4::bigint
 -- name: list_uncommitted
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM {schema}.attachments
 WHERE committed_at_ms IS NULL
     AND intent_at_ms <= $1::bigint
@@ -69,7 +70,7 @@ LIMIT $5::bigint
 -- name: list_session_uncommitted
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM {schema}.attachments
 WHERE committed_at_ms IS NULL
     AND family = $6::bigint
@@ -82,11 +83,11 @@ LIMIT $5::bigint
 -- name: copy_committed_attachments
 INSERT INTO {schema}.attachments (
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 )
 SELECT
     $3::bigint, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM {schema}.attachments
 WHERE family = $1::bigint
     AND session_key = $2::bigint

@@ -57,7 +57,7 @@ ORDER BY kind, resource
 -- name: dump_attachments
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM {schema}.attachments
 ORDER BY session_key, attachment_id
 

@@ -151,7 +151,7 @@ LIMIT $5::bigint OFFSET $4::bigint
 SELECT
     family, session_key, attachment_id,
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM {schema}.attachments
 WHERE (family, session_key, attachment_id) >= ($1::bigint, $2::bigint, $3::text)
     AND ($4::boolean OR (family, session_key, attachment_id) <> ($1::bigint, $2::bigint, $3::text))

@@ -3,7 +3,7 @@
 -- name: find_attachment
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM attachments
 WHERE session_key = ?1
     AND attachment_id = ?2
@@ -11,9 +11,9 @@ WHERE session_key = ?1
 -- name: save_attachment
 INSERT INTO attachments (
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 ) VALUES (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
 )
 ON CONFLICT (session_key, attachment_id) DO UPDATE
 SET
@@ -26,7 +26,8 @@ SET
     label = excluded.label,
     intent_at_ms = excluded.intent_at_ms,
     committed_at_ms = excluded.committed_at_ms,
-    stored_in = excluded.stored_in
+    stored_in = excluded.stored_in,
+    intent_id = excluded.intent_id
 
 -- name: find_stored_attachments
 SELECT
@@ -52,7 +53,7 @@ WHERE session_key = ?1
 -- name: list_attachments
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM attachments
 WHERE session_key = ?1
     AND attachment_id > ?2
@@ -62,7 +63,7 @@ LIMIT ?3
 -- name: list_uncommitted
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM attachments INDEXED BY attachments_uncommitted
 WHERE committed_at_ms IS NULL
     AND intent_at_ms <= :older_than_ms
@@ -73,7 +74,7 @@ LIMIT :limit
 -- name: list_session_uncommitted
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM attachments INDEXED BY attachments_session_uncommitted
 WHERE committed_at_ms IS NULL
     AND session_key = :session_key
@@ -85,11 +86,11 @@ LIMIT :limit
 -- name: copy_committed_attachments
 INSERT INTO attachments (
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 )
 SELECT
     ?2, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms, committed_at_ms,
-    stored_in
+    stored_in, intent_id
 FROM attachments
 WHERE session_key = ?1
     AND committed_at_ms IS NOT NULL

@@ -75,7 +75,7 @@ LIMIT :limit OFFSET :skip
 -- name: walk_attachments
 SELECT
     session_key, attachment_id, family, uri, media_type, byte_count, width, height, label, intent_at_ms,
-    committed_at_ms, stored_in
+    committed_at_ms, stored_in, intent_id
 FROM attachments
 WHERE (session_key, attachment_id) >= (:session_key, :attachment_id)
     AND (:inclusive OR (session_key, attachment_id) <> (:session_key, :attachment_id))
