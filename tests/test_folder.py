@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -262,6 +263,8 @@ def test_a_folder_that_is_none_is_unavailable_for_every_call(tmp_path: Path) -> 
         with pytest.raises(holdfast.Unavailable) as info:
             call()
         assert isinstance(info.value.__cause__, OSError)
+    with pytest.raises(holdfast.Unavailable, match=r"Not a directory.*: move away"):
+        folder.put("family-1", NAME, b"abc")
     assert root.read_text() == "a file, not a folder"
 
 
@@ -284,8 +287,11 @@ def test_whatever_lies_in_the_place_of_a_file_is_damage_and_never_waited_for(tmp
         folder.get("family-1", NAME)
     assert (info.value.table, info.value.key) == ("attachment_objects", NAME)
     if kind == "directory":
-        with pytest.raises(holdfast.Unavailable):
+        with pytest.raises(holdfast.Unavailable, match=r"directory.*: move away what lies in its place"):
+            folder.put("family-1", NAME, b"abc")
+        with pytest.raises(holdfast.Unavailable, match="could not be deleted"):
             folder.delete("family-1", NAME)
+        assert [path.name for path in path.parent.iterdir()] == [NAME], "nothing is left aside"
     else:
         folder.put("family-1", NAME, b"abc")
         assert folder.get("family-1", NAME) == b"abc"
@@ -338,6 +344,61 @@ def test_a_sweep_removes_what_killed_writers_left_though_nobody_knows_of_it(tmp_
         store.sessions.handle("chat").attachments.commit_refs([kept])
         assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, left, 2)
     assert files(folder) == [kept]
+
+
+def test_a_sweep_leaves_files_of_other_programs_and_follows_no_link(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "bytes", tmp_path / "elsewhere"
+    unfinished = f"{NAME}.0123456789abcdef.tmp"
+    part = NAME[:2]
+    ours = folder / "family-7" / part / unfinished
+    theirs = [
+        folder / "thesis" / "drafts" / "chapter-3.tmp",
+        folder / "thesis" / part / unfinished,
+        folder / "family-7" / "zz" / unfinished,
+        folder / "family-7" / part / f"{NAME}.tmp",
+        folder / "family-7" / part / f"{NAME}.backup.tmp",
+        folder / "family-7" / part / "notes.tmp",
+        folder / "family-7" / unfinished,
+        elsewhere / part / unfinished,
+        elsewhere / unfinished,
+    ]
+    for path in (ours, *theirs):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious")
+    (folder / "family-8").symlink_to(elsewhere)
+    (folder / "family-9").mkdir()
+    (folder / "family-9" / part).symlink_to(elsewhere)
+    (folder / "family-7" / part / f"{NAME}.fedcba9876543210.tmp").symlink_to(theirs[0])
+    with holdfast.open_blocking("memory:", attachments=folder) as store:
+        assert store.attachments.sweep(older_than_ms=0) == holdfast.SweepReport(0, 0, len("precious"), 1)
+        assert not ours.exists()
+        assert Folder(folder).delete("family-7", NAME) is None
+    assert [path.read_text() for path in theirs] == ["precious"] * len(theirs)
+
+
+def test_a_file_that_grew_is_refused_without_reading_it(tmp_path: Path) -> None:
+    database, folder = tmp_path / "agent.db", tmp_path / "bytes"
+    with holdfast.open_blocking(database, attachments=folder) as store:
+        session = store.sessions.create("chat")
+        ids = sorted(session.attachments.put(data).id for data in (b"1", b"22", b"333"))
+        session.attachments.record_intent(ids[1], uri=f"sha256:{ids[1]}", byte_count=2**40)
+        session.commit(holdfast.Commit(attachments=ids))
+        for name in ids[:2]:
+            os.truncate(next(folder.rglob(name)), 900 * 2**20)
+        tracemalloc.start()
+        try:
+            for name in ids[:2]:
+                with pytest.raises(holdfast.Corrupt) as info:
+                    session.attachments.get(name)
+                assert info.value.key == name
+            found = {finding.key: finding.problem for finding in store.maintenance.verify().findings}
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert list(found) == ids[:2]
+        assert all("has 943718400 bytes" in problem for problem in found.values())
+        assert most < 8 * 2**20
+        assert len(session.attachments.get(ids[2]).data) <= 3
 
 
 def test_many_writers_of_the_same_bytes_leave_one_whole_file(tmp_path: Path) -> None:

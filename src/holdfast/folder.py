@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +20,9 @@ from holdfast.records.options import PRIVATE
 ROUNDS = 3
 UNFINISHED = ".tmp"
 """How the names of files end that are being written."""
+OWN_SPACE = re.compile(r"family-[0-9]+")
+OWN_UNFINISHED = re.compile(r"([0-9a-f]{2})[0-9a-f]{62}\.[0-9a-f]{16}\.tmp")
+"""The folders and the unfinished files that a store makes: a sweep removes nothing with another name."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9-]+")
 
 
@@ -79,7 +84,7 @@ class Folder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
-            raise Unavailable(f"the attachment could not be written to {self._root}: make room, then retry") from error
+            raise Unavailable(f"the attachment could not be written to {path} {_advice(error)}") from error
         return True
 
     def _make(self, directory: Path) -> None:
@@ -105,6 +110,10 @@ class Folder:
 
         What is not a plain file, or is larger than any attachment, is `Corrupt`: reading it might never end.
         """
+        return self.get_at_most(space, name, LARGEST_CONTENT)
+
+    def get_at_most(self, space: str, name: str, most_bytes: int) -> bytes | None:
+        """Return the bytes, None if there are none. A file of more bytes is `Corrupt`, and is not read."""
         path = self._path(space, name)
         try:
             file = _open_file(path)
@@ -112,8 +121,8 @@ class Folder:
                 raise Corrupt("attachment_objects", name, f"{path} is not a plain file")
             with file:
                 size = os.fstat(file.fileno()).st_size
-                if size > LARGEST_CONTENT:
-                    raise Corrupt("attachment_objects", name, f"{path} has {size} bytes, more than any attachment")
+                if size > most_bytes:
+                    raise Corrupt("attachment_objects", name, f"{path} has {size} bytes, more than {most_bytes}")
                 return file.read(size)
         except FileNotFoundError:
             return None
@@ -126,25 +135,27 @@ class Folder:
         try:
             # What writers left aside that were killed goes along: its intent is forgotten now.
             for left in path.parent.glob(f"{name}.*{UNFINISHED}"):
-                left.unlink(missing_ok=True)
+                if OWN_UNFINISHED.fullmatch(left.name):
+                    left.unlink(missing_ok=True)
             size = path.stat().st_size
             path.unlink()
             _sync_directory(path.parent)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Unavailable(f"the attachment could not be deleted from {self._root}") from error
+            raise Unavailable(f"{path} could not be deleted {_advice(error)}") from error
         return size
 
     def sweep_unfinished(self, older_than_ms: int) -> tuple[int, int]:
         """Remove what killed writers left aside that long ago. Returns how many files, and their bytes.
 
-        A writer that is alive and loses its file this way writes it again.
+        A writer that is alive and loses its file this way writes it again. Links are not followed, and files of other
+        programs stay, whatever their names end with.
         """
         newest_ns = time.time_ns() - older_than_ms * 1_000_000
         count = freed = 0
         try:
-            for left in self._root.glob(f"*/*/*{UNFINISHED}"):
+            for left in self._unfinished():
                 with contextlib.suppress(FileNotFoundError):
                     state = left.lstat()
                     if state.st_mtime_ns <= newest_ns and stat.S_ISREG(state.st_mode):
@@ -153,6 +164,38 @@ class Folder:
         except OSError as error:
             raise Unavailable(f"the folder {self._root} could not be swept: make it writable, then retry") from error
         return count, freed
+
+    def _unfinished(self) -> Iterator[Path]:
+        """The files that are being written, or were when their writer was killed."""
+        for space in _folders(self._root):
+            for part in _folders(space) if OWN_SPACE.fullmatch(space.name) else ():
+                for file in _entries(part):
+                    name = OWN_UNFINISHED.fullmatch(file.name)
+                    if name is not None and name[1] == part.name:
+                        yield Path(file.path)
+
+
+def _entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing if it is gone by now."""
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except FileNotFoundError:
+        return []
+
+
+def _folders(folder: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
+    """The folders in a folder; a link to one is none."""
+    return (entry for entry in _entries(folder) if entry.is_dir(follow_symlinks=False))
+
+
+def _advice(error: OSError) -> str:
+    """What the system said, and what to do about it."""
+    if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
+        return f"({error.strerror}): move away what lies in its place, then retry"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"({error.strerror}): make the folder writable, then retry"
+    return f"({error.strerror}): make room, then retry"
 
 
 def _open_file(path: Path) -> BinaryIO | None:

@@ -27,6 +27,7 @@ from holdfast.cli import tail
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
 from holdfast.moving import bundle, restoring
+from holdfast.operations import attachments as attachment_operations
 from holdfast.operations import pages
 from holdfast.operations import triggers as operations
 from holdfast.records.triggers import Emission
@@ -112,7 +113,21 @@ def a_repeated_intent_is_another_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_intent_moves_bytes_elsewhere(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(attachment_rules, "require_same_keeper", lambda *_: None)
+    patch.setattr(attachment_rules, "bare_intent", lambda intent, _existing: intent)
+
+
+def a_sweep_removes_whatever_looks_unfinished(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(folder.Folder, "_unfinished", lambda self: self._root.glob("*/*/*.tmp"))
+
+
+def a_file_is_read_whole_whatever_its_size(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attachment_operations, "read_outside", _read_whole)
+    patch.setattr(maintenance, "read_outside", _read_whole)
+
+
+def _read_whole(objects: Any, row: AttachmentRow) -> bytes | None:
+    data: bytes | None = objects.get(attachment_operations.space_of(row.family), row.attachment_id)
+    return data
 
 
 def a_put_trusts_the_file_that_is_there(patch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
+from tests import test_folder
 from tests.backends.damages import answers
 from tests.backends.postgres import test_forgotten_pooler, test_lost_answers, test_row_security
 from tests.backends.postgres import test_older_database as older
@@ -24,7 +25,6 @@ from tests.cli import test_tail
 from tests.moving import test_bundles
 from tests.planted import bugs
 from tests.test_clocks import Skewed, one_life_under_wrong_clocks
-from tests.test_folder import test_a_put_over_a_damaged_file_writes_it_anew
 from tests.test_judging import another_writes_while_an_event_is_judged
 from tests.within import test_postgres as test_within_postgres
 
@@ -132,8 +132,16 @@ def bytes_are_moved_by_puts_alone(folder: Path, _: pytest.FixtureRequest) -> Non
         case(Home(made, "folder", folder), made)
 
 
+def a_sweep_leaves_what_is_not_its_own(folder: Path, _: pytest.FixtureRequest) -> None:
+    test_folder.test_a_sweep_leaves_files_of_other_programs_and_follows_no_link(folder)
+
+
+def a_file_that_grew_is_not_read(folder: Path, _: pytest.FixtureRequest) -> None:
+    test_folder.test_a_file_that_grew_is_refused_without_reading_it(folder)
+
+
 def a_damaged_file_is_written_anew(folder: Path, _: pytest.FixtureRequest) -> None:
-    test_a_put_over_a_damaged_file_writes_it_anew(folder, b"ab")
+    test_folder.test_a_put_over_a_damaged_file_writes_it_anew(folder, b"ab")
 
 
 def a_vast_key_does_not_spoil_new_sessions(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -410,6 +418,8 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.an_intent_is_known_by_its_time, a_swept_put_counts_no_intent_but_its_own),
         (bugs.a_repeated_intent_is_another_one, puts_of_the_same_bytes_all_count),
         (bugs.an_intent_moves_bytes_elsewhere, bytes_are_moved_by_puts_alone),
+        (bugs.a_sweep_removes_whatever_looks_unfinished, a_sweep_leaves_what_is_not_its_own),
+        (bugs.a_file_is_read_whole_whatever_its_size, a_file_that_grew_is_not_read),
         (bugs.a_put_trusts_the_file_that_is_there, a_damaged_file_is_written_anew),
         (bugs.a_key_is_as_large_as_its_column, a_vast_key_does_not_spoil_new_sessions),
         (bugs.a_content_may_claim_any_size, a_claim_is_judged_before_it_is_believed),

@@ -112,16 +112,23 @@ def test_bytes_written_outside_count_if_their_intent_still_stands() -> None:
         assert attachments.confirmed(row(), found) is None
 
 
-def test_an_intent_never_moves_a_reference_between_this_store_and_the_caller() -> None:
+def test_an_intent_without_bytes_never_moves_a_reference_between_this_store_and_the_caller() -> None:
     ours, _ = put()
     foreign = msgspec.structs.replace(ours, uri="s3://data")
-    for intent, existing in ((ours, row(uri="s3://data")), (foreign, row())):
-        attachments.require_same_keeper(intent, None)
+    for intent, existing in ((ours, row(uri="s3://data", stored_in="caller")), (foreign, row())):
+        assert attachments.bare_intent(intent, None) == intent
         with pytest.raises(InvalidRequest) as info:
-            attachments.require_same_keeper(intent, existing)
+            attachments.bare_intent(intent, existing)
         assert info.value.field == "uri"
-    attachments.require_same_keeper(ours, row())
-    attachments.require_same_keeper(foreign, row(uri="s3://old"))
+    assert attachments.bare_intent(foreign, row(uri="s3://old", stored_in="caller")) == foreign
+
+
+def test_an_intent_without_bytes_does_not_say_how_many_are_stored() -> None:
+    wrong = msgspec.structs.replace(put()[0], byte_count=9)
+    assert attachments.bare_intent(wrong, row()) == wrong
+    for place in ("database", "outside"):
+        assert attachments.bare_intent(wrong, row(stored_in=place)) == put()[0]
+    assert attachments.confirmed(row(), row(byte_count=9)) == row(stored_in="outside")
 
 
 def test_a_row_is_shown_as_a_ref_and_as_an_entry() -> None:

@@ -11,7 +11,7 @@ from holdfast.errors import HoldfastError, Unavailable, UnknownRef
 from holdfast.inventory import StoredObject
 from holdfast.operations import sessions
 from holdfast.operations.pages import page_of
-from holdfast.ports import Transaction
+from holdfast.ports import AttachmentBytes, BoundedBytes, Transaction
 from holdfast.records.attachments import AttachmentEntry, AttachmentRef
 from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, ObjectRow, SessionRow
@@ -20,34 +20,26 @@ from holdfast.rules import attachments as rules
 T = TypeVar("T")
 
 
-class Loaded(NamedTuple):
-    """The session of an intent, its manifest row as it was, and as it will be."""
-
-    session: SessionRow
-    existing: AttachmentRow | None
-    row: AttachmentRow
-
-
-async def _load(tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, intent_id: str) -> Loaded:
+async def _find(
+    tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent
+) -> tuple[SessionRow, AttachmentRow | None]:
     session = await sessions.ensure(tx, address)
-    existing = await tx.find_attachment(session.session_key, intent.attachment_id)
-    row = rules.intended(
-        intent,
-        existing,
-        session_key=session.session_key,
-        family=session.family,
-        now_ms=tx.now_ms,
-        intent_id=intent_id,
-    )
-    return Loaded(session, existing, row)
+    return session, await tx.find_attachment(session.session_key, intent.attachment_id)
+
+
+def _intended(
+    intent: rules.AttachmentIntent, existing: AttachmentRow | None, session: SessionRow, intent_id: str, now_ms: int
+) -> AttachmentRow:
+    key, family = session.session_key, session.family
+    return rules.intended(intent, existing, session_key=key, family=family, now_ms=now_ms, intent_id=intent_id)
 
 
 async def record_intent(
     tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, intent_id: str
 ) -> tuple[SessionRow, AttachmentRow]:
     """Write the manifest row alone."""
-    session, existing, row = await _load(tx, address, intent, intent_id)
-    rules.require_same_keeper(intent, existing)
+    session, existing = await _find(tx, address, intent)
+    row = _intended(rules.bare_intent(intent, existing), existing, session, intent_id, tx.now_ms)
     await tx.save_attachment(row)
     return session, row
 
@@ -56,7 +48,8 @@ async def put(
     tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, intent_id: str, data: bytes
 ) -> tuple[SessionRow, AttachmentRow]:
     """Write the manifest row, and the bytes with it into the database."""
-    session, _, row = await _load(tx, address, intent, intent_id)
+    session, existing = await _find(tx, address, intent)
+    row = _intended(intent, existing, session, intent_id, tx.now_ms)
     return session, await _save_with_bytes(tx, row, data)
 
 
@@ -76,7 +69,8 @@ async def record_intent_outside(
     it, and whatever is outside may go), and if the row is committed with bytes elsewhere: a put that ends before its
     bytes are outside would leave a committed reference without any.
     """
-    session, existing, row = await _load(tx, address, intent, intent_id)
+    session, existing = await _find(tx, address, intent)
+    row = _intended(intent, existing, session, intent_id, tx.now_ms)
     present = await _is_in_database(tx, row.family, row.attachment_id)
     doomed = rules.is_being_deleted(await tx.find_doomed(row.family, row.attachment_id), now_ms=tx.now_ms)
     if not (present or doomed or rules.must_stay_readable(existing, intent)):
@@ -316,6 +310,14 @@ def outside(call: Callable[[], T]) -> T:
         raise
     except Exception as error:
         raise Unavailable(f"the attachment store failed with {type(error).__name__}: retry once it is back") from error
+
+
+def read_outside(objects: AttachmentBytes, row: AttachmentRow) -> bytes | None:
+    """The bytes of a reference outside the database. Whoever put them said how many there are: more are not read."""
+    place: object = objects
+    if isinstance(place, BoundedBytes):
+        return place.get_at_most(space_of(row.family), row.attachment_id, row.byte_count)
+    return objects.get(space_of(row.family), row.attachment_id)
 
 
 def space_of(family: int) -> str:

@@ -86,6 +86,15 @@ class UnfinishedBytes(Protocol):
         ...
 
 
+@runtime_checkable
+class BoundedBytes(Protocol):
+    """A place for attachment bytes that reads no more than it is asked for. Optional."""
+
+    def get_at_most(self, space: str, name: str, most_bytes: int) -> bytes | None:
+        """The bytes, or None if there are none; `Corrupt`, without reading them, if there are more."""
+        ...
+
+
 class Backend(Protocol):
     """A database behind a store. Its coroutines suspend only where its way of waiting does."""
 

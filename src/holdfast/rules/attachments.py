@@ -103,13 +103,17 @@ def check_intent(
     )
 
 
-def require_same_keeper(intent: AttachmentIntent, existing: AttachmentRow | None) -> None:
-    """Refuse an intent that moves a reference between bytes kept here and bytes kept elsewhere.
+def bare_intent(intent: AttachmentIntent, existing: AttachmentRow | None) -> AttachmentIntent:
+    """Return an intent that comes without bytes, as it may be written over what is there.
 
-    No bytes come with it. Moved here, a committed reference would have none; moved away, ours would stay for ever.
+    It cannot change how many bytes are stored here. One that moves a reference between bytes kept here and bytes kept
+    elsewhere is refused: moved here, a committed reference would have none; moved away, ours would stay for ever.
     """
-    if existing is None or is_kept_here(existing) == is_kept_here(intent):
-        return
+    if existing is None:
+        return intent
+    if is_kept_here(existing) == is_kept_here(intent):
+        stored_here = existing.stored_in in (DATABASE, OUTSIDE)
+        return msgspec.structs.replace(intent, byte_count=existing.byte_count) if stored_here else intent
     if is_kept_here(intent):
         raise InvalidRequest("uri", "the bytes of this attachment are kept elsewhere: put them to keep them here")
     raise InvalidRequest("uri", "this store keeps the bytes of this attachment: forget it to record another place")
@@ -158,7 +162,9 @@ def confirmed(row: AttachmentRow, found: AttachmentRow | None) -> AttachmentRow 
         return None
     if found.stored_in is not None:
         return found
-    return msgspec.structs.replace(found, stored_in=OUTSIDE) if found.intent_id == row.intent_id else None
+    if found.intent_id != row.intent_id:
+        return None
+    return msgspec.structs.replace(found, stored_in=OUTSIDE, byte_count=row.byte_count)
 
 
 def must_stay_readable(existing: AttachmentRow | None, intent: AttachmentIntent) -> bool:

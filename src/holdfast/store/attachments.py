@@ -117,8 +117,7 @@ class SessionAttachments:
         self._binding.learn(session)
         objects = context.objects
         if data is None and objects is not None and rules.is_kept_here(row):
-            read = partial(objects.get, operations.space_of(session.family), checked)
-            data = await context.outside(read)
+            data = await context.outside(partial(operations.read_outside, objects, row))
             if data is None:
                 # Missing bytes are damage only if the reference is still there and the database has not got them.
                 _, row, data = await context.backend.read(lambda tx: operations.find(tx, address, checked))

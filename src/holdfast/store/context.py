@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import InvalidRequest, Unavailable, WaitTimeout
 from holdfast.noting import WARNING, note
-from holdfast.operations.attachments import Deletion, end_deletion, outside, reserve_deletion, space_of
+from holdfast.operations.attachments import Deletion, end_deletion, outside, read_outside, reserve_deletion, space_of
 from holdfast.operations.key_frames import KeyFrames
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.artifacts import ArtifactCheck
@@ -132,8 +132,8 @@ class Context(msgspec.Struct, frozen=True):
 
     async def bring(self, row: AttachmentRow) -> tuple[str, ObjectRow]:
         """Read bytes that are outside of the database, as the database would keep them."""
-        objects, place = self.objects, (space_of(row.family), row.attachment_id)
-        data = None if objects is None else await self.outside(partial(objects.get, *place))
+        objects = self.objects
+        data = None if objects is None else await self.outside(partial(read_outside, objects, row))
         attachment = attachment_rules.attachment_of(row, data)
         return row.attachment_id, attachment_rules.packed(row.attachment_id, attachment.data)
 

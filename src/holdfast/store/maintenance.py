@@ -15,7 +15,7 @@ from holdfast.noting import DEBUG, WARNING, note
 from holdfast.operations import diagnosis, verification
 from holdfast.operations import maintenance as operations
 from holdfast.operations import sessions as session_operations
-from holdfast.operations.attachments import space_of
+from holdfast.operations.attachments import read_outside
 from holdfast.ports import AttachmentBytes
 from holdfast.records.diagnosis import Concern, Diagnosis
 from holdfast.records.graph import VacuumReport
@@ -314,7 +314,7 @@ class OutsideBytes:
     async def _problems(self, objects: AttachmentBytes, row: AttachmentRow) -> list[Finding]:
         look = verification.Tally({}, [], [])
         try:
-            data = await self._context.outside(partial(objects.get, space_of(row.family), row.attachment_id))
+            data = await self._context.outside(partial(read_outside, objects, row))
             look.look("attachment_objects", row.attachment_id, verification_rules.bytes_outside(row, data))
         except Corrupt as error:
             look.damage("attachment_objects", row.attachment_id, error)
