@@ -216,6 +216,19 @@ def a_role_may_hide_the_warnings_of_a_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attempts, "limits_text", wrong)
 
 
+def cleaning_up_replaces_the_error_of_a_lost_connection(patch: pytest.MonkeyPatch) -> None:
+    async def wrong(self: Any, committing: Any) -> Any:
+        def heed(*_: object) -> None: ...
+
+        self.connection.add_log_listener(heed)
+        try:
+            return await committing
+        finally:
+            self.connection.remove_log_listener(heed)
+
+    patch.setattr(PostgresLink, "_heeding", wrong)
+
+
 def an_import_is_written_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(restoring, "_rehearse", lambda target, read: None)
 

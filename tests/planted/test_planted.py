@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import pytest
 from tests import test_folder
 from tests.backends.damages import answers
-from tests.backends.postgres import test_forgotten_pooler, test_lost_answers, test_row_security
+from tests.backends.postgres import test_forgotten_pooler, test_lent_pool, test_lost_answers, test_row_security
 from tests.backends.postgres import test_older_database as older
 from tests.backends.postgres import test_renewal_races as renewal_races
 from tests.backends.postgres import test_replication as replication
@@ -393,6 +393,16 @@ def a_later_writer_is_left_alone(_: Path, request: pytest.FixtureRequest) -> Non
         loop.close()
 
 
+def a_lost_connection_of_a_lent_pool_is_replaced(_: Path, request: pytest.FixtureRequest) -> None:
+    with contextlib.ExitStack() as stack:
+        loop = EventLoop()
+        stack.callback(loop.close)
+        losable = test_lent_pool.Losable(request.getfixturevalue("clean_postgres_url"), loop, "the caller's pool")
+        stack.callback(losable.close)
+        test_lent_pool.furnish(losable)
+        test_lent_pool.test_a_write_with_a_key_is_answered_once_it_is_found(losable, "turn", "after")
+
+
 def nobody_waits_for_a_judgement(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made, pytest.MonkeyPatch.context() as patch:
         another_writes_while_an_event_is_judged(made, patch, patience_s=2)
@@ -438,6 +448,7 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_transaction_that_wrote_nothing_waits_for_no_standby, a_call_with_nothing_to_do_waits_for_the_standby),
         (bugs.an_exclusive_claim_looks_at_leases_only, an_exclusive_claim_is_alone),
         (bugs.a_claim_reads_the_lease_before_it_waits_for_the_session, a_renewed_lease_holds_across_a_slow_turn),
+        (bugs.cleaning_up_replaces_the_error_of_a_lost_connection, a_lost_connection_of_a_lent_pool_is_replaced),
         (bugs.a_role_may_hide_the_warnings_of_a_commit, an_unconfirmed_commit_is_told_behind_a_pooler),
         (bugs.a_tail_remembers_what_was_listed_and_not_what_was_read, a_tail_shows_each_event_once),
         (bugs.an_import_is_written_before_it_is_judged, a_refused_import_leaves_no_trace),

@@ -15,7 +15,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from holdfast import rows as r
-from holdfast.backends.postgres.link import Connection, Counter, Link, Values
+from holdfast.backends.postgres.link import Connection, Counter, Link, Values, cut_off
 from holdfast.backends.postgres.notifier import TOPICS_A_PAYLOAD, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text
 from holdfast.backends.postgres.pooler_check import check_names
@@ -254,7 +254,7 @@ class BorrowedPostgres(BorrowedBackend):
         schema = self._terms.schema
         entered = await link.all("enter_transaction", list(SETTINGS), schema, table_names())
         [(now_ms, isolation, read_only, server_pid, settings, filtered)] = entered
-        if server_pid != self._connection.get_server_pid():
+        if server_pid != link.server_pid():
             await check_names(link, "connection")
         if filtered is not None:
             raise rows_hidden(self._terms.label, f"{schema}.{filtered}")
@@ -309,7 +309,7 @@ class BorrowedPostgres(BorrowedBackend):
             await link.control("undo_operation")
         except DriverFailure:
             # Half an operation must not be committed, not even by somebody who does not look at errors.
-            self._connection.terminate()
+            cut_off(self._connection)
 
     def _translated(self, cause: BaseException) -> HoldfastError:
         place = self._terms.label

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -102,7 +103,14 @@ class Link:
         """Call a function in a transaction of its own, and say what it returned once it is durable."""
         return await self._heeding(self.all(name, *bindings), _is_refusal)
 
-    async def _heeding(self, committing: Awaitable[T], is_harmless: Callable[[T], bool] | None = None) -> T:
+    def server_pid(self) -> int:
+        """Return the process id that the server gave at the start of the connection."""
+        try:
+            return self.connection.get_server_pid()
+        except DRIVER_ERRORS as error:
+            raise _failure(error) from error
+
+    async def _heeding(self, committing: Coroutine[Any, Any, T], is_harmless: Callable[[T], bool] | None = None) -> T:
         """What a commit answers, unless the server warns that somebody ended its wait for a standby.
 
         An answer that is harmless promises nothing that a standby could lack.
@@ -113,11 +121,18 @@ class Link:
             if getattr(message, "server_source_function", None) == REPLICATION_WAIT:
                 warnings.append(message)
 
-        self.connection.add_log_listener(heed)
+        try:
+            self.connection.add_log_listener(heed)
+        except DRIVER_ERRORS as error:
+            committing.close()
+            raise _failure(error) from error
         try:
             answer = await committing
         finally:
-            self.connection.remove_log_listener(heed)
+            # A caller's pool takes a lost connection back at once, and then refuses every call on it. That must not
+            # replace the error that tells of the loss.
+            with suppress(*DRIVER_ERRORS):
+                self.connection.remove_log_listener(heed)
         if warnings and (is_harmless is None or not is_harmless(answer)):
             raise DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")
         return answer
@@ -134,6 +149,12 @@ REFUSALS = frozenset(
 
 def _is_refusal(found: list[Values]) -> bool:
     return bool(found) and found[0][0] in REFUSALS
+
+
+def cut_off(connection: Connection) -> None:
+    """Terminate a connection, unless the caller's pool has taken it back already."""
+    with suppress(*DRIVER_ERRORS):
+        connection.terminate()
 
 
 def _require_committed(status: str) -> None:

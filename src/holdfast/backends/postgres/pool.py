@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from holdfast.backends.postgres.link import Connection, statements_of
+from holdfast.backends.postgres.link import Connection, cut_off, statements_of
 from holdfast.backends.postgres.pooler_check import check_lent
 from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
 from holdfast.errors import HoldfastError, PoolTimeout, StoreClosed
@@ -328,8 +328,8 @@ class LentPool:
         try:
             await self._pool.release(connection)
         except DRIVER_ERRORS:
-            # His pool notices by itself that the connection is broken.
-            connection.terminate()
+            # The pool notices by itself that the connection is broken.
+            cut_off(connection)
 
     async def discard(self, connection: Connection) -> None:
         """Cut it off without making anybody wait; his pool opens another one when it needs one."""
@@ -363,6 +363,4 @@ async def farewell(connection: Connection) -> None:
     try:
         await connection.close(timeout=CLOSE_TIMEOUT_S)
     except DRIVER_ERRORS:
-        # A caller's pool may have taken it back meanwhile.
-        with suppress(*DRIVER_ERRORS):
-            connection.terminate()
+        cut_off(connection)

@@ -95,6 +95,9 @@ ROW_SECURITY_CHECK: Final = "check_enable_rls"
 STARTUP_REFUSED: Final = "unsupported startup parameter"
 """The beginning of what PgBouncer answers to a setting that it does not pass on."""
 
+CONNECTION_GONE: Final = ("closed", "terminated", "released back to the pool")
+"""Words of the driver's for a connection that is no more; a caller's pool takes a lost one back at once."""
+
 STATEMENT_MISPLACED: Final = ("42P05", "26000")
 """A prepared statement that exists already, or does not, on a connection that should be this client's alone."""
 
@@ -130,7 +133,7 @@ def trouble_of(error: BaseException) -> Trouble:
         return Trouble.SILENT
     if isinstance(error, TimeoutError):
         return Trouble.OTHER
-    if isinstance(error, asyncpg.InterfaceError) and "closed" not in str(error) and "terminated" not in str(error):
+    if isinstance(error, asyncpg.InterfaceError) and not any(said in str(error) for said in CONNECTION_GONE):
         return Trouble.OTHER
     return Trouble.LOST
 
