@@ -311,6 +311,10 @@ def a_claim_reads_the_lease_before_it_waits_for_the_session(patch: pytest.Monkey
     patch.setattr(postgres_opening, "_text_of", wrong)
 
 
+def an_expiry_is_judged_by_the_time_before_its_lock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Base, "_read_behind_lock", lambda _self, _server_ms: None)
+
+
 def the_family_of_a_session_key_is_remembered_for_ever(patch: pytest.MonkeyPatch) -> None:
     right, known = Base.__init__, defaultdict[int, dict[int, int]](dict)
 

@@ -83,6 +83,7 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "clear_claim",
         "settle_batches",
         "lock_lease",
+        "hold_expiring",
         "release_lease",
         "save_lease",
         "lock_process",
@@ -170,8 +171,6 @@ class SnapshotTransaction(PostgresTransaction):
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         """Everything that a commit is judged by, true now or a serialization failure."""
-        if query.with_lease:
-            await self.find_lease("session", str(query.session.session_key))
         if query.hashes:
             await self._values("share_blobs", query.session.family, list(query.hashes))
         return await super().load_commit_facts(query)

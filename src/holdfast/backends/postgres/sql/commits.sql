@@ -1,6 +1,7 @@
 -- A turn's facts in one trip; the function commit_turn writes its plan.
 
--- Rows come as arrays of records in the order of the fields. None is locked: whoever changes one holds the session.
+-- Rows come as arrays of records in the order of the fields. None is locked: whoever changes one holds the session, and
+-- hold_expiring holds those that a renewal may change besides.
 -- name: load_commit_facts
 SELECT
     ARRAY(

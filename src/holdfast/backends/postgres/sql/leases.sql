@@ -7,13 +7,43 @@ FROM {schema}.leases
 WHERE kind = $1::text
     AND resource = $2::text
 
+-- Differs: the clock is read behind the lock.
 -- name: lock_lease
+WITH locked AS (
+    SELECT
+        kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+    FROM {schema}.leases
+    WHERE kind = $1::text
+        AND resource = $2::text
+    FOR UPDATE
+)
 SELECT
-    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
-FROM {schema}.leases
-WHERE kind = $1::text
-    AND resource = $2::text
-FOR UPDATE
+    kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms,
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
+FROM locked
+
+-- Holds the claims and the lease that a turn is judged by, so that no renewal changes them, and reads the clock behind
+-- the locks. The lease is of the session $4; NULL for none.
+-- name: hold_expiring
+WITH lease AS (
+    SELECT 1
+    FROM {schema}.leases
+    WHERE kind = 'session'
+        AND resource = $4::text
+    FOR SHARE
+),
+held AS (
+    SELECT 1
+    FROM {schema}.work
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+        AND claim_id = ANY($3::text[])
+    ORDER BY enqueue_seq
+    FOR NO KEY UPDATE
+)
+SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+FROM (SELECT count(*) FROM lease) AS locked_lease
+CROSS JOIN (SELECT count(*) FROM held) AS locked_batches
 
 -- name: release_lease
 UPDATE {schema}.leases

@@ -103,17 +103,27 @@ WHERE family = $1::bigint
     AND batch_id = ANY($3::text[])
 ORDER BY enqueue_seq
 
+-- Differs: the clock is read behind each lock.
 -- name: lock_batches
+WITH locked AS (
+    SELECT
+        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+        available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
+        claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    FROM {schema}.work
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+        AND batch_id = ANY($3::text[])
+    ORDER BY enqueue_seq
+    FOR UPDATE
+)
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM {schema}.work
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND batch_id = ANY($3::text[])
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
+FROM locked
 ORDER BY enqueue_seq
-FOR UPDATE
 
 -- name: claimed_batches
 SELECT
@@ -127,18 +137,28 @@ WHERE family = $1::bigint
     AND settled_state IS NULL
 ORDER BY enqueue_seq
 
+-- Differs: the clock is read behind each lock.
 -- name: lock_claimed_batches
+WITH locked AS (
+    SELECT
+        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
+        available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
+        claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    FROM {schema}.work
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
+        AND claim_id = $3::text
+        AND settled_state IS NULL
+    ORDER BY enqueue_seq
+    FOR UPDATE
+)
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM {schema}.work
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND claim_id = $3::text
-    AND settled_state IS NULL
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
+FROM locked
 ORDER BY enqueue_seq
-FOR UPDATE
 
 -- name: batches_of_token
 SELECT

@@ -127,19 +127,28 @@ class Base:
         return fetched(kind, found[0]) if found else None
 
     async def _locked(self, kind: type[R], find: str, lock: str, *bindings: Any) -> R | None:
-        """The row, and for a writer its lock; whoever waited for it has a new reading of the clock, unless it used one.
+        """Return the row, and lock it for a writer."""
+        found = await self._all_locked(kind, find, lock, *bindings)
+        return found[0] if found else None
 
-        The statement that locks returns the server's clock behind the columns.
+    async def _all_locked(self, kind: type[R], find: str, lock: str, *bindings: Any) -> list[R]:
+        """Return the rows, and lock them for a writer.
+
+        The statement that locks returns the server's clock behind the columns, so that whatever expires is judged by a
+        reading that is younger than its lock.
         """
         if not self._writes:
-            return await self._one(kind, find, *bindings)
+            return await self._all(kind, find, *bindings)
         found = await self._link.all(lock, *bindings)
-        if not found:
-            return None
-        *values, now_ms = found[0]
+        if found:
+            # Rows are locked one after the other: only the last reading is younger than all of the locks.
+            self._read_behind_lock(found[-1][-1])
+        return all_fetched(kind, [tuple(values)[:-1] for values in found])
+
+    def _read_behind_lock(self, server_ms: int) -> None:
+        """Take a later reading of the clock, unless the operation has used one already."""
         if not self._now_was_used:
-            self._now_ms = now_ms if self._clock is None else self._clock.now_ms()
-        return fetched(kind, values)
+            self._now_ms = server_ms if self._clock is None else self._clock.now_ms()
 
     async def _all(self, kind: type[R], name: str, *bindings: Any) -> list[R]:
         return all_fetched(kind, await self._link.all(name, *bindings))

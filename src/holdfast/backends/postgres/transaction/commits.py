@@ -39,6 +39,7 @@ class Commits(Graph, Work, TurnFunctions):
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         session = query.session
+        await self.hold_expiring(session, query.claim_ids, with_lease=query.with_lease)
         lease_resource = str(session.session_key) if query.with_lease else None
         [facts] = await self._values(
             "load_commit_facts",

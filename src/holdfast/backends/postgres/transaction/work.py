@@ -65,12 +65,16 @@ class Work(Base):
         return bool(held), bool(exclusive)
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
-        name = self._locking("find_batches", "lock_batches")
-        return await self._batches(name, await self._family(session_key), session_key, list(batch_ids))
+        place = (await self._family(session_key), session_key)
+        return self._noted(
+            await self._all_locked(r.BatchRow, "find_batches", "lock_batches", *place, list(batch_ids))
+        )
 
     async def claimed_batches(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
-        name = self._locking("claimed_batches", "lock_claimed_batches")
-        return await self._batches(name, await self._family(session_key), session_key, claim_id)
+        place = (await self._family(session_key), session_key)
+        return self._noted(
+            await self._all_locked(r.BatchRow, "claimed_batches", "lock_claimed_batches", *place, claim_id)
+        )
 
     async def batches_of_token(self, session_key: int, token_hash: str) -> list[r.BatchRow]:
         return await self._batches("batches_of_token", await self._family(session_key), session_key, token_hash)
@@ -112,7 +116,14 @@ class Work(Base):
         return await self._run("drop_settled_batches", settled_until_ms, limit)
 
     async def find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
-        return await self._one(r.LeaseRow, self._locking("find_lease", "lock_lease"), kind, resource)
+        return await self._locked(r.LeaseRow, "find_lease", "lock_lease", kind, resource)
+
+    async def hold_expiring(self, session: r.SessionRow, claim_ids: Sequence[str], *, with_lease: bool) -> None:
+        """Lock the claims and the lease that a turn is judged by, and read the clock behind the locks."""
+        resource = str(session.session_key) if with_lease else None
+        if self._writes and (with_lease or claim_ids):
+            place = (session.family, session.session_key)
+            self._read_behind_lock(await self._number("hold_expiring", *place, list(claim_ids), resource))
 
     async def save_lease(self, row: r.LeaseRow) -> None:
         await self._store("save_lease", row)
