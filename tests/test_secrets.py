@@ -95,6 +95,11 @@ def errors_of(*calls: Callable[[], object]) -> list[str]:
             call()
         except holdfast.HoldfastError as error:
             said += [str(error), repr(error), repr(vars(error)), *traceback.format_exception(error)]
+            # A debugger or a report of errors shows a context that a traceback leaves out.
+            behind = error.__cause__ or error.__context__
+            while behind is not None:
+                said += [repr(behind), repr(vars(behind))]
+                behind = behind.__cause__ or behind.__context__
         else:
             pytest.fail("was not refused")
     return said
@@ -207,6 +212,23 @@ UNREACHABLE = [
     f"u:{PASSWORD}@localhost:1/db",
     f"//u:{PASSWORD}@localhost:1/db",
     f"host=localhost password={PASSWORD} dbname=db",
+    f"connect_timeout=3 password={PASSWORD}",
+    f"application_name=x PASSWORD = {PASSWORD}",
+    f"PASSWORD={PASSWORD} host=localhost",
+    f":{PASSWORD}@localhost:1/db",
+    f"sqlite:postgresql://u:{PASSWORD}@localhost:1/db",
+    f"sqlite:db password={PASSWORD}",
+    f"sqlite:///db?password={PASSWORD}",
+    f"/tmp/mysql://u:{PASSWORD}@localhost/db",
+    f"postgresql://localhost:1/db&password={PASSWORD}",
+    f"postgresql://localhost:1/db;password={PASSWORD}",
+    f"postgresql://localhost:1/db user=u password={PASSWORD}",
+    f"postgresql://localhost:1/db%20password%3D{PASSWORD}",
+    f"postgresql://u@localhost:1/db:{PASSWORD}",
+    f"postgresql://localhost:1/u:{PASSWORD}",
+    f"postgresql:///db?host=u:{PASSWORD}@localhost",
+    f"postgresql:///db?host=u%3A{PASSWORD}%40localhost",
+    f"postgresql:///db?host=u:{PASSWORD}",
     f"postgresql://me:{PASSWORD}@localhost:1/db",
     f"postgresql://me:{PASSWORD}@localhost:notaport/db",
     f"postgresql://me:{PASSWORD}@[::1/db",
@@ -265,6 +287,23 @@ def test_no_traceback_of_a_command_repeats_a_password(number: int) -> None:
     )
     assert done.returncode != 0
     assert PASSWORD not in done.stdout + done.stderr
+
+
+def test_a_path_with_a_password_is_refused_and_makes_no_file(tmp_path: Path) -> None:
+    paths = [tmp_path / f"x password={PASSWORD}", tmp_path / f"postgresql:/u:{PASSWORD}@h"]
+    said = errors_of(
+        *(lambda path=path: holdfast.open_blocking(path) for path in paths),
+        *(lambda path=path: holdfast.open_blocking("memory:", attachments=path) for path in paths),
+    )
+    assert [line for line in said if PASSWORD in line] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_options_do_not_show_the_password_of_a_listen_url() -> None:
+    options = holdfast.PostgresOptions(listen_url=f"postgresql://u:{PASSWORD}@h/db", max_connections=3)
+    assert repr(options).startswith("PostgresOptions(schema='holdfast', max_connections=3")
+    assert "listen_url='…'" in repr(options)
+    assert "listen_url=None" in repr(holdfast.PostgresOptions())
 
 
 def test_an_ambiguous_url_is_refused_before_anything_is_connected_to() -> None:

@@ -267,6 +267,7 @@ def check_path(field: str, value: object) -> str:
         path.encode()
     except UnicodeEncodeError:
         raise InvalidRequest(field, "contains a lone surrogate, which is not text") from None
+    dsn.refuse_secret(field, path)
     return path
 
 
@@ -284,7 +285,7 @@ def _sqlite_path(url: str) -> str:
         # Some programs read `sqlite:///x.db` as a relative path, others as an absolute one.
         named = rest.lstrip("/") or "agent.db"
         # What stands before an @ may be a password.
-        path = "<path>" if "@" in named else named
+        path = "<path>" if "@" in named or "=" in named else named
         raise InvalidRequest(
             "url",
             f"sqlite:// may mean {path} in this folder or in the root folder: write sqlite:{path} for the first, "

@@ -259,6 +259,10 @@ def whatever_comes_before_a_slash_is_the_host(patch: pytest.MonkeyPatch) -> None
     patch.setattr(dsn, "parsed", wrong)
 
 
+def whatever_follows_the_host_is_the_database(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(dsn, "_names_a_database", lambda _path: True)
+
+
 def the_hash_of_a_manifest_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     def wrong(data: bytes) -> bundle.Manifest:
         first = msgspec.json.decode(data, type=bundle.FirstLine)

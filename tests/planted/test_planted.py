@@ -248,10 +248,10 @@ def a_refused_import_leaves_no_trace(*_: object) -> None:
 
 
 def a_password_is_in_no_message(*_: object) -> None:
-    url = "postgresql://u:1/canary@localhost/db"
-    with pytest.raises(holdfast.HoldfastError) as caught:
-        holdfast.open_blocking(url)
-    assert "canary" not in str(caught.value)
+    for url in ("postgresql://u:1/canary@localhost/db", "postgresql://localhost:1/db&password=canary"):
+        with pytest.raises(holdfast.HoldfastError) as caught:
+            holdfast.open_blocking(url)
+        assert "canary" not in str(caught.value)
 
 
 def a_listing_is_iterated_to_its_end(*_: object) -> None:
@@ -467,6 +467,7 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.an_iteration_ends_with_a_page_that_is_not_full, a_listing_is_iterated_to_its_end),
         (bugs.a_constant_key_is_not_told, a_constant_key_is_warned_of),
         (bugs.whatever_comes_before_a_slash_is_the_host, a_password_is_in_no_message),
+        (bugs.whatever_follows_the_host_is_the_database, a_password_is_in_no_message),
         (bugs.the_hash_of_a_manifest_is_not_checked, no_bit_of_a_bundle_changes_unnoticed),
         (bugs.the_family_of_a_session_key_is_remembered_for_ever, an_idle_store_reads_a_restored_database),
         (bugs.another_database_goes_unnoticed, a_restored_database_is_noticed),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import msgspec
+
 from holdfast.records.common import Record
 
 PRIVATE: Final = 0o600
@@ -42,3 +44,8 @@ class PostgresOptions(Record, frozen=True, kw_only=True):
     pooler: Literal["none", "transaction"] = "none"
     listen_url: str | None = None
     migrate: bool = True
+
+    def __repr__(self) -> str:
+        """Show every option, but of a `listen_url` only that there is one: it may hold a password."""
+        shown = self if self.listen_url is None else msgspec.structs.replace(self, listen_url="…")
+        return Record.__repr__(shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, Literal, cast
 
 import asyncpg
@@ -119,7 +120,8 @@ class Address:
                 # A commit whose replication is not confirmed is told by a warning.
                 "client_min_messages": "warning",
             }
-        try:
+        connection: Any = None
+        with suppress(ValueError):
             connection = await asyncpg.connect(
                 url,
                 connection_class=OwnConnection,
@@ -127,9 +129,10 @@ class Address:
                 statement_cache_size=0 if pooled else STATEMENT_CACHE,
                 server_settings={} if pooled else settings,
             )
-        except ValueError:
-            # Without its cause: the driver's complaint may repeat a part of the URL, and that may be the password.
-            raise InvalidRequest("url", f"is not a valid URL: use {dsn.FORM}") from None
+        if connection is None:
+            # Without the driver's complaint, even as its context: it may repeat a part of the URL, and that may be the
+            # password.
+            raise InvalidRequest("url", f"is not a valid URL: use {dsn.FORM}")
         found = cast("Connection", connection)
         if not pooled:
             try:
