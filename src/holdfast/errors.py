@@ -32,6 +32,7 @@
     │   ├── StoreClosed
     │   ├── StoreForked
     │   ├── DurabilityUncertain
+    │   ├── ReplacementUncertain    read the value before you repeat the call
     │   └── WaitTimeout
     ├── Incompatible      upgrade something
     │   ├── SchemaTooNew
@@ -340,6 +341,20 @@ class StoreForked(Unavailable):
 
 class DurabilityUncertain(Unavailable):
     """The write is applied here, but its replication was not confirmed."""
+
+
+class ReplacementUncertain(Unavailable):
+    """The answer to a replacement was lost, and another value is stored, or none: read it before you repeat the call.
+
+    The call may have been lost, or applied and replaced by a later writer, whom a repeated call would overwrite.
+    """
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, what: str, found: str) -> None:
+        super().__init__(
+            f"{what}: the answer was lost, and {found}: read it before you repeat the call", outcome="unknown"
+        )
 
 
 class WaitTimeout(Unavailable):

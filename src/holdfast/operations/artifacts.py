@@ -15,8 +15,11 @@ async def put(tx: Transaction, kind: str, ref: str, data: bytes) -> str:
     row = rules.packed(kind, ref, data, now_ms=tx.now_ms)
     if tx.again:
         found = await tx.find_artifact(kind, ref)
-        # One that is gone may have been deleted after the earlier try stored it.
-        replacements.is_stored("" if found is None else found.hash, row.hash, f"artifact {kind}/{ref}")
+        what = f"artifact {kind}/{ref}"
+        if found is None:
+            # Perhaps the earlier try stored it, and it was deleted since: that must not be undone.
+            raise replacements.gone(what)
+        replacements.is_stored(found.hash, row.hash, what)
     else:
         await tx.save_artifact(row)
     return ref

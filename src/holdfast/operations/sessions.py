@@ -60,7 +60,7 @@ async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
     row = await tx.find_session(meta.session_id)
     if tx.again and row is not None and row.deleted_at_ms is not None:
         # Perhaps it was made by the earlier try, and deleted since: that must not be undone.
-        raise replacements.unknown(f"session {meta.session_id!r}")
+        raise replacements.gone(f"session {meta.session_id!r}")
     if row is None or row.deleted_at_ms is not None:
         fresh = rules.new_session(meta.session_id, after=row, now_ms=tx.now_ms)
         return await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))

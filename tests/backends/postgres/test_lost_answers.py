@@ -116,6 +116,11 @@ def is_unknown(answer: Any) -> bool:
     return isinstance(answer, holdfast.Unavailable) and answer.outcome == "unknown"
 
 
+def must_be_read(answer: Any, found: str) -> bool:
+    """Report whether an error keeps a retry from overwriting a later writer, and says what is stored."""
+    return isinstance(answer, holdfast.ReplacementUncertain) and not answer.retryable and found in str(answer)
+
+
 # Turns.
 
 
@@ -338,6 +343,7 @@ def test_a_replacement_is_not_applied_again_over_that_of_a_later_writer(cuttable
     answer = cuttable.cut("commit", "after", replace(mine), meanwhile=replace(theirs))
     assert value(cuttable.seen(look)) == theirs
     assert is_unknown(answer)
+    assert must_be_read(answer, "something else is stored now")
 
 
 @EACH_REPLACEMENT
@@ -370,6 +376,7 @@ def test_a_first_value_whose_answer_is_lost_is_stored(cuttable: Cuttable, when: 
 def test_an_artifact_that_was_deleted_after_its_answer_was_lost_stays_deleted(cuttable: Cuttable) -> None:
     answer = cuttable.cut("commit", "after", put(), meanwhile=lambda store: store.artifacts.delete("module", "main"))
     assert is_unknown(answer)
+    assert must_be_read(answer, "it is not there now")
     assert cuttable.seen(got) is None
 
 
@@ -381,4 +388,5 @@ def test_a_session_that_was_deleted_after_its_answer_was_lost_stays_deleted(cutt
         meanwhile=lambda store: store.sessions.delete("new"),
     )
     assert is_unknown(answer)
+    assert must_be_read(answer, "it is not there now")
     assert cuttable.seen(lambda store: store.sessions.open("new")) is None
