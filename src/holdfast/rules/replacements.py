@@ -8,7 +8,7 @@ from holdfast.errors import ReplacementUncertain
 def is_stored(stored: object | None, wanted: object, what: str) -> bool:
     """Judge by what is stored now whether an earlier try replaced it: True if it did, False if nothing ever did.
 
-    Raises `ReplacementUncertain` if something else is stored: the try may have been lost, or applied and replaced since.
+    Raises `ReplacementUncertain` if another value is stored: the try was lost, or applied and replaced since.
     """
     if stored is not None and stored != wanted:
         raise ReplacementUncertain(what, "something else is stored now")

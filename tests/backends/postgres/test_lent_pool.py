@@ -31,7 +31,7 @@ WAITERS = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = cu
 
 
 class Losable:
-    """A store behind a wire, on a pool of ours or of the caller's, a connection that locks, and one that ends others."""
+    """A store behind a wire, on our pool or the caller's, a connection that locks, and one that ends others."""
 
     def __init__(self, url: str, loop: EventLoop, owner: Owner) -> None:
         self.loop = loop

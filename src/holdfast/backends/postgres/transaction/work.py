@@ -66,9 +66,7 @@ class Work(Base):
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         place = (await self._family(session_key), session_key)
-        return self._noted(
-            await self._all_locked(r.BatchRow, "find_batches", "lock_batches", *place, list(batch_ids))
-        )
+        return self._noted(await self._all_locked(r.BatchRow, "find_batches", "lock_batches", *place, list(batch_ids)))
 
     async def claimed_batches(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
         place = (await self._family(session_key), session_key)
