@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
 import secrets
-import socket
 
 from holdfast.errors import InvalidRequest
 
@@ -23,4 +23,4 @@ def new_owner_id(label: str = "worker") -> str:
     """
     if not 0 < len(label) <= MAX_LABEL_CHARACTERS:
         raise InvalidRequest("label", f"must have 1 to {MAX_LABEL_CHARACTERS} characters")
-    return f"{label}@{socket.gethostname()[:MAX_HOST_CHARACTERS]}:{os.getpid()}:{secrets.token_hex(6)}"
+    return f"{label}@{platform.node()[:MAX_HOST_CHARACTERS]}:{os.getpid()}:{secrets.token_hex(6)}"
