@@ -126,7 +126,7 @@ def statement_of(losable: Losable, kind: str) -> str:
     """Name the statement that makes the call durable: on a connection of the caller's it stands in a transaction."""
     if losable.pool is not None:
         return "commit"
-    return {"turn": "commit_at_once", "work": "enqueue_work", "event": "append_at_once"}[kind]
+    return {"turn": "commit_turn", "work": "enqueue_work", "event": "append_event"}[kind]
 
 
 @EACH
