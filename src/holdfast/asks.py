@@ -44,7 +44,7 @@ class Head(msgspec.Struct, frozen=True):
 class TurnAsk(msgspec.Struct, frozen=True):
     """A turn that was planned on a head, which the database has to prove; without a plan, only a look at the head.
 
-    `is_new` asks for the session to be made with the turn.
+    `is_new` asks for the session to be made with the turn. `draws_key` asks for the key of a session that is not there.
     """
 
     session_id: str
@@ -52,6 +52,7 @@ class TurnAsk(msgspec.Struct, frozen=True):
     head: Head | None = None
     plan: TurnPlan | None = None
     is_new: bool = False
+    draws_key: bool = False
 
 
 class EventAsk(msgspec.Struct, frozen=True):

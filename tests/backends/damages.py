@@ -58,7 +58,7 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "attachments.label": ("other blank null", NAME),
     "attachments.intent_at_ms": ("huge more less", TIME),
     "attachments.committed_at_ms": ("huge more less null", TIME),
-    "attachments.intent_id": ("other blank", "a name that is drawn at random means nothing once the bytes are stored"),
+    "attachments.intent_id": ("other", "a name that is drawn at random means nothing once the bytes are stored"),
     "doomed_objects.family": ("less", ALLOWED),
     "doomed_objects.deleting_until_ms": ("huge more", TIME),
     "doomed_objects.*": ("missing", FORGOTTEN),

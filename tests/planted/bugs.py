@@ -217,7 +217,7 @@ def a_role_may_hide_the_warnings_of_a_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def cleaning_up_replaces_the_error_of_a_lost_connection(patch: pytest.MonkeyPatch) -> None:
-    async def wrong(self: Any, committing: Any) -> Any:
+    async def wrong(self: Any, committing: Any, *_: Any) -> Any:
         def heed(*_: object) -> None: ...
 
         self.connection.add_log_listener(heed)

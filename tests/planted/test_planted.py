@@ -302,9 +302,9 @@ def a_renewed_lease_holds_across_a_slow_turn(_: Path, request: pytest.FixtureReq
         renewal_races.test_work_is_not_claimed_past_a_session_lease_that_was_renewed(ground, 0)
 
 
-def an_expired_lease_ends_no_process(_: Path, request: pytest.FixtureRequest) -> None:
+def an_expired_lease_commits_no_turn(_: Path, request: pytest.FixtureRequest) -> None:
     with ground_for_races(request) as ground:
-        renewal_races.check_that_what_expired_is_refused(ground, "the end of a process", "another store")
+        renewal_races.check_that_what_expired_is_refused(ground, "a turn with work for a new session", "another store")
 
 
 @contextlib.contextmanager
@@ -459,7 +459,7 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_transaction_that_wrote_nothing_waits_for_no_standby, a_call_with_nothing_to_do_waits_for_the_standby),
         (bugs.an_exclusive_claim_looks_at_leases_only, an_exclusive_claim_is_alone),
         (bugs.a_claim_reads_the_lease_before_it_waits_for_the_session, a_renewed_lease_holds_across_a_slow_turn),
-        (bugs.an_expiry_is_judged_by_the_time_before_its_lock, an_expired_lease_ends_no_process),
+        (bugs.an_expiry_is_judged_by_the_time_before_its_lock, an_expired_lease_commits_no_turn),
         (bugs.cleaning_up_replaces_the_error_of_a_lost_connection, a_lost_connection_of_a_lent_pool_is_replaced),
         (bugs.a_role_may_hide_the_warnings_of_a_commit, an_unconfirmed_commit_is_told_behind_a_pooler),
         (bugs.a_tail_remembers_what_was_listed_and_not_what_was_read, a_tail_shows_each_event_once),

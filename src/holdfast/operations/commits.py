@@ -100,6 +100,8 @@ async def _decide(
     back, which also shows whether the turn is refused.
     """
     head, is_new, is_proven = tx.hinted_head(intent.session_id), False, False
+    # Work for a session that is not there makes that session, too, which takes a transaction: a key would be lost.
+    draws_key = all(draft.session_id == intent.session_id for draft in intent.enqueues)
     for _ in range(JUDGED_AGAIN):
         planned = None
         if head is not None:
@@ -112,7 +114,7 @@ async def _decide(
             except HoldfastError:
                 return None
         plan = None if planned is None else planned.plan
-        answer = await tx.commit_turn(TurnAsk(intent.session_id, intent.turn_id, head, plan, is_new))
+        answer = await tx.commit_turn(TurnAsk(intent.session_id, intent.turn_id, head, plan, is_new, draws_key))
         if answer is None:
             return None
         verdicts.refuse_turn(answer, intent.session_id)
@@ -123,7 +125,7 @@ async def _decide(
                 session_rules.admit(answer.head.session, *address)
                 receipt = rules.replay(intent, answer.turn)
                 return None if receipt is None else (answer.head.session, receipt)
-            case "absent":
+            case "absent" if answer.session_key:
                 fresh = session_rules.new_session(intent.session_id, after=None, now_ms=UNTIMED)
                 key = answer.session_key
                 head, is_new = Head(msgspec.structs.replace(fresh, session_key=key, family=key), None), True

@@ -124,14 +124,14 @@ def unknown_told_as_not_applied(put: Set) -> None:
     put(holdfast.Unavailable, "__init__", init)
 
 
-def head__without_guard(put: Set) -> None:
+def head_without_guard(put: Set) -> None:
     """A turn goes on whatever head there is, whichever it expected."""
-    right = commits.judge
+    right = commits._require_head
 
-    def judge(intent: Any, *args: Any, **kwargs: Any) -> Any:
-        return right(msgspec.structs.replace(intent, expected_revision=None), *args, **kwargs)
+    def require_head(intent: Any, *facts: Any) -> None:
+        right(msgspec.structs.replace(intent, expected_revision=None), *facts)
 
-    put(commits, "judge", judge)
+    put(commits, "_require_head", require_head)
 
 
 def fence_at_least(put: Set) -> None:

@@ -181,8 +181,10 @@ $$;
 
 -- Shows the newest session of an id with its head, or with the revision of a turn id. p_locks holds the session. A turn
 -- that is known is held in any case, so that the end of the transaction waits for a standby like the turn's own did.
--- Verdicts: replayed; moved; absent (with a key that the session may be made with).
-CREATE OR REPLACE FUNCTION {schema}.show_head_v1(p_session_id text, p_turn_id text, p_locks boolean)
+-- Verdicts: replayed; moved; absent (with p_draws_key, and a key that the session may be made with).
+CREATE OR REPLACE FUNCTION {schema}.show_head_v1(
+    p_session_id text, p_turn_id text, p_locks boolean, p_draws_key boolean
+)
 RETURNS TABLE (
     verdict text, detail text, now_ms bigint,
     session_key bigint, session_id text, incarnation bigint, family bigint, revision bigint, node_count bigint,
@@ -219,7 +221,9 @@ BEGIN
     END IF;
     IF NOT FOUND THEN
         verdict := 'absent';
-        session_key := nextval('{schema}.session_keys');
+        IF p_draws_key THEN
+            session_key := nextval('{schema}.session_keys');
+        END IF;
         RETURN NEXT;
         RETURN;
     END IF;
@@ -316,7 +320,7 @@ DECLARE
     v_target_ids text[];
     v_target_families bigint[];
     v_target_keys bigint[];
-    v_deleted_target text;
+    v_deleted_targets text[];
     v_lease_token_hash text;
     v_lease_fence bigint;
     v_lease_expires_at_ms bigint;
@@ -370,7 +374,7 @@ BEGIN
         v_is_known := FOUND;
     END IF;
     IF NOT v_is_known THEN
-        RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true);
+        RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true, false);
         RETURN;
     END IF;
 
@@ -395,7 +399,7 @@ BEGIN
                 v_target_families := v_target_families || v_target.family;
                 v_target_keys := v_target_keys || v_target.session_key;
             ELSIF {schema}.absence_v1(v_target_id) = 'deleted' THEN
-                v_deleted_target := coalesce(v_deleted_target, v_target_id);
+                v_deleted_targets := v_deleted_targets || v_target_id;
             ELSE
                 verdict := 'declined';
                 detail := 'a session that work is for is not there';
@@ -557,9 +561,13 @@ BEGIN
     END IF;
     IF detail IS NOT NULL THEN
         verdict := 'declined';
-    ELSIF v_deleted_target IS NOT NULL THEN
+    ELSIF v_deleted_targets IS NOT NULL THEN
         verdict := 'target_deleted';
-        detail := v_deleted_target;
+        SELECT wanted.session_id INTO detail
+        FROM unnest(p_targets) WITH ORDINALITY AS wanted (session_id, place)
+        WHERE wanted.session_id = ANY(v_deleted_targets)
+        ORDER BY wanted.place
+        LIMIT 1;
     END IF;
     IF verdict IS NOT NULL THEN
         RETURN NEXT;
@@ -577,7 +585,7 @@ BEGIN
         ON CONFLICT (session_id, incarnation) DO NOTHING;
         IF NOT FOUND THEN
             -- Another transaction has just made it.
-            RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true);
+            RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true, false);
             RETURN;
         END IF;
     ELSE

@@ -171,12 +171,12 @@ CREATE TABLE {schema}.attachments (
     intent_id text COLLATE "C" NOT NULL
 );
 
-CREATE INDEX attachments_family ON {schema}.attachments (family, attachment_id);
 CREATE INDEX attachments_uncommitted ON {schema}.attachments (intent_at_ms, attachment_id, session_key)
 WHERE committed_at_ms IS NULL;
 CREATE INDEX attachments_session_uncommitted ON {schema}.attachments (family, session_key, intent_at_ms, attachment_id)
 WHERE committed_at_ms IS NULL;
 ALTER TABLE {schema}.attachments ADD PRIMARY KEY (family, session_key, attachment_id);
+CREATE INDEX attachments_family ON {schema}.attachments (family, attachment_id);
 
 CREATE TABLE {schema}.attachment_objects (
     family bigint NOT NULL,

@@ -19,7 +19,7 @@ SELECT
     changed_at_ms, deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
     head_session_key, head_revision, head_family, turn_id, fingerprint, head_epoch, head_node_count, leaf_key, leaf_id,
     checkpoint_ref, refs, body, committed_at_ms
-FROM {schema}.show_head_v1($1::text, $2::text, $3::boolean)
+FROM {schema}.show_head_v1($1::text, $2::text, $3::boolean, $4::boolean)
 
 -- name: commit_turn
 SELECT

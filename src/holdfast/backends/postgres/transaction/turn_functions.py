@@ -46,7 +46,7 @@ class TurnFunctions:
     async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
         plan = ask.plan
         if plan is None:
-            found = await self._call("show_head", ask.session_id, ask.turn_id, self.LOOKS_LOCK)
+            found = await self._call("show_head", ask.session_id, ask.turn_id, self.LOOKS_LOCK, ask.draws_key)
         else:
             found = await self._call("commit_turn", *turn_bindings(plan, ask.head, self.given_ms, is_new=ask.is_new))
         [(verdict, detail, now_ms, *columns)] = found
