@@ -75,7 +75,7 @@ async def decide(
         wake = rules.wake_of(plan.row, plan.wake, intent.wake_target or process.wake_target, _cause(process))
         answer = await tx.append_event(_ask(row, plan, judgement, wake, batch_id, lease))
         if answer is None:
-            return None
+            return None  # pragma: no cover - a database that remembers processes and does not judge events
         verdicts.refuse_event(answer, intent.process_id)
         match answer.verdict:
             case "appended":
@@ -90,7 +90,7 @@ async def decide(
                 await sessions.newest(tx, wake.target.session_id, presence=True)
             case _:
                 row = answer.process
-    return None
+    return None  # pragma: no cover - the process moved at each try
 
 
 def _ask(

@@ -67,9 +67,8 @@ class Visit(msgspec.Struct):
 
     def fails_at_once(self, value: object) -> bool:
         """Return whether the cheap keywords alone refuse a value."""
-        if self.types is not None and not self.types & TYPES[type(value)]:
-            return True
-        return self.options is not None and isinstance(value, str) and value not in self.options
+        is_of_another_type = self.types is not None and not self.types & TYPES[type(value)]
+        return is_of_another_type or (self.options is not None and isinstance(value, str) and value not in self.options)
 
 
 class SchemaGraph(msgspec.Struct, frozen=True):

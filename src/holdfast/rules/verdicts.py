@@ -71,7 +71,7 @@ def refuse_turn(answer: TurnVerdict, session_id: str) -> None:
 def refuse_event(answer: EventVerdict, process_id: str) -> None:
     """Raise what a verdict about an event means, unless it is no refusal."""
     match answer.verdict:
-        case "unknown":
+        case "unknown":  # pragma: no cover - a process that was remembered was removed meanwhile
             raise UnknownProcess(process_id)
         case "ended":
             raise AlreadyTerminal(process_id, answer.status or "")
