@@ -30,6 +30,7 @@ STAMP = VENV / ".holdfast-synced"
 SYNC_INPUTS = ("uv.lock", "pyproject.toml", "tasks.py")
 TYPED_PATHS = ("src", "tests/typing", "tools", "tasks.py")
 FETCHED_POOLER = ROOT / "build" / "pgbouncer"
+BYTECODE = ROOT / "build" / "bytecode"
 PYTEST_WORKERS = 3
 """One more than a small machine has cores: a test often waits for a server or another process."""
 SCRATCH_BYTES = 4 * 1024**3
@@ -37,14 +38,28 @@ SCRATCH_BYTES = 4 * 1024**3
 Command = Sequence[str | Path]
 
 QUICK_BENCHMARKS: Command = (PYTHON, "-m", "benchmarks", "--quick", "--rounds", "1")
-"""Every benchmark, small and once: what it says of speed is printed and means nothing, that it runs does."""
+"""Every benchmark, once and with small sizes. The speeds mean nothing; it shows that all of them run."""
+
+SLOW_FILES = (
+    "tests/rules/test_schema_cost.py",
+    "tests/contract/test_bounds.py",
+    "tests/contract/test_hostile.py",
+    "tests/contract/test_second_process.py",
+)
+"""Left to `test`: slow hostile input, and cases that start processes."""
+FAST_TESTS: Command = (
+    *(PYTHON, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--no-postgres", "tests/rules", "tests/contract"),
+    *("-k", "memory-blocking or sqlite-blocking or (rules and not blocking and not async)"),
+    *(f"--ignore={path}" for path in SLOW_FILES),
+)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prepare the environment and run one task; the exit code is that of the first command to fail."""
+    """Prepare the environment and run one task. Return the exit code of the first command to fail."""
     tasks: dict[str, Callable[[list[str]], None]] = {
         "example": run_example,
         "test": lambda _: run_everything(),
+        "fast": lambda _: run_fast(),
         "lint": lambda _: run_lint(),
         "types": lambda _: run_types(),
         "docs": lambda _: run_docs(),
@@ -54,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "task",
         choices=tasks,
-        help="example [demo args] | test (everything) | lint | types | docs | unit [pytest args]",
+        help="example [demo args] | test (everything) | fast (no server) | lint | types | docs | unit [pytest args]",
     )
     options, rest = parser.parse_known_args(argv)
     if rest and options.task not in {"example", "unit"}:
@@ -73,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run_example(arguments: list[str]) -> None:
-    """The demo, with arguments as you would give them to it."""
+    """Run the demo, with its arguments passed on."""
     run([SCRIPTS / "holdfast", "demo", *arguments])
 
 
@@ -82,7 +97,16 @@ def run_everything() -> None:
         run_lint()
         run_types()
         run_docs()
-    run_covered_tests()
+        run_covered_tests()
+
+
+def run_fast() -> None:
+    """Run a minute of checks without a server: lint, changed types, rules, and the contract on memory and SQLite."""
+    run_lint()
+    with scratch_folder() as scratch, beside("pytest", FAST_TESTS, TMPDIR=scratch):
+        changed = changed_typed_files()
+        if changed:
+            check_types(changed)
 
 
 def run_lint() -> None:
@@ -93,38 +117,62 @@ def run_lint() -> None:
 
 def run_types() -> None:
     # mypy refuses a path that does not exist.
-    paths = [path for path in TYPED_PATHS if (ROOT / path).exists()]
+    check_types([path for path in TYPED_PATHS if (ROOT / path).exists()])
+
+
+def check_types(paths: Sequence[str]) -> None:
     step("basedpyright", [SCRIPTS / "basedpyright", "--pythonpath", PYTHON, *paths])
     step("mypy", [SCRIPTS / "mypy", *paths])
 
 
+def changed_typed_files() -> list[str]:
+    """Return typed files that differ from the clone's origin branch, or from the last commit if there is none."""
+    base = ask_git("merge-base", "HEAD", "origin/HEAD") or ["HEAD"]
+    changed = ask_git("diff", "--name-only", "--diff-filter=d", base[0])
+    changed += ask_git("ls-files", "--others", "--exclude-standard")
+    folders = tuple(f"{path}/" for path in TYPED_PATHS if not path.endswith(".py"))
+    return [path for path in changed if path.endswith(".py") and (path in TYPED_PATHS or path.startswith(folders))]
+
+
+def ask_git(*arguments: str) -> list[str]:
+    """Return the lines of git's output; none if it fails."""
+    answer = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S607
+    return [] if answer.returncode else answer.stdout.splitlines()
+
+
 def run_docs() -> None:
-    """The pages as a site in build/site; a link that leads nowhere and a page that nothing leads to are errors."""
+    """Build the pages as a site in build/site. Dead links and unreachable pages are errors."""
     step("docs", [SCRIPTS / "mkdocs", "build", "--strict"])
 
 
 def run_covered_tests() -> None:
     coverage: list[str | Path] = [PYTHON, "-m", "coverage"]
-    workers = ["-n", str(PYTEST_WORKERS), "--dist", "loadgroup"]
+    workers = ["-n", str(PYTEST_WORKERS), "--dist", "worksteal"]
     step("PgBouncer", [PYTHON, "tools/fetch_pgbouncer.py"])
     run([*coverage, "erase"])
-    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=folder_in_memory()) as scratch:
-        # The server of the tests does not run as root, and has a folder below.
-        Path(scratch).chmod(0o755)
+    with scratch_folder() as scratch:
         step("pytest", [*coverage, "run", "-m", "pytest", *workers], TMPDIR=scratch)
     run([*coverage, "combine", "--quiet"])
     run([*coverage, "json", "--quiet", "-o", "coverage.json"])
     step("coverage gate", [PYTHON, "tools/coverage_gate.py", "coverage.json"])
 
 
+@contextmanager
+def scratch_folder() -> Generator[str, None, None]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=folder_in_memory()) as scratch:
+        # The tests' server does not run as root, and has a folder below.
+        Path(scratch).chmod(0o755)
+        yield scratch
+
+
 def folder_in_memory() -> str | None:
-    """Where files cost no disk: a test whose machine loses power does that itself. None if there is too little room."""
-    shared = Path("/dev/shm")  # noqa: S108 - a folder of a name of its own is made in it
+    """Return a folder in memory, or None without enough room. Tests of power loss simulate the disk themselves."""
+    shared = Path("/dev/shm")  # noqa: S108 - a folder with a unique name is made in it
     return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > SCRATCH_BYTES else None
 
 
 def run_unit(arguments: list[str]) -> None:
-    """The inner loop: pytest as you would type it, without coverage and without workers."""
+    """Run pytest with your arguments, without coverage and without workers: the inner loop."""
     run([PYTHON, "-m", "pytest", *arguments])
 
 
@@ -132,7 +180,7 @@ def run_unit(arguments: list[str]) -> None:
 
 
 def sync(*, tools: bool) -> None:
-    """Make `.venv` equal to `uv.lock`, with or without tools; do nothing when it already has what is needed."""
+    """Make `.venv` equal to `uv.lock`, with or without tools. Does nothing when it already has what is needed."""
     whole, bare = f"{fingerprint()} with tools", f"{fingerprint()} without tools"
     found = STAMP.read_text(encoding="utf-8") if PYTHON.exists() and STAMP.exists() else ""
     if found in ([whole] if tools else [whole, bare]):
@@ -187,7 +235,7 @@ def has_module(name: str) -> bool:
 
 
 def step(title: str, command: Command, **variables: str) -> None:
-    """Run a command under a heading and print how long it took."""
+    """Run a command under a heading and print its duration."""
     started_s = time.monotonic()
     print(f"\n==> {title}: {describe(command)}", flush=True)
     run(command, **variables)
@@ -195,12 +243,12 @@ def step(title: str, command: Command, **variables: str) -> None:
 
 
 @contextmanager
-def beside(title: str, command: Command) -> Generator[None, None, None]:
-    """Run a command meanwhile, and show what it said at the end."""
+def beside(title: str, command: Command, **variables: str) -> Generator[None, None, None]:
+    """Run a command in the background, and print its output at the end."""
     started_s = time.monotonic()
     with (
         tempfile.TemporaryFile() as said,
-        subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=said, stderr=said) as process,
+        subprocess.Popen(command, cwd=ROOT, env=environment() | variables, stdout=said, stderr=said) as process,
     ):
         try:
             yield
@@ -222,10 +270,13 @@ def run(command: Command, **variables: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PYTHONPATH"}}
+    dropped = {"PYTHONHOME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+    inherited = {name: value for name, value in os.environ.items() if name not in dropped}
     return inherited | {
+        # The tests start hundreds of interpreters; compiling the package takes each five times as long as loading it.
+        "PYTHONPYCACHEPREFIX": str(BYTECODE),
         "PATH": os.pathsep.join((str(SCRIPTS), os.environ.get("PATH", ""), str(FETCHED_POOLER))),
-        # The theme advertises its successor on every build.
+        # Silence the theme's advertisement of its successor.
         "NO_MKDOCS_2_WARNING": "1",
         "UV_PROJECT_ENVIRONMENT": str(VENV),
         "VIRTUAL_ENV": str(VENV),
@@ -233,7 +284,7 @@ def environment() -> dict[str, str]:
 
 
 def describe(command: Command) -> str:
-    """The command as a person would type it inside the environment."""
+    """Return the command as typed inside the environment."""
     return shlex.join(str(word).removeprefix(f"{SCRIPTS}{os.sep}") for word in command)
 
 

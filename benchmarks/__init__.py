@@ -1,1 +1,1 @@
-"""A claim is a ratio measured in one run: Holdfast, its peers and the floor take turns on the same machine."""
+"""Benchmarks: each claim is a ratio from one run in which Holdfast, its peers and the floor take turns."""

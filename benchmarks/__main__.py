@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: asks every question, shows how far it is, and writes the results for people and programs."""
+"""`python -m benchmarks`: runs every benchmark, shows its progress, and writes the results as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MODULES = sorted(path.stem for path in FOLDER.glob("s[0-9][0-9]_*.py"))
 
 
 def main(arguments: list[str]) -> int:
-    """Run what was asked for; the exit code is 1 if a comparison turned out to be none."""
+    """Run the chosen benchmarks. Return 1 if a comparison turned out to be unfair."""
     options = parsed(arguments)
-    # Asked to stop, it still removes its server and its databases.
+    # On SIGTERM, still remove the server and the databases.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = options.out or (FOLDER / ".quick" if options.quick else FOLDER)
     plots = out if options.quick or options.out else PLOTS
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, to see that everything works; judges nothing"
@@ -76,7 +76,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 
 def write_results(out: Path, facts: dict[str, str], *, quick: bool) -> None:
-    """RESULTS.md from the parts of this run and of earlier ones, each with its own date."""
+    """Write RESULTS.md from the parts of this run and of earlier ones, each with its own date."""
     kind = "a quick run: sizes too small to judge by" if quick else "a full run"
     parts = [
         "# Results",

@@ -1,4 +1,4 @@
-"""A contender is a process of its own: one JSON line asks, one JSON line answers, and nothing else is on that channel.
+"""A contender as a process of its own: one JSON line asks, one JSON line answers, and the channel carries nothing else.
 
 Standard library only, because the peers run it, too.
 """
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 def serve(driver: object) -> None:
-    """Answer until the asker hangs up. Methods may be coroutines; all of them run on one event loop."""
-    # Libraries print; what they print must not look like an answer.
+    """Answer requests until the channel closes. Methods may be coroutines; all of them run on one event loop."""
+    # Libraries print to standard output; that must not look like an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with asyncio.Runner() as runner:
@@ -34,7 +34,7 @@ def serve(driver: object) -> None:
                 answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
-        # What is measured after the end is a database that was closed properly.
+        # Close the database properly: its size is measured after the end.
         if hasattr(driver, "shut"):
             runner.run(driver.shut())
 
@@ -51,7 +51,7 @@ def one_after_another(calls: Sequence[T], call: Callable[[T], object]) -> dict[s
 
 
 async def at_once(lanes: Iterable[Sequence[T]], call: Callable[[T], Awaitable[object]]) -> dict[str, Any]:
-    """Each lane is a task that makes its calls one after another; all lanes run at the same time."""
+    """Run each lane as a task that makes its calls one after another, all lanes at the same time."""
     latencies: list[float] = []
 
     async def drive(lane: Sequence[T]) -> None:
@@ -66,23 +66,23 @@ async def at_once(lanes: Iterable[Sequence[T]], call: Callable[[T], Awaitable[ob
 
 
 def timing(seconds: float, latencies_ms: list[float]) -> dict[str, Any]:
-    """The measurement of one round, as it is sent."""
+    """Return the measurement of one round, as it is sent."""
     return {"seconds": seconds, "count": len(latencies_ms), "latencies_ms": [round(ms, 4) for ms in latencies_ms]}
 
 
 def file_bytes(path: str) -> int:
-    """What a SQLite database takes on disk, its log included."""
+    """Return the size of a SQLite database on disk, with its log."""
     return sum(Path(path + suffix).stat().st_size for suffix in ("", "-wal") if Path(path + suffix).exists())
 
 
 class Lanes:
-    """Where each session stands: the next numbers of turns, so that rounds go on where the last one ended."""
+    """The next turn number of each session, so that a round continues where the last one ended."""
 
     def __init__(self) -> None:
         self.done: dict[str, int] = {}
 
     def next(self, sessions: int, turns: int, prefix: str = "chat") -> list[list[Any]]:
-        """The turns of each session's lane, prepared."""
+        """Return the prepared turns of each session's lane."""
         from benchmarks import work
 
         lanes = []
@@ -95,5 +95,5 @@ class Lanes:
 
     @property
     def turns(self) -> int:
-        """How many turns there are in all."""
+        """Return the number of all turns."""
         return sum(self.done.values())

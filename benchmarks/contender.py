@@ -1,4 +1,4 @@
-"""A contender that cannot take part is a row that says why; one that does other work than the rest ends the run."""
+"""Contenders: one that cannot run is a row with the reason; one that does other work than the rest ends the run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ LAST_WORDS = 400
 
 
 class UnlikeWork(Exception):
-    """Two rows of one table did not do the same work, and neither says so."""
+    """Two rows of one table did different work without saying so."""
 
 
 class CannotRun(Exception):
-    """This contender does not run here. The message is the reason."""
+    """The contender does not run here. The message is the reason."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Who takes part: a module with a driver, which environment it runs in, and what it leaves out."""
+    """A contender: its driver module, its environment, and the parts that it leaves out."""
 
     name: str
     module: str
@@ -40,9 +40,9 @@ class Contender:
     peer: bool = False
     carries: tuple[str, ...] = ("messages", "state")
     request: dict[str, Any] = field(default_factory=dict)
-    """What is asked of it in a round, beside what is asked of everybody."""
+    """Arguments of its own in a round, besides those of all contenders."""
     less: str = ""
-    """What it does less in a turn than Holdfast, in words. Whoever carries less must say so."""
+    """The parts of a turn that it does less than Holdfast, in words. Required if it carries less."""
 
 
 class Running:
@@ -69,7 +69,7 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Which process it is."""
+        """Return its process id."""
         return self._process.pid
 
     def _listen(self) -> None:
@@ -79,7 +79,7 @@ class Running:
             del self._said[:-50]
 
     def send(self, do: str, **arguments: Any) -> None:
-        """Ask without waiting for the answer."""
+        """Send a request without waiting for the answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": do} | arguments) + "\n")
@@ -88,7 +88,7 @@ class Running:
             raise CannotRun(f"ended: {self._last_words()}") from error
 
     def receive(self) -> Any:
-        """The answer to what was sent."""
+        """Return the answer to the last request."""
         assert self._process.stdout is not None
         watch = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
         watch.start()
@@ -105,7 +105,7 @@ class Running:
         return answer["ok"]
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """Ask, and wait for the answer."""
+        """Send a request, and return the answer."""
         self.send(do, **arguments)
         return self.receive()
 
@@ -114,19 +114,19 @@ class Running:
         return " ".join(line.strip() for line in self._said[-3:])[-LAST_WORDS:] or "without a word"
 
     def open(self) -> dict[str, Any]:
-        """Open its database, and make sure that it waits for the disk like everybody."""
+        """Open its database, and check that it waits for the disk like all others."""
         self.send("open", **self.contender.where)
         return self.opened()
 
     def opened(self) -> dict[str, Any]:
-        """The second half of `open`, so that several may open at the same time."""
+        """Finish `open`. Split off so that several can open at the same time."""
         facts: dict[str, Any] = self.receive()
         if not facts.get("durable"):
             raise UnlikeWork(f"{self.contender.name} does not wait for the disk: {facts}")
         return facts
 
     def audit(self) -> None:
-        """Read back what it stored: every turn that it was given, with the bytes that it claims to carry."""
+        """Read back its data: every turn that it was given, with the bytes that it claims to carry."""
         told = self.ask("audit")
         expected = told["turns"] * sum(work.PARTS[part] for part in self.contender.carries)
         if told["content_bytes"] != expected:
@@ -135,7 +135,7 @@ class Running:
             raise UnlikeWork(f"{self.contender.name} keeps less than a turn and does not say so")
 
     def close(self) -> None:
-        """Let it go."""
+        """End the process."""
         with contextlib.suppress(BrokenPipeError):
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -154,12 +154,12 @@ class Running:
 
 
 def peers_python() -> Path:
-    """The interpreter of the peers' environment."""
+    """Return the interpreter of the peers' environment."""
     return PEERS / "bin" / "python"
 
 
 def install_peers() -> None:
-    """Make the peers' environment equal to requirements.txt; do nothing when it already is."""
+    """Make the peers' environment equal to requirements.txt. Idempotent."""
     stamp = PEERS / ".installed"
     wanted = REQUIREMENTS.read_text(encoding="utf-8") + sys.version
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:

@@ -1,4 +1,4 @@
-"""Contenders take turns, and each round begins with another of them; what comes out is a table with marks."""
+"""Runs contenders in turns, each round beginning with another one, and makes tables with verdicts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 FLOOR = "floor"
 WARM = {"turns": 3}
-"""What is asked of everybody before the first round, untimed."""
+"""Untimed warm-up of every contender before the first round."""
 
 
 class Bench:
-    """One run: how much of everything, where the databases are, and what is told on the terminal."""
+    """One run: its sizes, its databases and its progress messages."""
 
     def __init__(self, *, quick: bool, rounds: int, peers: bool, folder: Path) -> None:
         self.quick = quick
@@ -38,25 +38,25 @@ class Bench:
         self.label = ""
 
     def size(self, full: T, quick: T) -> T:
-        """How much of something, in a full or in a quick run."""
+        """Return the size for a full or a quick run."""
         return quick if self.quick else full
 
     def file(self) -> str:
-        """The path of a new database file."""
+        """Return the path of a new database file."""
         return str(Path(tempfile.mkdtemp(dir=self._folder)) / f"{next(self._numbers)}.db")
 
     def tell(self, text: str) -> None:
-        """Say what is being done."""
+        """Print progress."""
         print(f"[{time.monotonic() - self._started_s:6.1f} s] {self.label} {text}", file=sys.stderr, flush=True)
 
     def wanted(self, contenders: Sequence[Contender]) -> list[Contender]:
-        """Without the peers, if they were not asked for."""
+        """Return the contenders, without the peers if they were not asked for."""
         return [each for each in contenders if self.peers or not each.peer]
 
 
 @dataclass
 class Entry:
-    """How one contender fared: a measurement for each round, or the reason why there is none."""
+    """Results of one contender: a measurement for each round, or the reason why there is none."""
 
     contender: Contender
     facts: dict[str, Any] = field(default_factory=dict)
@@ -65,15 +65,15 @@ class Entry:
 
     @property
     def rates(self) -> Spread:
-        """Calls a second."""
+        """Return the calls a second."""
         return rates(self.rounds)
 
     def latency(self, share: float) -> Spread:
-        """A percentile, in milliseconds."""
+        """Return a percentile, in milliseconds."""
         return latency(self.rounds, share)
 
     def data(self) -> dict[str, Any]:
-        """For JSON, with the latencies summed up."""
+        """Return the results for JSON, with the latencies summed up."""
         told: dict[str, Any] = {"does less": self.contender.less, "facts": self.facts, "error": self.error}
         if self.rounds and "latencies_ms" in self.rounds[0]:
             told |= {"per_second": self.rates.data()}
@@ -94,7 +94,7 @@ def race(
     warm: dict[str, Any] | None = WARM,
     **request: Any,
 ) -> Entries:
-    """Let everybody do the same, `rounds` times, taking turns."""
+    """Run the same request on all contenders, `rounds` times, taking turns."""
     entries = {each.name: Entry(each) for each in bench.wanted(contenders)}
     running: dict[str, Running] = {}
     count = rounds or bench.rounds
@@ -109,13 +109,13 @@ def race(
                 with _excused(bench, entry):
                     entry.facts = running[name].opened()
         for name, entry in entries.items():
-            # Imports, first statements and first pages are nobody's business here.
+            # Imports, first statements and first pages are not measured here.
             if warm and entry.error is None:
                 with _excused(bench, entry):
                     running[name].ask(do, **(request | entry.contender.request | warm))
         names = list(entries)
         for turn in range(count):
-            # Nobody is always the one who runs after the noisiest of all.
+            # Rotate the order, so that no contender always runs after the noisiest one.
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 if entries[name].error is None:
                     bench.tell(f"round {turn + 1} of {count}: {name}")
@@ -135,7 +135,7 @@ def race(
 
 @contextlib.contextmanager
 def _excused(bench: Bench, entry: Entry) -> Any:
-    """A peer that fails is a row that says why. Ours and the floor have no excuse."""
+    """Record the failure of a peer as its row. A failure of ours or of the floor is raised."""
     try:
         yield
     except CannotRun as failure:
@@ -157,7 +157,7 @@ class Table:
     rows: list[list[str]] = field(default_factory=list)
 
     def markdown(self) -> str:
-        """The table, the way Markdown writes it."""
+        """Return the table as Markdown."""
         head = ["| " + " | ".join(self.columns) + " |", "|---" * len(self.columns) + "|"]
         rows = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
         return "\n".join([f"**{self.title}**", "", *head, *rows])
@@ -165,7 +165,7 @@ class Table:
 
 @dataclass
 class Target:
-    """What we want to show, and whether this run shows it. A quick run judges nothing."""
+    """A target, and whether this run reaches it. A quick run judges nothing."""
 
     text: str
     value: str
@@ -173,7 +173,7 @@ class Target:
 
     @property
     def mark(self) -> str:
-        """For people."""
+        """Return the verdict as text."""
         return {True: "reached", False: "**not reached**", None: "not judged"}[self.reached]
 
 
@@ -190,11 +190,11 @@ class Result:
     plots: dict[str, str] = field(default_factory=dict)
 
     def at_least(self, text: str, ratio: Spread | None, least: float) -> None:
-        """A target that is reached from `least` on."""
+        """Add a target that is reached from `least` on."""
         self._judge(text, ratio, ratio is not None and ratio.median >= least)
 
     def at_most(self, text: str, value: Spread | None, most: float, *, unit: str = "") -> None:
-        """A target that is reached up to `most`."""
+        """Add a target that is reached up to `most`."""
         self._judge(text, value, value is not None and value.median <= most, unit=unit)
 
     def _judge(self, text: str, value: Spread | None, reached: bool, *, unit: str = "") -> None:
@@ -202,7 +202,7 @@ class Result:
         self.targets.append(Target(text, shown, None if value is None else reached))
 
     def judge_nothing(self) -> None:
-        """Keep the numbers and drop the verdicts: these sizes were too small for any."""
+        """Keep the numbers and drop the verdicts: the sizes were too small."""
         for target in self.targets:
             target.reached = None
 
@@ -211,7 +211,7 @@ class Result:
         self.data[key] = {name: entry.data() for name, entry in entries.items()}
 
     def markdown(self) -> str:
-        """The answer for people."""
+        """Return the answer as Markdown."""
         parts = [f"## {self.id}. {self.question}", *(table.markdown() for table in self.tables)]
         if self.targets:
             rows = [[target.text, target.value, target.mark] for target in self.targets]
@@ -220,13 +220,13 @@ class Result:
         return "\n\n".join(parts)
 
     def json(self) -> str:
-        """The answer for programs."""
+        """Return the answer as JSON."""
         targets = [{"target": each.text, "measured": each.value, "reached": each.reached} for each in self.targets]
         return json.dumps({"id": self.id, "question": self.question, "targets": targets} | self.data, indent=1)
 
 
 def ratio(entries: Entries, name: str, against: str) -> Spread | None:
-    """How many times the rate of `against` a contender reaches; None if either has none."""
+    """Return a contender's rate as a multiple of that of `against`; None if either has none."""
     mine, theirs = entries.get(name), entries.get(against)
     if mine is None or theirs is None or mine.error or theirs.error:
         return None
@@ -234,7 +234,7 @@ def ratio(entries: Entries, name: str, against: str) -> Spread | None:
 
 
 def whole_way(entries: Entries, name: str, against: str) -> Spread | None:
-    """The same over all rounds together: for a contender that slows down, the middle round is not the whole way."""
+    """Return the ratio over all rounds together: for a contender that slows down, the median round misleads."""
     mine, theirs = entries.get(name), entries.get(against)
     if mine is None or theirs is None or mine.error or theirs.error:
         return None
@@ -243,7 +243,7 @@ def whole_way(entries: Entries, name: str, against: str) -> Spread | None:
 
 
 def rate_table(title: str, entries: Entries, *, floor: str = FLOOR, unit: str = "turns/s") -> Table:
-    """Rates, latencies, and the ratio to the floor."""
+    """Return a table of rates, latencies, and the ratio to the floor."""
     table = Table(title, ("", unit, "of the floor", "p50 ms", "p99 ms", "does less"))
     for name, entry in entries.items():
         if entry.error is not None:

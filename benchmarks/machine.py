@@ -1,4 +1,4 @@
-"""What a result cannot be read without: the machine, the disk, the versions and the date."""
+"""Describes the environment of a result: the machine, the disk, the versions and the date."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.contender import REQUIREMENTS, ROOT
 
 
 def describe() -> dict[str, str]:
-    """The facts, in the order in which they are shown."""
+    """Return the facts, in the order in which they are shown."""
     import apsw
 
     return {
@@ -35,7 +35,7 @@ def describe() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit that is measured, marked if files differ from it."""
+    """Return the commit that is measured, marked if files differ from it."""
     told = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False, cwd=ROOT
     )
@@ -43,29 +43,29 @@ def commit() -> str:
 
 
 def processor() -> str:
-    """As the kernel names it."""
+    """Return the kernel's name of the processor."""
     information = Path("/proc/cpuinfo")
     named = re.search(r"model name\s*: (.+)", information.read_text(encoding="utf-8")) if information.exists() else None
     return named[1] if named else platform.processor() or platform.machine()
 
 
 def memory() -> str:
-    """How much there is."""
+    """Return the size of the memory."""
     return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
 
 
 def file_system(folder: str) -> str:
-    """The kind of file system below a folder."""
+    """Return the kind of file system below a folder."""
     told = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=False)
     return told.stdout.strip() or "unknown"
 
 
 def version(name: str) -> str:
-    """An installed version."""
+    """Return an installed version."""
     return importlib.metadata.version(name)
 
 
 def peers() -> list[str]:
-    """The pins of the peers that are measured, without what they need themselves."""
+    """Return the pins of the measured peers, without their dependencies."""
     lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()
     return [re.sub(r"\[.*\]", "", line).replace("==", " ") for line in lines if "==" in line]

@@ -1,4 +1,4 @@
-"""A plot is an SVG of lines with both axes named, readable on any page, written without a library."""
+"""Draws line plots as SVG, with both axes named, without a library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def lines(title: str, across: str, up: str, series: Mapping[str, Points], *, logarithmic: bool = False) -> str:
-    """The SVG text. `logarithmic` is the vertical axis; the horizontal one is linear from zero."""
+    """Return the SVG text. `logarithmic` is the vertical axis; the horizontal one is linear from zero."""
     every = [point for points in series.values() for point in points]
     right = max(x for x, _ in every)
     ticks = _decades(every) if logarithmic else _steps(max(y for _, y in every))
@@ -57,14 +57,14 @@ def lines(title: str, across: str, up: str, series: Mapping[str, Points], *, log
 
 
 def _steps(most: float) -> list[float]:
-    """Four to eight round numbers from zero to at least `most`."""
+    """Return four to eight round numbers from zero to at least `most`."""
     size = 10 ** math.floor(math.log10(most or 1))
     step = next(size * share for share in (0.2, 0.5, 1, 2) if most / (size * share) <= 6)
     return [step * number for number in range(math.ceil(most / step) + 1)]
 
 
 def _decades(points: Points) -> list[float]:
-    """Powers of ten around all values."""
+    """Return the powers of ten around all values."""
     positive = [y for _, y in points if y > 0]
     first, last = math.floor(math.log10(min(positive))), math.ceil(math.log10(max(positive)))
     return [10.0**power for power in range(first, max(last, first + 1) + 1)]

@@ -1,4 +1,4 @@
-"""One private PostgreSQL server for a run, which waits for the disk; each contender has a database of its own in it."""
+"""One private, durable PostgreSQL server for a run. Each contender has a database of its own in it."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Postgres:
 
     @property
     def server(self) -> Server:
-        """The running server."""
+        """Return the running server."""
         if self._server is None:
             self._server = Server(settings=DURABLE)
         return self._server
 
     def database(self) -> str:
-        """The URL of a new, empty database."""
+        """Return the URL of a new, empty database."""
         made = Database(self.server.url)
         self._databases.append(made)
         made.administrator.close()
         return made.url
 
     def size(self, url: str) -> int:
-        """What a database takes on disk, after a checkpoint."""
+        """Return the size of a database on disk, after a checkpoint."""
         administrator = Administrator(url)
         try:
             administrator.run("CHECKPOINT")
@@ -59,9 +59,9 @@ class Postgres:
 
 
 class Wire:
-    """A network between a client and the server: it delays what the client sends, and counts the trips.
+    """A network between a client and the server: it delays the client's messages, and counts the trips.
 
-    A trip begins whenever the client speaks after the server has answered.
+    A trip begins whenever the client sends after the server has answered.
     """
 
     def __init__(self, folder: str, delay_ms: float = 0.0) -> None:
@@ -93,7 +93,7 @@ class Wire:
         self._loop.call_soon(self._loop.stop)
 
     def url(self, database_url: str) -> str:
-        """The database by way of this wire."""
+        """Return the URL of the database through this wire."""
         name = database_url.partition("?")[0].rpartition("/")[2]
         return f"postgresql://postgres@127.0.0.1:{self.port}/{name}"
 

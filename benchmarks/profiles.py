@@ -1,9 +1,9 @@
-"""`python -m benchmarks.profiles` says where the time goes of what a target speaks of, and writes PROFILES.md.
+"""`python -m benchmarks.profiles`: profiles the calls that a target speaks of, and writes PROFILES.md.
 
-py-spy looks from outside, many times a second, where each thread is, and does not stop it. The time is that on the
-clock, waiting included: for the disk in a COMMIT, for the server in the event loop. Threads with nothing to do are left
-out. Where a thread of its own writes, it works while the event loop waits for it, and the parts add up to more than the
-whole. Looking this way makes no function look slower than it is, however short.
+py-spy samples from outside, many times a second, where each thread is, without stopping it. Times are wall-clock times,
+waiting included: for the disk in a COMMIT, for the server in the event loop. Idle threads are left out. A separate
+writer thread works while the event loop waits for it, so that the parts add up to more than the whole. Sampling makes
+no function look slower than it is, however short.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ PARTS = (
     ("/asyncio/", "event loop"),
     ("/benchmarks/", "the benchmark itself"),
 )
-"""Which part of the work a frame is; the innermost one that is listed decides. A frame reads `name (path:line)`."""
+"""Part of the work for each frame, `name (path:line)`. The innermost listed frame decides."""
 PREPARING = ("/benchmarks/work.py", "commit_of (", "_fill (")
-"""What a caller does before it calls, and what is not timed."""
+"""Untimed work of the caller before it calls."""
 PARKED = ("_worker (", "Writer._run (", "wait (", "acquire (", "get (")
-"""Where a stack ends of a thread that has nothing to do."""
+"""Ends of the stacks of idle threads."""
 
 
 class Case(NamedTuple):
-    """Something that is done many times: which driver does it, opened how, and what it is asked first and then."""
+    """A repeated call: its driver, the arguments of `open`, and those of the warm-up and of the measured request."""
 
     question: str
     driver: str
@@ -62,12 +62,12 @@ class Case(NamedTuple):
 
     @property
     def with_server(self) -> bool:
-        """Whether it is about PostgreSQL."""
+        """Return whether it is about PostgreSQL."""
         return self.question.endswith("PostgreSQL")
 
 
 def cases(size: float) -> list[Case]:
-    """Every question of which a target speaks of time."""
+    """Return every question with a target about time."""
 
     def many(number: int) -> int:
         return max(10, int(number * size))
@@ -96,7 +96,7 @@ def cases(size: float) -> list[Case]:
 
 
 class Profile(NamedTuple):
-    """What one case took each time, and in how many looks each part and each function was found."""
+    """The time of one case, and the number of samples in each part and each function."""
 
     question: str
     count: int
@@ -106,16 +106,16 @@ class Profile(NamedTuple):
 
     @property
     def looks(self) -> int:
-        """How often a thread was found with something to do."""
+        """Return the number of samples of busy threads."""
         return sum(self.parts.values())
 
     def each_us(self, looks: int) -> float:
-        """How long so many looks are, each time."""
+        """Return the time of this many samples, per call."""
         return looks / RATE / self.count * 1e6
 
 
 def profile(case: Case, url: str, folder: Path) -> Profile:
-    """Do it often, and look."""
+    """Repeat the call under py-spy."""
     driver = f"benchmarks.drivers.holdfast_{case.driver}"
     running = Running(Contender(case.question, driver, {"url": url} | case.opened_with))
     stacks = folder / "stacks"
@@ -143,7 +143,7 @@ def profile(case: Case, url: str, folder: Path) -> Profile:
 
 
 def counted(stacks: str) -> tuple[Counter[str], Counter[str]]:
-    """The looks of each part and of each function, from lines of frames, outermost first, with a number at the end."""
+    """Count the samples of each part and function, from lines of frames, outermost first, with a number at the end."""
     parts: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     for line in stacks.splitlines():
@@ -158,7 +158,7 @@ def counted(stacks: str) -> tuple[Counter[str], Counter[str]]:
 
 
 def place_of(frames: list[str]) -> tuple[str, str]:
-    """The part of the work, and the function, in which a stack ends."""
+    """Return the part of the work, and the function, in which a stack ends."""
     for frame in reversed(frames):
         for piece, part in PARTS:
             if piece in frame:
@@ -168,7 +168,7 @@ def place_of(frames: list[str]) -> tuple[str, str]:
 
 
 def table(found: Profile) -> list[str]:
-    """A profile, for people."""
+    """Return a profile as Markdown."""
     lines = [
         f"## {found.question}",
         "",
@@ -186,7 +186,7 @@ def table(found: Profile) -> list[str]:
 
 
 def imports() -> list[str]:
-    """What an import consists of: the time that the modules of each package take themselves."""
+    """Return the time of an import by package, as Markdown."""
     command = [sys.executable, "-X", "importtime", "-c", "import holdfast; holdfast.open"]
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     spent: Counter[str] = Counter()
@@ -210,7 +210,7 @@ def imports() -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Every case, or those whose name holds something."""
+    """Profile every case, or those whose name contains a text."""
     about, _, how = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profiles", description=about)
     parser.add_argument("--only", default="", help="cases whose name holds this")

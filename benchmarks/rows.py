@@ -1,4 +1,4 @@
-"""Who takes part where, under which name, and what each does less than a full turn."""
+"""The contenders of each benchmark, their names, and the parts of a full turn that each leaves out."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ MESSAGES_ONLY = f"messages only: no head, no checkpoint, {NO_CAS}"
 
 
 def floor_sqlite(bench: Bench) -> Contender:
-    """One insert with apsw."""
+    """Insert one row with apsw."""
     return Contender(FLOOR, "benchmarks.drivers.floor_sqlite", {"path": bench.file()}, less="one row: no guarantees")
 
 
 def floor_postgres(url: str) -> Contender:
-    """One insert with asyncpg."""
+    """Insert one row with asyncpg."""
     return Contender(FLOOR, "benchmarks.drivers.floor_postgres", {"url": url}, less="one row: no guarantees")
 
 
 def holdfast(name: str, url: str, *, blocking: bool = False) -> Contender:
-    """The full turn."""
+    """Commit the full turn."""
     return Contender(name, "benchmarks.drivers.holdfast_turns", {"url": url, "blocking": blocking})
 
 
 def sqlite_peers(bench: Bench) -> list[Contender]:
-    """Peers that keep a conversation in a SQLite file."""
+    """Return the peers that keep a conversation in a SQLite file."""
     return [
         Contender(
             LANGGRAPH_SQLITE, "benchmarks.peers.langgraph_sqlite", {"path": bench.file()}, peer=True, less=NO_CAS
@@ -60,13 +60,13 @@ def sqlite_peers(bench: Bench) -> list[Contender]:
 
 
 def langgraph_async(bench: Bench) -> Contender:
-    """LangGraph's saver for SQLite again, as its async applications use it."""
+    """Return LangGraph's saver for SQLite as its async applications use it."""
     module = "benchmarks.peers.langgraph_sqlite_async"
     return Contender(LANGGRAPH_SQLITE_ASYNC, module, {"path": bench.file()}, peer=True, less=NO_CAS)
 
 
 def postgres_peers(bench: Bench) -> list[Contender]:
-    """Peers that keep a conversation in PostgreSQL; a database takes a second to make, so none is made for nobody."""
+    """Return the peers that keep a conversation in PostgreSQL. Makes their databases, a second each, only if wanted."""
     if not bench.peers:
         return []
     return [
@@ -97,10 +97,10 @@ def postgres_peers(bench: Bench) -> list[Contender]:
 
 
 def asking(contender: Contender, **request: object) -> Contender:
-    """The same contender, asked for something of its own in each round."""
+    """Return the same contender with arguments of its own in each round."""
     return dataclasses.replace(contender, request=request)
 
 
 def renamed(contender: Contender, name: str) -> Contender:
-    """The same contender under another name."""
+    """Return the same contender under another name."""
     return dataclasses.replace(contender, name=name)

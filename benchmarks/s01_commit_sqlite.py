@@ -1,4 +1,4 @@
-"""S1: how fast is a full turn commit of one session on SQLite, synchronous=FULL?"""
+"""S1: the rate of full turn commits of one session on SQLite, synchronous=FULL."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ ID, QUESTION = "S1", "Full turn commit, one session, SQLite with WAL and synchro
 
 
 def run(bench: Bench) -> Result:
-    """Everybody stores the same turns, one after another."""
+    """Store the same turns with each contender, one after another."""
     result = Result(ID, QUESTION)
-    # A thousand in all, whatever the number of rounds: who slows down on the way, walks it once.
+    # A thousand in all, for any number of rounds, so that a contender that slows down shows it.
     turns = bench.size(1000, 60) // bench.rounds
     contenders = [
         rows.floor_sqlite(bench),

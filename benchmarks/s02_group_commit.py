@@ -1,4 +1,4 @@
-"""S2: what becomes of a full turn commit on SQLite when many sessions commit at once?"""
+"""S2: the rate of full turn commits on SQLite when many sessions commit at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AT_ONCE = (1, 4, 16, 64)
 
 
 def run(bench: Bench) -> Result:
-    """The floor is one writer; Holdfast shares its disk flushes among those who wait."""
+    """Compare with one writer as the floor. Holdfast shares each disk flush among waiting commits."""
     result = Result(ID, QUESTION)
     turns = bench.size(640, 128)
     contenders = [rows.asking(rows.floor_sqlite(bench), sessions=1, turns=turns)]

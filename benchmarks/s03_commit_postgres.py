@@ -1,4 +1,4 @@
-"""S3: how fast is a full turn commit on PostgreSQL, alone, among sixteen, and across a network?"""
+"""S3: the rate of full turn commits on PostgreSQL, alone, among sixteen, and across a network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = (1, 4, MANY)
 
 
 def run(bench: Bench) -> Result:
-    """Same server, same run, same durability."""
+    """Measure all on the same server, in the same run, with the same durability."""
     result = Result(ID, QUESTION)
     alone(bench, result)
     many(bench, result)
@@ -25,8 +25,8 @@ def run(bench: Bench) -> Result:
 
 
 def alone(bench: Bench, result: Result) -> None:
-    """One session."""
-    # A thousand in all, whatever the number of rounds: who slows down on the way, walks it once.
+    """Measure one session."""
+    # A thousand in all, for any number of rounds, so that a contender that slows down shows it.
     turns = bench.size(1000, 60) // bench.rounds
     contenders = [
         rows.floor_postgres(bench.postgres.database()),
@@ -43,7 +43,7 @@ def alone(bench: Bench, result: Result) -> None:
 
 
 def many(bench: Bench, result: Result) -> None:
-    """Up to sixteen sessions."""
+    """Measure up to sixteen sessions."""
     turns = bench.size(640, 128)
     contenders: list[Contender] = []
     at_once = bench.size(AT_ONCE, (1, MANY))
@@ -72,7 +72,7 @@ def many(bench: Bench, result: Result) -> None:
 
 
 def network(bench: Bench, result: Result) -> None:
-    """Trips are counted on the wire; then the wire is made longer."""
+    """Count trips on the wire, then add a delay to the wire."""
     turns = bench.size(100, 20)
     folder = str(bench.postgres.server.folder)
     trips: dict[str, float] = {}

@@ -15,7 +15,7 @@ POINTS = 20
 
 
 def run(bench: Bench) -> Result:
-    """A long session and a row of young ones, in stores of their own, take turns; so each pair shares its noise."""
+    """Alternate between a long session and young ones, in stores of their own, so that each pair shares its noise."""
     result = Result(ID, QUESTION)
     turns = bench.size(10_000, 200)
     table = Table(
@@ -47,7 +47,7 @@ def compare(
     turns: int,
     wire: Wire | None = None,
 ) -> tuple[float, ...]:
-    """Fill one store, then let both take turns. Counted on the wire, or by SQLite itself."""
+    """Fill one store, then let both take turns. Work is counted on the wire, or by SQLite itself."""
 
     def start() -> Running:
         where = bench.file() if wire is None else wire.url(bench.postgres.database())
@@ -58,7 +58,7 @@ def compare(
         return running
 
     def measure(running: Running, prefix: str) -> tuple[float, float]:
-        # A session is made before it is measured.
+        # Create the session before it is measured.
         running.ask("turns", sessions=1, turns=2, prefix=prefix)
         before = 0 if wire is None else wire.trips
         told = running.ask("turns", sessions=1, turns=YOUNG, prefix=prefix)
@@ -79,7 +79,7 @@ def compare(
     told = [Spread(tuple(pair[side][0] for pair in pairs)).show() for side in (0, 1)]
     table.rows.append([name, *told, Spread(ratios).show(), " / ".join(", ".join(map(number, each)) for each in counts)])
     result.data[name] = {"pairs": pairs}
-    # Counted, so there is no tolerance; the first pair still prepares statements.
+    # Counts need no tolerance. The first pair still prepares statements.
     work = "statements" if wire is None else "trips"
     grown = Spread(tuple(old[1] / new[1] for old, new in pairs[1:]))
     result.at_most(f"{name}: {work} a commit constant, turn {turns:,} / turn 10 (1.0 x)", grown, 1)
@@ -87,7 +87,7 @@ def compare(
 
 
 def curve(running: Running, turns: int) -> list[tuple[float, float]]:
-    """The median latency of each stretch of the way."""
+    """Return the median latency of each stretch."""
     points: list[tuple[float, float]] = []
     step = max(10, turns // (POINTS * 10))
     done = 0
@@ -99,7 +99,7 @@ def curve(running: Running, turns: int) -> list[tuple[float, float]]:
 
 
 def peers(bench: Bench, result: Result, curves: dict[str, list[tuple[float, float]]]) -> None:
-    """How the peers' latencies grow, over fewer turns: some of them would take all day."""
+    """Measure the growth of the peers' latencies over fewer turns: some of them would take all day."""
     turns = bench.size(1000, 100)
     table = Table(
         f"Peers: p50 of a turn at the beginning and at turn {turns:,}", ("", "ms, first", "ms, last", "ratio")

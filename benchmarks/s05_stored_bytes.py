@@ -1,4 +1,4 @@
-"""S5: how many bytes are stored for a byte of new content?"""
+"""S5: the stored bytes for a byte of new content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POINTS, QUICK_POINTS = 5, 1
 
 
 def run(bench: Bench) -> Result:
-    """The same turns for everybody; what the database takes on disk once it is closed or checkpointed."""
+    """Store the same turns with each contender, and measure its database on disk after a close or a checkpoint."""
     result = Result(ID, QUESTION)
     turns = bench.size(1000, 50)
     sqlite = [
@@ -43,7 +43,7 @@ def run(bench: Bench) -> Result:
 
 
 def counting(name: str, url: str) -> Contender:
-    """Holdfast with a checkpoint that is a count, so that the messages are all that is new."""
+    """Return Holdfast with a count as its checkpoint, so that only the messages are new."""
     contender = rows.holdfast(name, url)
     return dataclasses.replace(
         contender, where=contender.where | {"state": False}, carries=("messages",), less="the checkpoint is a count"
@@ -51,7 +51,7 @@ def counting(name: str, url: str) -> Contender:
 
 
 def conversations(bench: Bench, result: Result, kind: str, contenders: list[Contender], turns: int) -> dict[str, float]:
-    """Bytes on disk for each contender, and how they grow."""
+    """Measure the bytes on disk of each contender, and their growth."""
     table = Table(f"{kind}: one session, {turns:,} turns", ("", "new content, MB", "stored, MB", "ratio", "does less"))
     ratios: dict[str, float] = {}
     series: dict[str, list[tuple[float, float]]] = {}
@@ -78,7 +78,7 @@ def conversations(bench: Bench, result: Result, kind: str, contenders: list[Cont
 
 
 def growth(bench: Bench, contender: Contender, turns: int) -> list[tuple[float, float]]:
-    """Megabytes on disk at several points of the way. What a file-based one keeps in its log counts until the end."""
+    """Return the megabytes on disk at several points. The log of a file-based contender counts until the end."""
     running = Running(contender)
     try:
         running.open()
@@ -96,12 +96,12 @@ def growth(bench: Bench, contender: Contender, turns: int) -> list[tuple[float, 
 
 
 def location(contender: Contender) -> str:
-    """Where its database is."""
+    """Return the location of its database."""
     return str(contender.where.get("path") or contender.where["url"])
 
 
 def size(bench: Bench, contender: Contender) -> int:
-    """What its database takes on disk now."""
+    """Return the current size of its database on disk."""
     where = location(contender)
     if where.startswith("postgresql"):
         return bench.postgres.size(where)
@@ -110,7 +110,7 @@ def size(bench: Bench, contender: Contender) -> int:
 
 
 def large(bench: Bench, result: Result) -> None:
-    """A state of 1 MB of which one per cent changes, in ten scattered pieces."""
+    """Measure a state of 1 MB of which one per cent changes, in ten scattered pieces."""
     count = bench.size(200, 20)
     table = Table(
         f"A state of 1 MB, 1 % of it new in each of {count} turns", ("", "sent, MB", "new, MB", "stored, MB", "p50 ms")

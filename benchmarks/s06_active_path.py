@@ -11,7 +11,7 @@ LIMIT_MS = {"SQLite": 2.0, "PostgreSQL": 4.0}
 
 
 def run(bench: Bench) -> Result:
-    """The same reads in a graph and in one ten times as large, taking turns."""
+    """Run the same reads in a graph and in one ten times as large, taking turns."""
     result = Result(ID, QUESTION)
     large = bench.size(100_000, 5_000)
     reads = bench.size(100, 20)

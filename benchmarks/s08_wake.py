@@ -1,4 +1,4 @@
-"""S8: how long does a waiter in another process sleep on, and what do a hundred idle waiters cost?"""
+"""S8: the latency of a wake in another process, and the cost of a hundred idle waiters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DBOS = "DBOS send and recv, one round"
 
 
 def run(bench: Bench) -> Result:
-    """From the call that appends to the return of the call that waits; the append's own flush is part of it."""
+    """Measure from the call that appends to the return of the call that waits, including the append's own flush."""
     result = Result(ID, QUESTION)
     count = bench.size(300, 40)
     for kind in ("SQLite", "PostgreSQL"):
@@ -42,7 +42,7 @@ def run(bench: Bench) -> Result:
 def measured(
     bench: Bench, result: Result, table: Table, kind: str, contenders: list[Contender], count: int
 ) -> dict[str, tuple[Spread, Spread]]:
-    """The p50 and the p99 of each round. All are open at once and take turns; the next round begins with another."""
+    """Return the p50 and the p99 of each round. All are open at once and take turns; each round begins with another."""
     pairs: dict[str, tuple[Running, Running]] = {}
     rounds: dict[str, list[list[float]]] = {}
     failed: dict[str, str] = {}
@@ -52,7 +52,7 @@ def measured(
             first = turn % len(wanted)
             for contender in wanted[first:] + wanted[:first]:
                 name = contender.name
-                # DBOS keeps a workflow under its name for good: what woke it once does not wake it again.
+                # DBOS keeps a workflow under its name for good: a message that woke it once does not wake it again.
                 if name in failed or (contender.peer and rounds.get(name)):
                     continue
                 bench.tell(f"{kind}, round {turn + 1} of {bench.rounds}: {name}")
@@ -83,9 +83,9 @@ def measured(
 
 
 def wakes(waker: Running, waiter: Running, count: int) -> list[float]:
-    """How many milliseconds each wake took. Two processes: one waits, the other wakes it."""
+    """Return the milliseconds of each wake, with one process that waits and another that wakes it."""
     waiter.send("wait", count=count)
-    # Long enough for the waiter to wait; the first wakes are left out of account anyway.
+    # Long enough for the waiter to wait. The first wakes are dropped anyway.
     time.sleep(0.5)
     asked = waker.ask("wake", count=count, pause_ms=PAUSE_MS)
     seen = waiter.receive()
@@ -93,7 +93,7 @@ def wakes(waker: Running, waiter: Running, count: int) -> list[float]:
 
 
 def idle(bench: Bench, result: Result, kind: str, url: str) -> None:
-    """A hundred waiters that nobody wakes."""
+    """Measure a hundred idle waiters."""
     running = Running(Contender(OURS, "benchmarks.drivers.holdfast_events", {"url": url}))
     try:
         running.open()

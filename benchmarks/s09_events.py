@@ -1,4 +1,4 @@
-"""S9: how fast are events appended, to one process and to a hundred at once?"""
+"""S9: the rate of event appends, to one process and to a hundred at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OURS = "Holdfast"
 
 
 def run(bench: Bench) -> Result:
-    """The floor on PostgreSQL has sixteen connections at most, as many as Holdfast's pool."""
+    """Measure appends. The floor on PostgreSQL has sixteen connections at most, as many as Holdfast's pool."""
     result = Result(ID, QUESTION)
     total = bench.size(1000, 100)
     for kind in ("SQLite", "PostgreSQL"):

@@ -11,7 +11,7 @@ PAGE = 100
 
 
 def run(bench: Bench) -> Result:
-    """The two pages take turns in one store."""
+    """Read the two pages in turns from one store."""
     result = Result(ID, QUESTION)
     rows = bench.size(100_000, 2_000)
     reads = bench.size(50, 20)
@@ -38,7 +38,7 @@ def run(bench: Bench) -> Result:
 
 
 def keep(result: Result, table: Table, title: str, first: Spread, final: Spread) -> None:
-    """A row, and what it has to show."""
+    """Add a row, and its targets."""
     table.rows.append([title, first.show(), final.show(), final.over(first).show()])
     result.data[title] = {"first_ms": first.data(), "last_ms": final.data()}
     result.at_most(f"{title}: equal within 1.5 x", final.over(first), 1.5)

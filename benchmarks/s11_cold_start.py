@@ -1,4 +1,4 @@
-"""S11: what do an import, an open store and many handles cost?"""
+"""S11: the cost of an import, of opening a store, and of many handles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAMS = {
     FIRST: BEGIN + f"import holdfast; {OPEN}" + END + "; store.close()",
     WARM: f"import sys, holdfast; {OPEN}; store.close()\n" + BEGIN + OPEN + END + "; store.close()",
 }
-"""Each prints the milliseconds that it took."""
+"""Each prints its duration in milliseconds."""
 HANDLES = """
 import sys, tracemalloc, holdfast
 with holdfast.open_blocking(sys.argv[1]) as store:
@@ -38,10 +38,10 @@ with holdfast.open_blocking(sys.argv[1]) as store:
 
 
 def run(bench: Bench) -> Result:
-    """Each in a process of its own, several times."""
+    """Run each in a process of its own, several times."""
     result = Result(ID, QUESTION)
     path = bench.file()
-    # Untimed: the store is made, and every module has its bytecode.
+    # Untimed: this makes the store, and the bytecode of every module.
     for name in (FIRST, *PROGRAMS):
         python(PROGRAMS[name], path)
     rounds = bench.size(max(bench.rounds, 10), 3)
@@ -71,7 +71,7 @@ def run(bench: Bench) -> Result:
 
 
 def python(program: str, *arguments: str) -> float:
-    """The number that the program prints last."""
+    """Return the number that the program prints last."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", program, *arguments]
     printed = subprocess.run(command, env=kept, capture_output=True, text=True, check=True).stdout.split()

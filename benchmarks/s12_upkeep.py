@@ -1,4 +1,4 @@
-"""S12: what do writers notice of a prune and a garbage collection?"""
+"""S12: the effect of a prune and a garbage collection on writers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_ROUNDS = 2
 
 
 def run(bench: Bench) -> Result:
-    """In each round a new store: writers alone, writers beside the housekeeping, writers alone again."""
+    """Measure in a new store each round: writers alone, writers beside the housekeeping, writers alone again."""
     result = Result(ID, QUESTION)
     dead = bench.size(100_000, 5_000)
     table = Table(f"Full turns of 8 writers, {dead:,} dead rows", ("", "turns/s", "p50 ms", "p99 ms", "removed"))
@@ -45,7 +45,7 @@ def run(bench: Bench) -> Result:
 
 
 def measured(bench: Bench, kind: str, dead: int) -> list[dict[str, Any]]:
-    """The writers before, during and after the housekeeping of one store, in one process."""
+    """Measure the writers before, during and after the housekeeping of one store, in one process."""
     url = bench.file() if kind == "SQLite" else bench.postgres.database()
     seconds = bench.size(5.0, 1.0)
     running = Running(Contender("Holdfast", "benchmarks.drivers.holdfast_upkeep", {"url": url, "dead": dead}))

@@ -1,6 +1,6 @@
-"""The work that every contender is given: the same bytes in the same order, made before the clock starts.
+"""The work of every contender: the same bytes in the same order, made before the clock starts.
 
-Standard library only, because the peers' environment knows nothing of Holdfast.
+Standard library only, because the peers' environment does not have Holdfast.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import NamedTuple
 MESSAGE_CHARS = 1024
 STATE_CHARS = 4096
 PARTS = {"messages": 2 * MESSAGE_CHARS, "state": STATE_CHARS}
-"""What a full turn brings: two messages and a state. A contender that keeps less says so."""
+"""Parts of a full turn: two messages and a state. A contender that keeps less says so."""
 
-# Text compresses about as well as what a model writes: words of a vocabulary, drawn by frequency.
+# Text compresses about as well as a model's output: words of a vocabulary, drawn by frequency.
 _VOCABULARY = [
     "".join(random.Random(f"word-{number}").choices("abcdefghijklmnopqrstuvwxyz", k=2 + number % 9))
     for number in range(2000)
@@ -24,7 +24,7 @@ _CUMULATED = list(itertools.accumulate(_WEIGHTS))
 
 
 def text(seed: str, chars: int) -> str:
-    """Exactly so many ASCII characters, always the same for one seed."""
+    """Return exactly so many ASCII characters, always the same for one seed."""
     words = random.Random(seed).choices(_VOCABULARY, cum_weights=_CUMULATED, k=chars // 4 + 8)
     written = " ".join(words)
     while len(written) < chars:
@@ -48,7 +48,7 @@ class Turn(NamedTuple):
 
 
 def turn(session: str, number: int) -> Turn:
-    """The turn of this number, whoever asks."""
+    """Return the turn of this number, the same for every contender."""
     seed = f"{session}/{number}"
     return Turn(
         session,
@@ -60,5 +60,5 @@ def turn(session: str, number: int) -> Turn:
 
 
 def turns(session: str, first: int, count: int) -> list[Turn]:
-    """Turns `first` to `first + count - 1`."""
+    """Return turns `first` to `first + count - 1`."""
     return [turn(session, number) for number in range(first, first + count)]

@@ -1,10 +1,10 @@
-"""What a turn costs on a PostgreSQL server: bytes by table and index, write-ahead log, and turns a second.
+"""Measure the cost of a turn on a PostgreSQL server: bytes by table and index, write-ahead log, turns a second.
 
     python examples/measure_a_turn.py postgresql://user@host/database          # 2,000 turns, then 5 s for each load
     python examples/measure_a_turn.py postgresql://user@host/database 100 1    # fewer turns, 1 s for each load
 
-It makes a schema of its own, `holdfast_measured`, and drops it at the end. Change `turn` to what yours look like, and
-run it on a server that nobody else uses: the write-ahead log is counted for the whole server.
+It makes a schema of its own, `holdfast_measured`, and drops it at the end. Change `turn` to look like yours, and run it
+on an otherwise idle server: the write-ahead log is counted for the whole server.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ WORDS = [f"{a}{b}{c}" for a in ("ba", "cor", "den", "fi", "gul") for b in ("ra",
 
 
 def text(size: int) -> str:
-    """Words, so that compression finds about as much as it does in prose."""
+    """Return words that compress about as well as prose."""
     said = ""
     while len(said) < size:
         said += random.choice(WORDS) + (f" {random.getrandbits(20):x} " if random.random() < 0.2 else " ")
@@ -55,7 +55,7 @@ def text(size: int) -> str:
 
 
 def turn(number: int, manifest: Any, claim: Any) -> holdfast.Commit:
-    """Two nodes of 1 KB, a checkpoint of 4 KB of which a tenth changes, usage, and one settled batch."""
+    """Return a turn: two nodes of 1 KB, a checkpoint of 4 KB of which a tenth changes, usage, and one settled batch."""
     state = {"turn": number, "notes": text(STATE_BYTES)}
     checkpoint = (
         holdfast.Checkpoint(turn_state=state, execution_state=text(KEPT_BYTES).encode())
@@ -83,6 +83,7 @@ class Writer:
     def __init__(self, store: holdfast.Store, name: str) -> None:
         self._store = store
         self._name = name
+        self._owner_id = holdfast.new_owner_id()
         self._session = store.sessions.handle(name)
         self._manifest: Any = None
         self.turns = 0
@@ -96,7 +97,7 @@ class Writer:
         return await self._store.queue.enqueue(work)
 
     async def claim(self) -> object:
-        return await self._store.queue.claim(self._name, owner_id="worker-1")
+        return await self._store.queue.claim(self._name, owner_id=self._owner_id)
 
     async def commit(self, claim: Any) -> object:
         receipt = await self._session.commit(turn(self.turns + 1, self._manifest, claim))
@@ -110,7 +111,7 @@ class Writer:
 
 
 async def measure_bytes(store: holdfast.Store, administrator: Any, turns: int) -> None:
-    """One session's turns, one after the other."""
+    """Measure one session's turns, one after the other."""
     writer = Writer(store, "measured")
     logged: dict[str, list[int]] = {"enqueue": [], "claim": [], "commit": []}
 
@@ -141,7 +142,7 @@ async def measure_bytes(store: holdfast.Store, administrator: Any, turns: int) -
 
 
 async def wal(administrator: Any) -> int:
-    """How much the server has ever logged."""
+    """Return the number of bytes that the server has ever logged."""
     return int(await administrator.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
 
 
@@ -150,7 +151,7 @@ async def sizes(administrator: Any) -> dict[str, int]:
 
 
 async def measure_load(store: holdfast.Store, seconds: float) -> None:
-    """Turns of several sessions at once, each with its enqueue and its claim."""
+    """Measure turns of several sessions at once, each with its enqueue and its claim."""
     for number in WRITERS:
         writers = [Writer(store, f"load-{number}-{index}") for index in range(number)]
         for writer in writers:

@@ -1,4 +1,4 @@
-"""Shipped cases assert with plain `assert`; pytest explains those only in modules that it is told of.
+"""Fixtures and hooks for all tests. pytest rewrites the plain `assert`s of shipped cases only in registered modules.
 
 The database of the PostgreSQL tests is here, too, because several folders use it.
 """
@@ -24,6 +24,9 @@ pytest.register_assert_rewrite("holdfast.testing.contract")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-postgres", action="store_true", help="leave out the tests that need a PostgreSQL server")
     parser.addoption(
+        "--whole-facade", action="store_true", help="run the whole contract blocking and async on every backend"
+    )
+    parser.addoption(
         "--whole-pooler", action="store_true", help="run the whole contract through PgBouncer, and not only a part"
     )
     parser.addoption(
@@ -32,11 +35,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the whole contract on the second PostgreSQL, and not only a part",
     )
 
+    parser.addoption(
+        "--citus",
+        choices=("schema", "family"),
+        help="run the contract on a Citus cluster of this machine instead, spread by one of these",
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One seed for the whole run, workers included; `HOLDFAST_SEED=<seed>` runs it again."""
+    """Set one seed for the whole run, workers included; `HOLDFAST_SEED=<seed>` repeats it."""
     os.environ.setdefault("HOLDFAST_SEED", f"{random.SystemRandom().getrandbits(48):x}")
-    # Tests interrupt their children. What a shell runs in the background inherits that interrupts are ignored.
+    # Tests interrupt their children. A background job of a shell inherits ignored interrupts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -45,8 +54,17 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(postgres_tools().NO_SERVER)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Start with the longest tests where several workers share them, so that none runs alone at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.path.relative_to(Path(__file__).parent).as_posix().startswith(LONGEST))
+
+
+LONGEST = ("faults", "loop_gaps", "planted", "test_state_machine.py")
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Print what differs between runs and machines where nothing captures it."""
+    """Print the facts that differ between runs and machines, where nothing captures them."""
     lines = [f"holdfast seed: {os.environ['HOLDFAST_SEED']}"]
     if config.getoption("--no-postgres"):
         return [*lines, "postgres: LEFT OUT (--no-postgres)"]
@@ -61,12 +79,12 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure coverage where a line is first reached, and not again on every other way to the same lines."""
+    """Measure coverage in tests that reach a line first, and not again in others that reach the same lines."""
     running = coverage.Coverage.current()
     if running is None or is_measured(item):
         return (yield)
     running.stop()
-    # What tells a child process that it is measured; starting again sets it again.
+    # It tells child processes to measure; starting coverage again sets it again.
     os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     try:
         return (yield)
@@ -74,16 +92,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         running.start()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Save a worker's measurements while the controller waits for it: after ten seconds it kills workers."""
+    running = coverage.Coverage.current()
+    if running is not None and hasattr(session.config, "workerinput"):
+        running.stop()
+        running.save()
+
+
 def is_measured(item: pytest.Item) -> bool:
-    """Whether a test counts for coverage. Tracing doubles what a test costs, and these reach what others reach too."""
+    """Report whether a test counts for coverage. Tracing doubles a test's cost, and the others reach no new lines."""
     path = item.path.relative_to(Path(__file__).parent)
-    if path.parts[0] in UNMEASURED_FOLDERS or path.as_posix().startswith(UNMEASURED_FILES):
+    if path.parts[0] in UNMEASURED_FOLDERS or f"{path.as_posix()}::{item.name}".startswith(UNMEASURED):
         return False
     parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
     bench = parameters.get("bench")
     if path.as_posix().startswith(MEASURED_IN_MEMORY) and bench != "memory-blocking":
         return False
-    # A contract's case is measured once for each database; what is played with many seeds, once.
+    # Measure a contract's case once for each database, and a seeded test once.
     return bench not in UNMEASURED_BENCHES and not parameters.get("seed")
 
 
@@ -91,35 +118,42 @@ UNMEASURED_BENCHES = (
     *("memory-async", "sqlite-async", "postgres-async"),
     *("second-blocking", "pooled-blocking", "listening-blocking"),
 )
-UNMEASURED_FOLDERS = frozenset({"faults", "planted", "docs"})
-UNMEASURED_FILES = (
+UNMEASURED_FOLDERS = frozenset({"faults", "planted", "docs", "loop_gaps"})
+UNMEASURED = (
     *("test_house.py", "test_state_machine.py", "test_cold_start.py", "contract/test_second_process.py"),
+    *("test_decoding.py", "test_codec.py::test_a_value_that_shares", "test_codec.py::test_a_refusal_says"),
+    *(
+        f"rules/test_schema_cost.py::test_the_largest_payload_that_is_accepted_ends_in_time[{kind}"
+        for kind in ("a possessive", "multiples", "numbers", "required names", "unique numbers", "unique objects")
+    ),
+    *("test_pieces.py::test_a_large_document", "test_pieces.py::test_pieces_together", "test_cost.py::test_a_commit"),
+    "test_cost.py::test_a_thousand",
     *("backends/test_damaged_files.py", "backends/sqlite/test_byte_flips.py", "backends/sqlite/test_loose_damage.py"),
     *("backends/postgres/test_statement", "backends/postgres/test_process_races.py"),
     *("backends/postgres/test_stale_hints.py", "backends/postgres/test_verify_damage.py"),
 )
-"""Tests that repeat with many values, orders or damages what others do once."""
+"""Tests that repeat with many values, orders or damages, or at the largest size, what others do once."""
 
 MEASURED_IN_MEMORY = "contract/test_hostile"
-"""What is refused before any database is asked."""
+"""Tests of calls that are refused before any database is asked."""
 
 NO_SECOND = "NONE FOUND, its tests are skipped"
 NO_POOLER = "NOT INSTALLED, its tests are skipped"
 
 
 def first_server() -> str:
-    """Which server most tests use; empty if there is none."""
+    """Name the server that most tests use; empty if there is none."""
     tools = postgres_tools()
     if os.environ.get(tools.URL_VARIABLE):
         return f"the one of {tools.URL_VARIABLE}"
     return str(tools.first_installation().version) if tools.installations() else ""
 
 
-def beside(name: str) -> ModuleType:
-    """A module beside this one. Loaded by its path: in importlib's import mode, tests have no names."""
+def beside(name: str, folder: str = ".") -> ModuleType:
+    """Return a module of this folder. Loaded by its path: in importlib's import mode, tests have no module names."""
     whole = f"holdfast_{name}"
     if whole not in sys.modules:
-        spec = importlib.util.spec_from_file_location(whole, Path(__file__).with_name(f"{name}.py"))
+        spec = importlib.util.spec_from_file_location(whole, Path(__file__).parent / folder / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -129,13 +163,13 @@ def beside(name: str) -> ModuleType:
 
 
 def postgres_tools() -> ModuleType:
-    """What starts servers."""
+    """Return the module that starts servers."""
     return beside("postgres_server")
 
 
 @pytest.fixture(scope="session")
 def postgres_server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A server of this test process's own."""
+    """A server for this test process."""
     if request.config.getoption("--no-postgres"):
         pytest.skip("--no-postgres")
     server = postgres_tools().Server()
@@ -145,7 +179,7 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def postgres_database(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A database of this test process's own."""
+    """A database for this test process."""
     if request.config.getoption("--no-postgres"):
         pytest.skip("--no-postgres")
     tools = postgres_tools()
@@ -157,7 +191,7 @@ def postgres_database(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def postgres_url(postgres_database: Any) -> str:
-    """A database without any schema of ours."""
+    """The URL of a database without a Holdfast schema."""
     postgres_database.empty()
     url: str = postgres_database.url
     return url
@@ -165,7 +199,7 @@ def postgres_url(postgres_database: Any) -> str:
 
 @pytest.fixture
 def clean_postgres_url(postgres_database: Any) -> str:
-    """A database in which our schema, if it is there at all, holds no rows: much faster than making it anew."""
+    """The URL of a database whose Holdfast schema, if it exists, has no rows: much faster than creating it anew."""
     postgres_database.clean()
     url: str = postgres_database.url
     return url
@@ -188,15 +222,29 @@ def second_database(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def citus_database(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A database that is spread over a cluster for this test process."""
+    key = request.config.getoption("--citus")
+    if key is None:
+        pytest.skip("no --citus")
+    tools = postgres_tools()
+    citus = beside("citus", "../tools")
+    with citus.started(key) as url:
+        database = tools.SpreadDatabase(url, lambda: citus.distribute(url, key))
+        yield database
+        database.administrator.close()
+
+
+@pytest.fixture(scope="session")
 def pooled_database(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A database of its own, with `pooled_url`, which leads to it through a transaction pooler."""
+    """A separate database with `pooled_url`, which leads to it through a transaction pooler."""
     if request.config.getoption("--no-postgres"):
         pytest.skip("--no-postgres")
     bouncers, tools = beside("pgbouncer"), postgres_tools()
     if bouncers.installed() is None:
         pytest.skip("PgBouncer is not installed")
     server = request.getfixturevalue("postgres_server")
-    # A role of its own, by which its connections can be told from those that a test left behind.
+    # A separate role, to tell its connections from those that a test left behind.
     tools.run_sql(server.url, f"CREATE ROLE {tools.POOLER_ROLE} SUPERUSER LOGIN")
     database = tools.Database(server.url)
     bouncer = bouncers.PgBouncer(server.folder, tools.POOLER_ROLE, tools.unprivileged_user())

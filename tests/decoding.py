@@ -1,4 +1,4 @@
-"""The child of `test_decoding.py`: decodes what nobody sane would store, and prints what Python's audit hook heard."""
+"""The child of `test_decoding.py`: decodes hostile bytes, and prints what Python's audit hook reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def hook(event: str, _: Any) -> None:
 
 
 class Evil:
-    """Whoever unpickles it runs a command."""
+    """Runs a command when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return (eval, ("__import__('os').getcwd()",))
@@ -82,7 +82,7 @@ PLAIN: list[bytes] = [
 
 
 def corpus(chance: random.Random) -> Callable[[], bytes]:
-    """Hostile bytes without end: from the list, as a record, compressed, cut, joined or mangled."""
+    """Yield hostile bytes without end: from the list, as a record, compressed, cut, joined or mangled."""
     right = [codec.encode_document({"a": [1, "x", None]}), codec.encode_record(holdfast.SessionMeta("s", "n", 0))]
     bomb = codec.zstd.compress(b"\0" * (256 * 1024 * 1024))
 
@@ -110,7 +110,7 @@ def corpus(chance: random.Random) -> Callable[[], bytes]:
 
 
 def decoders() -> list[Callable[[bytes], object]]:
-    """Every way from stored bytes to a value."""
+    """Return every decoder from stored bytes to a value."""
     kinds: list[Any] = [
         kind
         for name in holdfast.__all__
@@ -133,7 +133,7 @@ def decoders() -> list[Callable[[bytes], object]]:
 
 
 def may_be_stored(kind: Any) -> bool:
-    """Whether there can be a decoder of it: a record that is only sent has fields that say nothing of their type."""
+    """Report whether a decoder of it can exist: a record that is only sent has untyped fields."""
     try:
         msgspec.json.Decoder(kind)
     except TypeError:
@@ -150,7 +150,7 @@ def content(encoding: str, size: int, data: bytes) -> object:
 
 
 def try_all(calls: list[Callable[[], object]]) -> tuple[int, list[str]]:
-    """How many were refused, and what came that is no refusal of ours; with the hook listening."""
+    """Run all calls under the hook; return how many were refused, and the errors that are not Holdfast's."""
     global LISTENING  # noqa: PLW0603 - the hook has no other way to be told
     refused, strays = 0, []
     LISTENING = True
@@ -170,7 +170,7 @@ def try_all(calls: list[Callable[[], object]]) -> tuple[int, list[str]]:
 
 
 def report(**answer: Any) -> None:
-    # Of this program alone: what the system reports as the maximum of a process includes what it was before `exec`.
+    # Of this program alone: the system's maximum for a process includes the time before `exec`.
     status = Path("/proc/self/status")
     if status.exists():
         [peak_kib] = [int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
@@ -183,13 +183,13 @@ def report(**answer: Any) -> None:
 def check_decoders(seed_text: str, number: int) -> None:
     chance = random.Random(seed_text)
     one, ways = corpus(chance), decoders()
-    for way in ways:  # whatever is built or loaded at first use is built and loaded now
+    for way in ways:  # Build and load now everything that is built or loaded at first use.
         for data in (b"\x01{}", b"{}"):
             try_quietly(partial(way, data))
     sys.addaudithook(hook)
     tried, refused, strays = 0, 0, list[str]()
     while tried < number:
-        # In stretches, so that what is measured is the memory of decoding and not that of the bytes to be decoded.
+        # In chunks, so that the memory of decoding is measured, without that of the input.
         calls: list[Callable[[], object]] = [
             partial(chance.choice(ways), one()) for _ in range(min(1_000, number - tried))
         ]
@@ -204,7 +204,7 @@ def try_quietly(call: Callable[[], object]) -> None:
 
 
 def check_columns(seed_text: str, path: Path) -> None:
-    """Hostile bytes in each column of bytes, read in every way through a store that was open before."""
+    """Put hostile bytes into each column of bytes, and read them in every way through a store that was open before."""
     chance = random.Random(seed_text)
     seed(path, path.with_name("shelf"))
     one = corpus(chance)

@@ -1,4 +1,4 @@
-"""A PgBouncer of the tests' own, in front of a private server and in a temporary folder."""
+"""A private PgBouncer in a temporary folder, in front of a private server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 FETCHED = Path(__file__).resolve().parent.parent / "build/pgbouncer"
-"""Where `tools/fetch_pgbouncer.py` puts one."""
+"""The place in which `tools/fetch_pgbouncer.py` puts one."""
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", str(FETCHED)))
 POOL_SIZE = 6
 """Fewer than most cases have connections, so that transactions change places all the time."""
@@ -40,13 +40,13 @@ ignore_startup_parameters = {ignored}
 
 @cache
 def installed() -> str | None:
-    """The program, if it is here."""
+    """Return the path of the program, or None."""
     return shutil.which("pgbouncer", path=PLACES)
 
 
 @cache
 def version() -> str | None:
-    """Which one it is."""
+    """Return its version, or None if it is not installed."""
     program = installed()
     if program is None:
         return None
@@ -56,7 +56,7 @@ def version() -> str | None:
 
 
 class PgBouncer:
-    """Runs until it is removed."""
+    """A PgBouncer that runs until it is removed."""
 
     def __init__(
         self,
@@ -66,13 +66,12 @@ class PgBouncer:
         *,
         mode: str = "transaction",
         ignored: str = "extra_float_digits",
+        size: int = POOL_SIZE,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pooler-"))
         settings = self.folder / "pgbouncer.ini"
         settings.write_text(
-            SETTINGS.format(
-                server=server_folder, role=role, size=POOL_SIZE, folder=self.folder, mode=mode, ignored=ignored
-            ),
+            SETTINGS.format(server=server_folder, role=role, size=size, folder=self.folder, mode=mode, ignored=ignored),
             encoding="utf-8",
         )
         if user is not None:
@@ -85,7 +84,7 @@ class PgBouncer:
         )
         self._said = self._process.stderr
         self._wait_until_up()
-        # Somebody has to read on, or it would stop when the pipe is full.
+        # Keep reading: PgBouncer would block on a full pipe.
         self._reader = threading.Thread(target=self._said.read, daemon=True)
         self._reader.start()
 

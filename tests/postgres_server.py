@@ -1,4 +1,4 @@
-"""PostgreSQL servers of the tests' own: found or brought along, started once, and emptied before each test.
+"""Private PostgreSQL servers for the tests: found or installed as a dependency, started once, emptied before each test.
 
 `HOLDFAST_TEST_POSTGRES_URL` names a server that may be used instead: its user must be allowed to create databases.
 Otherwise the server is the newest of those found, which a development dependency brings along. A part of the tests runs
@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -38,7 +38,7 @@ OLDEST = 14
 POOLER_ROLE = "pooler"
 START_TIMEOUT_S = 60
 SETTINGS = {
-    # Nothing here must survive the machine: what a test proves about durability, it proves by other means.
+    # No data has to survive a crash of the machine: tests of durability set their own settings.
     "fsync": "off",
     "full_page_writes": "off",
     "max_connections": "300",
@@ -66,7 +66,7 @@ class Administrator:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(START_TIMEOUT_S)
 
     def rows(self, statement: str, *arguments: Any) -> list[Any]:
-        """The rows of a statement."""
+        """Return the rows of a statement."""
         return self._do(self._connection.fetch(statement, *arguments))
 
     def run(self, script: str) -> None:
@@ -74,8 +74,8 @@ class Administrator:
         self._do(self._connection.execute(script))
 
     def explain(self, statement: str) -> list[Any]:
-        """The lines of a statement's plan, whatever its parameters will be."""
-        # By way of the server, because the driver would ask for the parameters.
+        """Return the lines of a statement's generic plan, which holds for any parameters."""
+        # Prepared in SQL, because the driver would ask for the parameters.
         self.run(
             "CREATE OR REPLACE FUNCTION pg_temp.plan_of(text) RETURNS SETOF text LANGUAGE plpgsql AS "
             "$$ BEGIN RETURN QUERY EXECUTE 'EXPLAIN (GENERIC_PLAN) ' || $1; END $$"
@@ -90,7 +90,7 @@ class Administrator:
 
 
 def run_sql(url: str, *scripts: str) -> None:
-    """Run statements on a connection of their own."""
+    """Run statements on a new connection."""
     administrator = Administrator(url)
     try:
         for script in scripts:
@@ -100,7 +100,7 @@ def run_sql(url: str, *scripts: str) -> None:
 
 
 def with_database(url: str, database: str) -> str:
-    """The same server's URL with another database."""
+    """Return the same server's URL with another database."""
     return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
 
 
@@ -114,7 +114,7 @@ class Installation(NamedTuple):
 
 @cache
 def installations() -> list[Installation]:
-    """Every server that can be started here, the newest first."""
+    """Return every server that can be started here, the newest first."""
     found: dict[int, Installation] = {}
     for programs in places():
         installation = installed_in(programs)
@@ -129,7 +129,7 @@ def first_installation() -> Installation:
 
 
 def second_installation() -> Installation | None:
-    """The oldest one, if that is not the first."""
+    """Return the oldest one, if that is not the first."""
     return installations()[-1] if len(installations()) > 1 else None
 
 
@@ -137,7 +137,7 @@ NO_SERVER = f"no PostgreSQL: install the development dependencies, or set {URL_V
 
 
 def places() -> Iterator[Path]:
-    """Folders in which a server's programs may be."""
+    """Return folders that may hold a server's programs."""
     named = os.environ.get(PROGRAMS_VARIABLE)
     if named:
         yield from map(Path, named.split(os.pathsep))
@@ -153,7 +153,7 @@ def places() -> Iterator[Path]:
 
 
 def installed_in(programs: Path) -> Installation | None:
-    # A client alone brings some of the programs, too.
+    # A client package brings some of the programs, too.
     if not all((programs / name).exists() for name in ("postgres", "initdb", "pg_ctl")):
         return None
     told = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=False).stdout
@@ -182,7 +182,7 @@ class Server:
     def _run(self, program: str, *arguments: str | Path) -> None:
         user = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
         command = [self._programs / program, *arguments]
-        # Not captured through a pipe: the server would keep it open, and we would wait for ever.
+        # Not captured through a pipe: the server would keep it open, and this would wait for ever.
         with tempfile.TemporaryFile() as said:
             done = subprocess.run(command, stdout=said, stderr=said, check=False, cwd=self.folder, **user)
             said.seek(0)
@@ -199,7 +199,7 @@ class Server:
         self.start()
 
     def restart_quietly(self) -> None:
-        """Restart without asking the server whether it answers: its rules may forbid that."""
+        """Restart without waiting for an answer of the server: its rules may forbid that."""
         self.stop("fast")
         self._run("pg_ctl", "-D", self._data, "-l", self.folder / "log", "-w", "-t", str(START_TIMEOUT_S), "start")
 
@@ -209,7 +209,7 @@ class Server:
 
 
 def unprivileged_user() -> pwd.struct_passwd | None:
-    """Whom to run the server as: PostgreSQL refuses to be run by root."""
+    """Return the user that runs the server as root's substitute: PostgreSQL refuses to run as root."""
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
@@ -232,7 +232,7 @@ class Database:
             self.administrator.run(f"DROP SCHEMA {schema} CASCADE")
 
     def clean(self) -> None:
-        """Delete every row and begin every count anew. Not TRUNCATE, which makes new files for every index."""
+        """Delete every row and reset every sequence. Not TRUNCATE, which makes new files for every index."""
         self._leave_alone()
         self.administrator.run(
             """
@@ -242,7 +242,7 @@ class Database:
             BEGIN
                 FOR found IN SELECT tablename AS name FROM pg_tables WHERE schemaname = 'holdfast' LOOP
                     IF found.name = 'settings' THEN
-                        DELETE FROM holdfast.settings WHERE name <> 'schema_version';
+                        DELETE FROM holdfast.settings WHERE name NOT IN ('schema_version', 'distribution');
                     ELSE
                         EXECUTE format('DELETE FROM holdfast.%I', found.name);
                     END IF;
@@ -256,13 +256,38 @@ class Database:
         )
 
     def _leave_alone(self) -> None:
-        """End what an earlier test may have left behind, before it gets in the way."""
-        # A pooler's own connections belong to nobody between two tests, and it would miss them.
+        """Terminate connections that an earlier test may have left behind."""
+        # A pooler's own connections serve no client between two tests, and it would miss them.
         self.administrator.rows(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-            f"WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename <> '{POOLER_ROLE}'"
+            f"WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename <> '{POOLER_ROLE}' "
+            # Not the background workers of an extension.
+            "AND backend_type = 'client backend' AND application_name NOT LIKE 'citus%'"
         )
 
     def drop(self) -> None:
         self.administrator.close()
         run_sql(self._server_url, f"DROP DATABASE {self.name} WITH (FORCE)")
+
+
+class SpreadDatabase(Database):
+    """The one database of a cluster: each further one would need the extension and the nodes again."""
+
+    def __init__(self, url: str, distribute: Callable[[], None]) -> None:
+        self._distribute = distribute
+        self.url = url
+        self.administrator = Administrator(url)
+        self.made = False
+
+    def empty(self) -> None:
+        super().empty()
+        self.made = False
+
+    def clean(self) -> None:
+        """Delete every row, or create the schema and distribute it."""
+        if self.made:
+            super().clean()
+            return
+        self.empty()
+        self._distribute()
+        self.made = True

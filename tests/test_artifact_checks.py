@@ -1,4 +1,4 @@
-"""Checks of artifacts: refused at open if they cannot be called, and never on the event loop."""
+"""Artifact checks are refused at open if they are not callable, and never run on the event loop."""
 
 from __future__ import annotations
 

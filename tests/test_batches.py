@@ -1,4 +1,4 @@
-"""Housekeeping in several transactions does what one would do: where a batch ends is nowhere to be seen."""
+"""Housekeeping in several transactions has the result of one: batch boundaries are invisible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=[1, 2, 3, 7, 1_000])
 def batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many rows a transaction may take: less than there are, exactly as many as there are, and more."""
+    """Set how many rows a transaction may take: fewer than there are, exactly as many, and more."""
     size: int = request.param
     monkeypatch.setattr(maintenance, "BATCH", size)
     monkeypatch.setattr(maintenance, "FAMILIES", size)
@@ -38,7 +38,7 @@ def store(url: str) -> Iterator[holdfast.BlockingStore]:
 
 
 def turns(store: holdfast.BlockingStore, session_id: str, count: int) -> None:
-    """Turns that each have a checkpoint of their own and replace the graph by one other node."""
+    """Commit turns that each have their own checkpoint and replace the graph by one other node."""
     session = store.sessions.create(session_id)
     for number in range(count):
         session.commit(

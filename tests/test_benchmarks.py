@@ -1,4 +1,4 @@
-"""The benchmarks run: small, without peers, and nothing is said about how fast."""
+"""The benchmarks run, small and without peers; their speed is not judged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_contender_that_keeps_less_than_it_claims_ends_the_run(tmp_path: Path)
 
 def test_holdfast_and_the_floor_do_the_same_turns_and_the_results_are_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", "--only", "S1", "--out", tmp_path]
-    # What a benchmark runs is run slowly enough without being watched line by line.
+    # Benchmarks are slow enough without coverage.
     unwatched = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     done = subprocess.run(command, cwd=ROOT, env=unwatched, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

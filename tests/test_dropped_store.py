@@ -1,4 +1,4 @@
-"""A store that nobody closed says so when it goes, and takes its thread and its file along."""
+"""A store that was never closed warns when it is collected, and ends its thread and closes its file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def writers() -> set[threading.Thread]:
 
 
 def drop(holder: list[Any]) -> None:
-    """Let go of the last reference."""
+    """Drop the last reference."""
     holder.clear()
     gc.collect()
 
 
 def opened(url: str) -> tuple[list[Any], threading.Thread]:
-    """A list that alone holds a store which has written and waited, and the thread that looked around meanwhile."""
+    """Return a list with the only reference to a store that has written and waited, and its watching thread."""
     before = writers()
     store = holdfast.open_blocking(url)
     store.sessions.create("chat").commit(holdfast.Commit(config={"kept": True}))
@@ -88,7 +88,7 @@ def test_a_dropped_store_lets_its_file_go(tmp_path: Path) -> None:
 
 
 def held(path: str) -> list[str]:
-    """The files of a database that this process has open."""
+    """Return the files of a database that this process has open."""
     links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return [link for link in links if link.startswith(path)]
 

@@ -1,4 +1,4 @@
-"""The folder store: a file is there whole or not at all, and whatever the disk says arrives as a typed error."""
+"""The folder store: a file exists whole or not at all, and every error of the disk is raised as a typed error."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_crash_while_writing_leaves_no_half_file(tmp_path: Path, moment: str) 
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, int]]]:
-    """What reaches the disk in which order: each sync and each rename, with the file or directory that it is of."""
+    """Record each sync and each rename in order, with its file or directory."""
     seen: list[tuple[str, tuple[int, int]]] = []
     sync, rename = os.fsync, Path.replace
 
@@ -142,7 +142,7 @@ def test_bytes_are_synced_before_they_get_their_name_and_the_name_before_put_ret
     Folder(root).put("family-1", NAME, b"abc")
     directory = root / "family-1" / NAME[:2]
     path = directory / NAME
-    # A name is durable once the directory that holds it is: each new directory's own name, too.
+    # A name is durable once its directory is synced: each new directory's own name, too.
     assert steps[-3:] == [("sync", place(path)), ("rename", place(path)), ("sync", place(directory))]
     assert {where for _, where in steps[:-3]} == {place(tmp_path), place(root), place(root / "family-1")}
 

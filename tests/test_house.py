@@ -1,4 +1,4 @@
-"""The house rules that a machine can check hold for every file of this repository."""
+"""The house rules that can be checked by program hold for every file of this repository."""
 
 import ast
 import re
@@ -48,7 +48,7 @@ TEXT_FILES = sorted(
     if path.is_file() and path.suffix in TEXT_SUFFIXES
 )
 
-# Spelled in pieces, so that this file does not contain what it looks for.
+# Split, so that this file does not contain the text that it looks for.
 PARENT_SHARED = re.escape("../" + "shared")
 MACHINE_FOLDER = r"(?<![\w.~})*-])/(?:" + "|".join(["work", "root"]) + r")(?![\w-])"
 MACHINE_PATH = re.compile(f"{PARENT_SHARED}|{MACHINE_FOLDER}")
@@ -99,12 +99,12 @@ def built_statements(tree: ast.Module) -> Iterator[str]:
 
 
 def names_in(expression: ast.AST) -> Iterator[str]:
-    """The names of statements that an expression may stand for; `*` is the name of a table."""
+    """Yield the statement names that an expression may stand for; `*` stands for the name of a table."""
     match expression:
         case ast.JoinedStr(values=parts):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in parts)
         case ast.Constant(value=str(text)):
-            # What ends so is the beginning of names that are looked for among all. A plus begins the parts of one.
+            # A trailing underscore begins names that are looked up among all. A plus separates a name from its parts.
             yield text + "*" if text.endswith("_") else text.partition("+")[0]
         case ast.IfExp(body=one, orelse=other):
             yield from names_in(one)
@@ -114,7 +114,7 @@ def names_in(expression: ast.AST) -> Iterator[str]:
 
 
 def run_names(tree: ast.AST) -> Iterator[str]:
-    """The names that are given to calls which run a statement, and to the table of all statements."""
+    """Return the names that are passed to calls which run a statement, and to the table of all statements."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(args=arguments) if called_name(node) in NAMING_CALLS:
@@ -127,17 +127,17 @@ def run_names(tree: ast.AST) -> Iterator[str]:
 
 
 def with_tables(names: Iterator[str]) -> set[str]:
-    """The names, each with a table's name in it once for every table."""
+    """Return the names, each with a table's name in it once for every table."""
     return {name.replace("*", table) for name in names for table, _ in TABLES.values()}
 
 
 def unnamed_statements(stored: set[str], trees: list[ast.Module]) -> set[str]:
-    """Statements whose name stands nowhere in the code."""
+    """Return the statements whose name is nowhere in the code."""
     return stored - with_tables(name for tree in trees for node in ast.walk(tree) for name in names_in(node))
 
 
 def missing_statements(stored: set[str], trees: list[ast.Module]) -> set[str]:
-    """Names that no file holds; of those with a table's name in them, at least one must be held."""
+    """Return the names that no file holds; of those with a table's name in them, at least one must be held."""
     names = {name for tree in trees for name in run_names(tree)}
     return {name for name in names if stored.isdisjoint(with_tables(iter([name])))}
 

@@ -1,4 +1,4 @@
-"""An event is judged while nobody else is kept from writing."""
+"""Judging an event blocks no other writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key frames are kept up to a bound, the ones that were used last; a forgotten one costs a look and nothing else."""
+"""Key frames are cached up to a bound, least recently used first out; a dropped one costs a read and nothing else."""
 
 from __future__ import annotations
 

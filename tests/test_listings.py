@@ -1,4 +1,4 @@
-"""Every listing can be iterated to its end in one line, with `for` and with `async for`, whatever its pages hold."""
+"""Every listing can be iterated to its end in one line, with `for` and with `async for`, for any pages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LISTINGS: dict[str, Listing] = {
 
 
 def fill(store: holdfast.BlockingStore) -> str:
-    """`COUNT` of everything that is listed; the id of an occurrence with as many deliveries."""
+    """Create `COUNT` of everything that is listed; return the id of an occurrence with as many deliveries."""
     news = [holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))]
     session = store.sessions.create("chat", owner="bob")
     for number in range(COUNT):
@@ -89,7 +89,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def expected(store: holdfast.BlockingStore, name: str, occurrence: str) -> list[Any]:
-    """The whole listing in one page, which no test here fills."""
+    """Return the whole listing in one page, which no test here fills."""
     find, args, filters, key = LISTINGS[name]
     page = find(store)(*(occurrence if one == "OCCURRENCE" else one for one in args), **filters, limit=1000)
     assert page.next is None

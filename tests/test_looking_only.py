@@ -1,4 +1,4 @@
-"""Verification and diagnosis change nothing, need no right to, and say how far they have come."""
+"""Verification and diagnosis change nothing, need no write privileges, and report their progress."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> str:
 
 @pytest.fixture
 def onlooker(clean_postgres_url: str, postgres_database: Any) -> Iterator[str]:
-    """The URL of a role that may read the tables and nothing else."""
+    """Return the URL of a role that may read the tables and nothing else."""
     furnish(clean_postgres_url)
     administrator = postgres_database.administrator
     administrator.run(
@@ -54,13 +54,13 @@ LOOKS: dict[str, Callable[[BlockingStore], object]] = {
 
 
 def fingerprint(path: str) -> dict[str, str]:
-    """Everything that a file and its log hold; shared memory is no content."""
+    """Return everything that a file and its log hold; the shared-memory file has no content."""
     return {end: hashlib.sha256(Path(path + end).read_bytes()).hexdigest() for end in ("", "-wal")}
 
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_not_a_byte_of_a_file_changes(file: str, look: str) -> None:
-    # Another store keeps the log from being emptied and removed when the one that looks is closed.
+    # Another store keeps the log from being checkpointed and removed when the reading store is closed.
     with holdfast.open_blocking(file) as other:
         other.sessions.handle("x").commit(holdfast.Commit(turn_id="newest"))
         before = fingerprint(file)

@@ -1,4 +1,4 @@
-"""Rows that a database returned are checked one by one or many at once, and a damaged one is named either way."""
+"""Rows from a database are checked one by one or many at once, and a damaged one is named either way."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""No token, no payload and no password appears in a log, an error, a listing or on the command line.
+"""No token, payload or password appears in a log, an error, a listing or on the command line.
 
-A whole life runs with every logger at DEBUG. Each secret is a canary: a text that occurs nowhere else, looked for in
-everything that came out.
+A whole life runs with every logger at DEBUG. Each secret is a canary: a text that occurs nowhere else, searched for in
+all output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.waiting import BlockingWaiting
 PAYLOAD = "canary-payload-5d1f"
 PASSWORD = "canary-password-9a3c"
 NAMES = [f"canary-random-{number:04}-aaaaaaaaa" for number in range(200)]
-"""What a store draws: tokens, and ids of work, which are no secret."""
+"""Values that a store draws: tokens, and ids of work, which are not secret."""
 TOKENS = [NAMES[number] for number in (0, 2, 3)]
 """Those that a life uses as tokens, in its order: of a lease, a claim and another lease."""
 COMMANDS = [
@@ -45,7 +45,7 @@ SHOWING = {"sessions show", "queue list", "processes list", "processes show", "t
 
 
 class Heard(logging.Handler):
-    """Everything that any logger says, as it would be printed."""
+    """Collects all log records, as they would be printed."""
 
     def __init__(self) -> None:
         super().__init__(logging.NOTSET)
@@ -81,21 +81,21 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def opened(url: str, clock: ManualClock) -> BlockingStore:
-    """A store whose tokens are known beforehand."""
+    """Open a store whose tokens are known beforehand."""
     backend = open_backend(url, None, clock, BlockingWaiting())
     names = iter(NAMES)
     return BlockingStore(Store(Context(backend, holdfast.Limits(), None, lambda: next(names))), backend)
 
 
 def errors_of(*calls: Callable[[], object]) -> list[str]:
-    """Everything that the refusals of these calls say, causes and context included."""
+    """Return the full text of the refusals of these calls, causes and context included."""
     said: list[str] = []
     for call in calls:
         try:
             call()
         except holdfast.HoldfastError as error:
             said += [str(error), repr(error), repr(vars(error)), *traceback.format_exception(error)]
-            # A debugger or a report of errors shows a context that a traceback leaves out.
+            # A debugger or an error report shows a context that a traceback leaves out.
             behind = error.__cause__ or error.__context__
             while behind is not None:
                 said += [repr(behind), repr(vars(behind))]
@@ -106,7 +106,7 @@ def errors_of(*calls: Callable[[], object]) -> list[str]:
 
 
 def live(store: BlockingStore, clock: ManualClock) -> list[str]:
-    """One of everything, and every refusal that has a secret at hand; what the errors and listings say."""
+    """Create one of everything and provoke every refusal that involves a secret; return errors and listings as text."""
     secret = {"text": PAYLOAD}
     session = store.sessions.create("chat")
     lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
@@ -195,7 +195,7 @@ def test_no_command_shows_a_token_or_a_password(url: str, heard: Heard) -> None:
             assert PAYLOAD not in everything, command
 
 
-# ---------------------------------------------------------------------------- a database that is not there
+# ---------------------------------------------------------------------------- an unreachable database
 
 UNREACHABLE = [
     f"postgresql://u:1234/{PASSWORD}@localhost:1/db",
@@ -216,6 +216,11 @@ UNREACHABLE = [
     f"application_name=x PASSWORD = {PASSWORD}",
     f"PASSWORD={PASSWORD} host=localhost",
     f":{PASSWORD}@localhost:1/db",
+    f"postgresql//u:{PASSWORD}@localhost:1/db",
+    f"sqlite:u:{PASSWORD}@localhost/db",
+    f"sqlite3:u:{PASSWORD}@localhost/db",
+    f"file:u:{PASSWORD}@localhost/db",
+    f"postgresql://u:{PASSWORD}@localhost:99999/db",
     f"sqlite:postgresql://u:{PASSWORD}@localhost:1/db",
     f"sqlite:db password={PASSWORD}",
     f"sqlite:///db?password={PASSWORD}",
@@ -247,13 +252,13 @@ def test_no_error_repeats_a_password(url: str, heard: Heard) -> None:
         await holdfast.open(url)
 
     said += errors_of(lambda: asyncio.run(tasks()))
-    # A traceback shows the line of this file that opens, which names no password but by its variable.
+    # A traceback shows the line of this file that opens, where the password is only a variable's name.
     assert [line for line in (*said, *heard.lines) if PASSWORD in line] == []
 
 
 @pytest.mark.parametrize("url", UNREACHABLE, ids=range(len(UNREACHABLE)))
 def test_no_command_repeats_a_password(url: str, heard: Heard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nor does one with a mistyped option or a wrong place for the URL, whose error names the words of the call."""
+    """Not even with a mistyped option or a misplaced URL, where the error quotes the arguments."""
     monkeypatch.chdir(tmp_path)
     out, err = io.StringIO(), io.StringIO()
     connecting = [
@@ -276,7 +281,7 @@ def test_no_command_repeats_a_password(url: str, heard: Heard, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [0, 15])
+@pytest.mark.parametrize("number", [0, 15, 18, 19])
 def test_no_traceback_of_a_command_repeats_a_password(number: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", "status", "--debug", "--url", UNREACHABLE[number]],
@@ -299,11 +304,13 @@ def test_a_path_with_a_password_is_refused_and_makes_no_file(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_options_do_not_show_the_password_of_a_listen_url() -> None:
+def test_the_options_do_not_show_the_passwords_of_their_urls() -> None:
     options = holdfast.PostgresOptions(listen_url=f"postgresql://u:{PASSWORD}@h/db", max_connections=3)
     assert repr(options).startswith("PostgresOptions(schema='holdfast', max_connections=3")
     assert "listen_url='…'" in repr(options)
     assert "listen_url=None" in repr(holdfast.PostgresOptions())
+    options = holdfast.PostgresOptions(read_url=f"postgresql://u:{PASSWORD}@h/db")
+    assert "listen_url=None, read_url='…'" in repr(options)
 
 
 def test_an_ambiguous_url_is_refused_before_anything_is_connected_to() -> None:
@@ -314,6 +321,49 @@ def test_an_ambiguous_url_is_refused_before_anything_is_connected_to() -> None:
         holdfast.open_blocking(
             "postgresql://h/db", options=holdfast.PostgresOptions(listen_url="postgresql://u:1/x@h/d")
         )
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://u@localhost:99999/db", "port 99999"),
+        ("postgresql://u@localhost:0/db", "port 0"),
+        ("postgresql://u@a:1,b:65536/db", "port 65536"),
+        (f"postgresql://u@a:{'9' * 5000}/db", "port 999"),
+        ("postgresql:///db?host=localhost:99999", "port 99999"),
+        ("postgresql:///db?host=localhost&port=99999", "port 99999"),
+        ("postgresql:///db?host=localhost&port=hush", "its port"),
+        # Perhaps a user and a password, with the host forgotten.
+        ("postgresql://u:99999/db", "its port"),
+    ],
+    ids=lambda text: text[:60],
+)
+def test_a_port_that_cannot_be_is_refused_by_name(url: str, said: str) -> None:
+    for field, call in (
+        ("url", lambda: holdfast.open_blocking(url)),
+        ("url", lambda: asyncio.run(awaited(url))),
+        ("url", lambda: holdfast.ddl(url)),
+        (
+            "options.listen_url",
+            lambda: holdfast.open_blocking("postgresql://h/db", options=holdfast.PostgresOptions(listen_url=url)),
+        ),
+    ):
+        with pytest.raises(holdfast.InvalidRequest, match="is not from 1 to 65535") as caught:
+            call()
+        assert caught.value.field == field
+        assert caught.value.problem.startswith(said)
+
+
+async def awaited(url: str) -> holdfast.Store:
+    return await holdfast.open(url)
+
+
+def test_a_wrong_variable_of_the_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for port in ("99999", "hush"):
+        monkeypatch.setenv("PGPORT", port)
+        with pytest.raises(holdfast.InvalidRequest, match="environment variable such as PGPORT") as caught:
+            holdfast.open_blocking("postgresql://127.0.0.1/db")
+        assert port not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -368,7 +418,7 @@ def test_a_row_that_the_server_refuses_is_not_shown(clean_postgres_url: str, pos
     administrator = postgres_database.administrator
     with holdfast.open_blocking(clean_postgres_url) as store:
         session = store.sessions.create("chat")
-        # A rule that no row of ours keeps: the server's complaint brings the whole row along.
+        # A constraint that no row of ours satisfies: the server's error includes the whole row.
         administrator.run("ALTER TABLE holdfast.nodes ADD COLUMN extra bigint NOT NULL")
         administrator.run("ALTER TABLE holdfast.artifacts ADD CONSTRAINT none CHECK (kind = 'x')")
         try:

@@ -1,4 +1,4 @@
-"""Every change of a process's record is told to whoever watches the process, and to nobody else."""
+"""Every change of a process's record wakes the watchers of that process, and no others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REGISTRATION = holdfast.ProcessRegistration(
 
 
 class Watched:
-    """A store and the backend below it."""
+    """A store and its backend."""
 
     def __init__(self, url: str) -> None:
         self.backend: Backend = open_backend(url, None, ManualClock(), BlockingWaiting())
@@ -91,7 +91,7 @@ def test_what_changes_nothing_wakes_nobody(watched: Watched) -> None:
     for number, (name, act) in enumerate(QUIET.items()):
         change = watched.backend.watch("process:build")
         act(watched.store)
-        # Commits are told of in their order: once a later one was heard, an earlier one has woken whom it wakes.
+        # Commits are published in order: once a later one was received, an earlier one has woken its watchers.
         later = watched.backend.watch(f"process:{number}")
         watched.store.processes.register(holdfast.ProcessRegistration(str(number), holdfast.External()))
         assert later.result(PATIENCE_S) is None

@@ -1,4 +1,4 @@
-"""Verification says the same on every backend, is never misled by what is sound, and never stops at what is not."""
+"""Verification reports the same on every backend, never faults sound data, and never stops at damage."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from holdfast import rows as r
 from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.blocking import BlockingStore
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Endless
 from holdfast.operations.verification import START, Place, Tally, verify_page
-from holdfast.operations.verification_pages import PAGE, next_rows
+from holdfast.operations.verification_pages import PAGE, known, next_rows
 from holdfast.ports import Backend
 from holdfast.records.maintenance import Finding
 from holdfast.rules import deltas
@@ -89,7 +89,7 @@ def turn(number: int, **changes: Any) -> holdfast.Commit:
     )
 
 
-# ---------------------------------------------------------------------------- what is sound
+# ---------------------------------------------------------------------------- sound data
 
 
 def test_more_rows_than_a_page_are_all_counted(bench: Bench) -> None:
@@ -165,7 +165,7 @@ def test_work_that_others_do_meanwhile_is_never_mistaken_for_damage(bench: Bench
     assert bench.found() == []
 
 
-# ---------------------------------------------------------------------------- what is not
+# ---------------------------------------------------------------------------- damage
 
 NODE = r.NodeRow((7 << 32) + 1, 7, 0, "n", None, "message", None, None, 1, b"1", 0, None)
 ORPHANS: list[tuple[str, tuple[Any, ...], str]] = [
@@ -210,7 +210,7 @@ def test_what_a_session_leaves_behind_without_its_row_is_named(bench: Bench) -> 
     session = r.SessionRow(7, "chat", 1, 7, 1, 0, 0, b"[]", 1)
     body = b"\x01{}"
     revision = r.RevisionRow(7, 1, 7, None, None, 0, 0, None, None, None, b"[]", body, 1)
-    batch = r.BatchRow(0, "b", 7, 7, None, "h", "earliest_safe_boundary", "join", "never", 0, 1, b"[]")
+    batch = r.BatchRow(0, "b", 7, 7, None, "h", "earliest_safe_boundary", "join", "never", "turn", 0, 0, 1, b"[]")
     plan = r.CommitPlan(
         session=session,
         revision=revision,
@@ -249,7 +249,7 @@ def test_a_delta_without_a_key_frame_on_a_delta_or_on_other_bytes_is_named_and_o
     assert row is not None
     turn = r.RevisionRow(row.session_key, 3, row.family, None, None, 0, 0, None, None, None, b"[]", b"\x01{}", 1)
     bench.write("apply_commit", r.CommitPlan(session=row, revision=turn, blobs=planted), 1)
-    # The row of a turn is only there to bring the contents in.
+    # The turn's row only serves to store the contents.
     found = [one for one in bench.found() if one.startswith("blobs")]
     assert found == [
         f"blobs {key}: {problem}"
@@ -329,11 +329,11 @@ def test_bytes_that_were_never_stored_are_found_wherever_the_store_is_opened(ben
     assert list(bench.store.maintenance.verify().findings) == lost
 
 
-# ---------------------------------------------------------------------------- what cannot even be read
+# ---------------------------------------------------------------------------- unreadable rows
 
 
 class Crooked:
-    """Tables in which the rows come in no order, or not at all: enough of a transaction to walk one."""
+    """Tables whose rows come in no order, or not at all: enough of a transaction to walk one."""
 
     def __init__(self, answer: Callable[[Any, int, int], list[r.ArtifactRow]]) -> None:
         self.answer = answer
@@ -350,7 +350,7 @@ def artifact(name: str) -> r.ArtifactRow:
 
 
 def walk(tables: Any) -> tuple[int, Tally]:
-    """How many rows a walk reads, and what it notes."""
+    """Walk a table; return the number of rows read, and the tally."""
     tally, place, count = Tally({}, []), START, 0
     while place is not None:
         rows, following = run_to_end(next_rows(tables, r.ArtifactRow, place, tally))
@@ -359,6 +359,31 @@ def walk(tables: Any) -> tuple[int, Tally]:
             return count, tally
         place = following
     raise AssertionError
+
+
+def test_rows_without_an_end_end_the_walk_row_by_row() -> None:
+    def answer(_after: object, _skip: int, limit: int) -> list[r.ArtifactRow]:
+        if limit == 0:
+            return []
+        raise (Corrupt if limit == PAGE else Endless)("artifacts", "*", "is damaged")
+
+    tables = Crooked(answer)
+    count, tally = walk(tables)
+    assert (count, tables.calls, len(tally.findings)) == (0, 3, 1)
+
+
+def test_rows_without_an_end_are_not_looked_up_one_by_one() -> None:
+    class Tables:
+        calls = 0
+
+        async def find_rows(self, _kind: object, _keys: object) -> list[r.ArtifactRow]:
+            self.calls += 1
+            raise Endless("artifacts", "*", "has no end")
+
+    tables: Any = Tables()
+    with pytest.raises(Endless):
+        run_to_end(known(tables, r.ArtifactRow, [("kind", "a"), ("kind", "b")]))
+    assert tables.calls == 1
 
 
 def test_rows_that_come_round_again_end_the_walk() -> None:

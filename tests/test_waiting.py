@@ -1,25 +1,39 @@
-"""Whoever waits is told once, by whoever publishes; a blocking coroutine never suspends, an async one only to wait."""
+"""A publisher wakes each waiter once; a blocking coroutine never suspends, an async one only to wait."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from typing import Any
+from contextvars import ContextVar
+from queue import SimpleQueue
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.waiting import AsyncWaiting, BlockingWaiting, Signals, Ticket, run_to_end
+from holdfast.waiting import (
+    AsyncWaiting,
+    BlockingWaiting,
+    Change,
+    Signals,
+    Ticket,
+    raised_by_handler,
+    run_made,
+    run_to_end,
+    undisturbed,
+)
 
 SECONDS = 10
-"""How long a test waits for something that happens at once: only a failure takes so long."""
+"""Timeout for something that happens at once: only a failure takes so long."""
 
 
 class Broken(Exception):
-    """What a failed wait raises."""
+    """Raised by a failed wait."""
 
 
 def done(value: Any = None) -> Future[Any]:
@@ -39,7 +53,7 @@ def raise_broken() -> None:
 
 
 def in_thread(call: Callable[[], Any]) -> Future[Any]:
-    """The result of a call in a thread of its own."""
+    """Return the result of a call in its own thread."""
     result: Future[Any] = Future()
 
     def work() -> None:
@@ -87,7 +101,7 @@ def test_a_coroutine_that_suspends_is_closed_and_refused() -> None:
     assert closed == [True]
 
 
-# Waiting by blocking.
+# Blocking waits.
 
 
 def test_a_blocking_wait_gives_the_result_or_the_error() -> None:
@@ -128,7 +142,7 @@ def test_a_blocking_pause_is_woken_from_another_thread() -> None:
     assert waiter.result(SECONDS) is True
 
 
-# Waiting by suspending.
+# Suspending waits.
 
 
 def test_an_async_wait_gives_the_result_or_the_error() -> None:
@@ -284,7 +298,7 @@ def test_a_cancelled_watch_is_forgotten_and_the_others_stay() -> None:
 def test_a_watch_that_is_cancelled_while_it_is_being_woken_stays_cancelled() -> None:
     signals = Signals()
     first, second = signals.watch("a"), signals.watch("a")
-    # Whoever is woken first cancels the other, which the publisher already holds in its hands.
+    # The first one woken cancels the other, which the publisher has already taken.
     first.add_done_callback(lambda _: second.cancel())
     second.add_done_callback(lambda _: first.cancel())
     signals.publish(["a"])
@@ -380,3 +394,100 @@ def test_a_cancelled_watch_raises_for_whoever_still_waits_on_it() -> None:
     change.cancel()
     with pytest.raises(CancelledError):
         waiter.result(SECONDS)
+
+
+# ---------------------------------------------------------------------------- exceptions of signal handlers
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise TimeoutError("the caller's deadline")
+
+    before = signal.signal(signal.SIGUSR2, ring)
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
+on_posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+
+
+def ring_main() -> None:
+    signal.pthread_kill(cast("int", threading.main_thread().ident), signal.SIGUSR2)
+
+
+def test_an_undisturbed_call_gives_its_result_its_error_and_its_callers_context() -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="none")
+    variable.set("caller's")
+    assert undisturbed(variable.get) == "caller's"
+    assert undisturbed(threading.get_ident) != threading.get_ident()
+    assert in_thread(lambda: undisturbed(threading.get_ident) == threading.get_ident()).result(SECONDS)
+    with pytest.raises(Broken):
+        undisturbed(raise_broken)
+
+
+@on_posix
+@pytest.mark.usefixtures("alarm")
+def test_an_interrupted_call_goes_on_and_its_result_is_discarded() -> None:
+    go_on, discarded = threading.Event(), SimpleQueue[str]()
+
+    def call() -> str:
+        ring_main()
+        go_on.wait(SECONDS)
+        return "result"
+
+    with pytest.raises(TimeoutError, match="the caller's deadline"):
+        undisturbed(call, discard=discarded.put)
+    go_on.set()
+    assert discarded.get(timeout=SECONDS) == "result"
+
+
+@on_posix
+@pytest.mark.usefixtures("alarm")
+def test_an_exception_of_a_handler_is_told_from_others() -> None:
+    with pytest.raises(TimeoutError) as caught:
+        signal.raise_signal(signal.SIGUSR2)
+    assert raised_by_handler(caught.value)
+    with pytest.raises(TimeoutError) as caught:
+        undisturbed(ring_main)
+    assert raised_by_handler(caught.value)
+    for broken in (raise_broken, lambda: undisturbed(raise_broken)):
+        with pytest.raises(Broken) as other:
+            broken()
+        assert not raised_by_handler(other.value)
+
+
+@on_posix
+@pytest.mark.usefixtures("alarm")
+def test_an_interrupt_in_a_callback_is_passed_on_after_all_callbacks(caplog: pytest.LogCaptureFixture) -> None:
+    change: Change[None] = Change()
+    called: list[str] = []
+    signals = [signal.SIGUSR2]
+
+    def interrupted(_: object) -> None:
+        if signals:
+            signal.raise_signal(signals.pop())
+        called.append("first")
+
+    change.add_done_callback(interrupted)
+    change.add_done_callback(lambda _: called.append("second"))
+    with pytest.raises(TimeoutError, match="the caller's deadline"):
+        change.cancel()
+    assert (called, caplog.records) == (["first", "second"], [])
+
+
+def test_a_coroutine_that_is_made_and_run_gives_its_result_or_its_error() -> None:
+    async def add(one: int, two: int) -> int:
+        return one + two
+
+    async def suspends() -> None:
+        await asyncio.sleep(0)
+
+    async def breaks() -> None:
+        raise_broken()
+
+    assert run_made(add, 1, 2) == 3
+    with pytest.raises(Broken):
+        run_made(breaks)
+    with pytest.raises(RuntimeError, match="suspended"):
+        run_made(suspends)

@@ -1,10 +1,10 @@
-"""Decisions are covered completely, everything else almost: exit code 1 when the coverage report says otherwise.
+"""Checks a coverage report: decisions are covered completely, everything else almost. Exit code 1 if not.
 
 Usage: python tools/coverage_gate.py coverage.json
 
 `holdfast.rules` and `holdfast.operations` need every line and every branch. The rest of the package, taken together,
-needs 90 % of its lines and branches. `holdfast.testing` and `holdfast.torture` are test code and are not counted: what
-runs in a process that is killed could not even tell.
+needs 90 % of its lines and branches. `holdfast.testing` and `holdfast.torture` are test code and are not counted: a
+process that is killed cannot report its coverage.
 """
 
 import json
@@ -22,7 +22,7 @@ REST_MINIMUM_PERCENT = 90.0
 
 @dataclass(frozen=True)
 class CoveredFile:
-    """What the report says about one file; lines and branches count alike."""
+    """The report's figures for one file. Lines and branches count alike."""
 
     path: str
     covered: int
@@ -32,12 +32,12 @@ class CoveredFile:
 
     @property
     def part(self) -> str:
-        """The first name below the package: `rules` for both `rules.py` and `rules/turns.py`."""
+        """Return the first name below the package: `rules` for both `rules.py` and `rules/turns.py`."""
         return self.path.removeprefix(PACKAGE).split("/")[0].removesuffix(".py")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Judge the report named on the command line."""
+    """Check the report named on the command line."""
     report = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     files = read_files(report)
     failures = [failure for part in COMPLETE for failure in judge_complete(part, files)]
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read_files(report: dict[str, Any]) -> list[CoveredFile]:
-    """The package's files in the report of `coverage json`; refuses one measured without branches."""
+    """Return the package's files in the report of `coverage json`. Refuse one measured without branches."""
     if not report["meta"]["branch_coverage"]:
         raise SystemExit("coverage gate: the report has no branch coverage")
     return [
@@ -59,7 +59,7 @@ def read_files(report: dict[str, Any]) -> list[CoveredFile]:
 
 
 def read_file(path: str, entry: dict[str, Any]) -> CoveredFile:
-    """One file's entry of the report."""
+    """Read one file's entry of the report."""
     summary = entry["summary"]
     return CoveredFile(
         path=path,
@@ -71,7 +71,7 @@ def read_file(path: str, entry: dict[str, Any]) -> CoveredFile:
 
 
 def judge_complete(part: str, files: Iterable[CoveredFile]) -> list[str]:
-    """What is wrong with a part that must be covered completely; a part nobody measured is wrong too."""
+    """Return the failures of a part that must be covered completely. A part that was not measured fails, too."""
     own = [file for file in files if file.part == part]
     if not own:
         return [f"coverage gate: nothing of {PACKAGE}{part} was measured"]
@@ -80,7 +80,7 @@ def judge_complete(part: str, files: Iterable[CoveredFile]) -> list[str]:
 
 
 def judge_rest(files: Sequence[CoveredFile]) -> list[str]:
-    """What is wrong with the rest of the package, which is judged as a whole."""
+    """Return the failures of the rest of the package, which is judged as a whole."""
     if not files:
         return [f"coverage gate: nothing else of {PACKAGE} was measured"]
     reached = percent(files)
@@ -91,7 +91,7 @@ def judge_rest(files: Sequence[CoveredFile]) -> list[str]:
 
 
 def percent(files: Iterable[CoveredFile]) -> float:
-    """Covered lines and branches of all files together, as a share of what there is to cover."""
+    """Return the covered share of the lines and branches of all files together."""
     covered = total = 0
     for file in files:
         covered += file.covered
@@ -100,14 +100,14 @@ def percent(files: Iterable[CoveredFile]) -> float:
 
 
 def describe(file: CoveredFile) -> str:
-    """A file's gaps on one line; a negative branch target means leaving the function."""
+    """Return a file's gaps on one line. A negative branch target means leaving the function."""
     gaps = [f"lines {ranges(file.missing_lines)}"] if file.missing_lines else []
     gaps += [f"branch {source}->{target if target > 0 else 'exit'}" for source, target in file.missing_branches]
     return f"  {file.path}: {file.covered}/{file.total}: {', '.join(gaps)}"
 
 
 def ranges(lines: Sequence[int]) -> str:
-    """Line numbers with runs folded: 3, 5-7."""
+    """Return line numbers with runs folded: 3, 5-7."""
     runs: list[list[int]] = []
     for line in lines:
         if runs and line == runs[-1][1] + 1:

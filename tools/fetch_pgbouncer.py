@@ -1,7 +1,7 @@
 """Fetch PgBouncer for the tests, without installing it.
 
 Uses a PgBouncer that is installed. Otherwise, on Debian and its kin, downloads the package and the libraries that are
-missing, and unpacks them below `build/`; needs no root. Where that fails, the tests skip the cases that need a pooler.
+missing, and unpacks them below `build/`; needs no root. If that fails, the tests skip the cases that need a pooler.
 Always exits with 0.
 """
 
@@ -41,7 +41,7 @@ def _find_or_fetch() -> str:
 
 
 def _fetch() -> None:
-    """Download and unpack, with package lists and a cache of its own: apt's are root's and may be empty."""
+    """Download and unpack, with own package lists and cache: those of apt belong to root and may be empty."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     for part in ("lists/partial", "cache/archives/partial", "root"):
         (FOLDER / part).mkdir(parents=True)
@@ -52,7 +52,7 @@ def _fetch() -> None:
         *("-o", f"Dir::Cache={FOLDER}/cache"),
         *("-o", "Debug::NoLocking=1"),
     ]
-    # A source that cannot be reached may not matter, so that only the download decides.
+    # An unreachable source may not matter, so only the download decides.
     _run(*apt, "update", check=False)
     _run(*apt, "install", "--download-only", "--yes", "--no-install-recommends", "pgbouncer")
     for package in sorted((FOLDER / "cache/archives").glob("*.deb")):
@@ -72,7 +72,7 @@ def _run(*command: str, check: bool = True) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last words of the command that failed."""
+    """Return the last line of a failed command's output."""
     if isinstance(error, subprocess.CalledProcessError):
         return str(error.stderr).strip().splitlines()[-1:][0] if str(error.stderr).strip() else str(error)
     return str(error)

@@ -1,9 +1,9 @@
-"""A picture of the demo is made from a real run of it on a terminal, each line at the time at which it came.
+"""Makes a picture of the demo from a real run of it on a terminal, with each line at its time.
 
 Usage: python tools/record.py                   write docs/images/demo.svg
        python tools/record.py out.svg --seed 7  write another file, with other arguments for the demo
 
-Needs nothing but the standard library and an installed `holdfast`. Where animation is off, the whole picture is shown.
+Needs nothing but the standard library and an installed `holdfast`. Without animation, the whole picture is shown.
 """
 
 import os
@@ -46,7 +46,7 @@ text {{ font: 13px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
 
 
 class Line(NamedTuple):
-    """What stood on one line of the terminal, and when."""
+    """A line of the terminal, and its time."""
 
     at_s: float
     text: str
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def recorded(command: list[str]) -> tuple[int, list[Line]]:
-    """The exit code of a command on a terminal of its own, and its lines as they came."""
+    """Run a command on a terminal of its own. Return its exit code, and its lines with their times."""
     inside, outside = pty.openpty()
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
@@ -86,7 +86,7 @@ def recorded(command: list[str]) -> tuple[int, list[Line]]:
 
 
 def drawn(lines: list[Line]) -> str:
-    """The lines as a picture."""
+    """Return the lines as an SVG picture."""
     rows: list[str] = []
     for number, line in enumerate(lines):
         y = MARGIN + (number + 0.75) * LINE_HEIGHT
@@ -97,7 +97,7 @@ def drawn(lines: list[Line]) -> str:
 
 
 def styled(text: str) -> str:
-    """Text with terminal colours as spans with classes."""
+    """Return text with terminal colours as spans with classes."""
     parts: list[str] = []
     style = ""
     for number, piece in enumerate(ESCAPE.split(text)):

@@ -1,4 +1,4 @@
-"""The reference is written from the docstrings of the public names and from the commands' declarations, and no more.
+"""Writes the reference from the docstrings of the public names and the declarations of the commands, and no more.
 
 Usage: python tools/reference.py          write docs/reference/*.md
        python tools/reference.py --check  change nothing, exit code 1 if a page is not current
@@ -23,13 +23,13 @@ from holdfast.cli.commands import Argument, Command
 from holdfast.cli.parser import COMMANDS, COMMON, EXIT_CODES
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
-# Examples are laid out for the docstring that they stand in; a formatter that reads Markdown must not touch them here.
+# Examples are laid out for their docstrings. A formatter that reads Markdown must not touch them here.
 REWRITE = "<!-- Written by tools/reference.py from the docstrings: change those, then run it. -->\n<!-- fmt: off -->"
 
 
 @dataclass(frozen=True)
 class Topic:
-    """One page: a facet or two, and the modules whose public names belong with them."""
+    """One page: one or two facets, and the modules whose public names belong with them."""
 
     file: str
     title: str
@@ -128,7 +128,7 @@ A length of time is a number with a unit: `500ms`, `30s`, `15m`, `12h`, `7d`.
 
 
 def pages() -> dict[str, str]:
-    """Every page by file name, as it should stand in the folder."""
+    """Return every page by file name, as it should be in the folder."""
     written = {topic.file: page(topic) for topic in TOPICS}
     return {"index.md": index(), **written, COMMAND_LINE: command_line()}
 
@@ -171,7 +171,7 @@ def _facet_names(topic: Topic) -> str:
 
 
 def topic_of(name: str) -> Topic:
-    """The page of a public name: decided by the module that defines it."""
+    """Return the page of a public name, by the module that defines it."""
     module = module_of(name).removeprefix("holdfast.")
     for topic in TOPICS:
         if module in topic.modules:
@@ -183,13 +183,13 @@ def module_of(name: str) -> str:
     module = str(getattr(getattr(holdfast, name), "__module__", ""))
     if module.startswith("holdfast"):
         return module
-    # A type alias does not know its module: it is where the text below it stands.
+    # A type alias does not know its module: search the text below it.
     records = [known for known in sys.modules if known.startswith("holdfast.records.")]
     return next(known for known in sorted(records) if name in documented_constants(known))
 
 
 def anchor(name: str) -> str:
-    """The place of a name on its page; the two classes that are facets stand under the facet's name."""
+    """Return the anchor of a name. The two classes that are facets are under the facet's name."""
     return {"Store": "store", "Session": "session"}.get(name, name.lower())
 
 
@@ -199,7 +199,8 @@ def anchor(name: str) -> str:
 def facet_section(name: str, facet: type) -> Iterator[str]:
     yield f"## `{name}`"
     yield from prose(inspect.getdoc(facet) or "")
-    for method, value in vars(facet).items():
+    members_of = {name: value for base in facet.__mro__[-2::-1] for name, value in vars(base).items()}
+    for method, value in members_of.items():
         if method.startswith("_"):
             continue
         if isinstance(value, property):
@@ -249,7 +250,7 @@ def struct_fields(record: type) -> tuple[str, ...]:
 
 
 def fields(record: type) -> str:
-    """The fields of a record as a table: name, type as it is written, default."""
+    """Return the fields of a record as a table: name, type as written, default."""
     rows = ["| field | type | default |", "|---|---|---|"]
     declared: dict[str, Any] = {}
     for base in reversed(record.__mro__):
@@ -264,7 +265,7 @@ def fields(record: type) -> str:
 
 
 def members(record: type) -> Iterator[str]:
-    """What a record can say about itself beyond its fields."""
+    """Yield a record's properties and methods."""
     lines: list[str] = []
     for name, value in vars(record).items():
         if name.startswith("_"):
@@ -279,7 +280,7 @@ def members(record: type) -> Iterator[str]:
 
 
 def tree_of_errors() -> str:
-    """The docstring of the module: what it says, and its tree as it is drawn."""
+    """Return the docstring of the module, with its tree as a block."""
     text = inspect.getdoc(inspect.getmodule(holdfast.HoldfastError)) or ""
     head, tree, tail = text.split("\n\n", 2)
     return f"{head}\n\n{fenced('text', inspect.cleandoc(tree))}\n\n{tail}"
@@ -324,14 +325,14 @@ def arguments_table(arguments: Sequence[Argument]) -> str:
 
 
 def shown_as(one: Argument) -> str:
-    """What stands for an argument's value."""
+    """Return the placeholder of an argument's value."""
     if "choices" in one.settings:
         return "\\|".join(one.settings["choices"])
     return str(one.settings.get("metavar", ""))
 
 
 def linked(text: str) -> str:
-    """The text with each public name leading to its section."""
+    """Return the text with each public name linked to its section."""
 
     def link(found: re.Match[str]) -> str:
         name = found[1]
@@ -344,13 +345,13 @@ def linked(text: str) -> str:
 
 
 def prose(text: str) -> Iterator[str]:
-    """A docstring as Markdown: paragraphs stay, an example becomes a block."""
+    """Yield a docstring as Markdown: paragraphs stay, an example becomes a block."""
     for paragraph in filter(None, text.split("\n\n")):
         yield fenced("pycon", paragraph) if paragraph.startswith(">>>") else paragraph
 
 
 def summary(text: str) -> str:
-    """The first paragraph on one line, fit for a table."""
+    """Return the first paragraph on one line, fit for a table."""
     return " ".join(text.split("\n\n", maxsplit=1)[0].split()).replace("|", "\\|")
 
 
@@ -359,7 +360,7 @@ def fenced(language: str, text: str) -> str:
 
 
 def signature(name: str, function: Callable[..., object], *, oneline: bool = False) -> str:
-    """How a function is called and what it gives, one parameter a line if that is long."""
+    """Return the signature of a function, with one parameter a line if it is long."""
     described = inspect.signature(function)
     parts: list[str] = []
     keyword_only = False
@@ -384,7 +385,7 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def shown_value(value: object) -> str:
-    """A default as a person would write it."""
+    """Return a default as written in code."""
     if isinstance(value, int) and not isinstance(value, bool):
         return "2**63 - 1" if value == 2**63 - 1 else f"{value:_}"
     if isinstance(value, str):
@@ -397,7 +398,7 @@ def shown_value(value: object) -> str:
 
 
 def aliases_of(module: str) -> list[str]:
-    """The type aliases that a module defines, as they are written; those with a section of their own are left out."""
+    """Return the type aliases of a module as written, without those that have a section of their own."""
     return [
         f"{node.target.id} = {ast.unparse(node.value)}"
         for node in _module(module).body
@@ -410,7 +411,7 @@ def aliases_of(module: str) -> list[str]:
 
 
 def documented_constants(module: str) -> dict[str, str]:
-    """The text that stands below each assignment of a module."""
+    """Return the text below each assignment of a module."""
     found: dict[str, str] = {}
     body = _module(module).body
     for node, below in pairwise(body):
@@ -432,14 +433,14 @@ def _module(name: str) -> ast.Module:
 
 
 def outdated(folder: Path = FOLDER) -> list[str]:
-    """The files that differ from what they should be: missing, changed, or left over."""
+    """Return the files that differ from the generated ones: missing, changed, or left over."""
     wanted = pages()
     there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
     return sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
 
 
 def write(folder: Path = FOLDER) -> list[str]:
-    """Bring the folder up to date. Returns what changed."""
+    """Update the folder. Return the names of changed files."""
     folder.mkdir(parents=True, exist_ok=True)
     changed = outdated(folder)
     wanted = pages()

@@ -1,10 +1,10 @@
-"""RELIABILITY.md says what was run, how often, on what, what was asked, and what was found; a machine writes all of it.
+"""Runs the reliability programme and writes RELIABILITY.md: runs, machine, invariants, violations and bugs found.
 
 Usage: python tools/reliability.py [--minutes 40] [--seed N] [--url URL] [--out RELIABILITY.md]
 
 Runs the whole programme: every fault of `holdfast.torture` on SQLite and on PostgreSQL, the suites that play random
 programs, wrong clocks, damage, migrations and hostile input with the numbers of a release, and every planted bug. Each
-row is begun once; what is left of the time is shared by what each still needs. Without `--url` a private PostgreSQL
+row runs once; the time left is then shared in proportion to what each still needs. Without `--url` a private PostgreSQL
 server is started, if this machine has the programs of one. The exit code is 1 if anything was violated or a planted bug
 went unnoticed.
 """
@@ -36,15 +36,15 @@ ROOT = Path(__file__).resolve().parent.parent
 TRACK_RECORD = ROOT / "docs" / "explanation" / "faults.md"
 BACKENDS = {"sqlite": "SQLite", "postgres": "PostgreSQL", "both": "both"}
 ENOUGH_RUNS = 3
-"""Fewer runs than this bound nothing."""
+"""Fewer runs than this give no bound."""
 
 CORES = os.cpu_count() or 1
 SUITE_SHARE = 0.4
-"""The part of the time for the suites; the faults have the rest."""
+"""The suites' share of the time. The faults have the rest."""
 
 
 class Suite(NamedTuple):
-    """A row of the programme that the tests run: which, how often, and the variable that says so."""
+    """A row of the programme that tests run: the tests, the number of cases, and the variable for that number."""
 
     name: str
     backend: str
@@ -53,9 +53,9 @@ class Suite(NamedTuple):
     wanted: int
     tests: tuple[str, ...]
     variable: str | None = None
-    """None if the tests are always run as a whole; then a case is a test."""
+    """None if the tests always run as a whole; then a case is a test."""
     probe: int = 0
-    """How many are run first, to learn how long one takes."""
+    """Number of cases that run first, to measure the time of one."""
 
 
 ALL = tuple(INVARIANTS)
@@ -84,6 +84,8 @@ SUITES = (
            "tests/contract/test_second_process.py", "-k", "sixteen or newer or older or migration")),
     Suite("deliveries, also when the process dies between two writes", "both", ("I7",), "tests", 1,
           ("tests/contract/test_deliveries.py", "tests/planted/test_planted.py", "-k", "deliver or passes_without")),
+    Suite("contract, blocking and async", "both", ALL, "tests", 1,
+          ("tests/contract", "-k", "sqlite or postgres", "--whole-facade")),
     Suite("contract through PgBouncer in transaction mode", "postgres", ALL, "tests", 1,
           ("tests/contract", "-k", "pooled or listening", "--whole-pooler")),
     Suite("hostile input: junk in every public call", "both", ("I9",), "calls", 20_000,
@@ -104,7 +106,7 @@ NOT_RUN = {
     "clock of the server": "a server whose clock can be set is needed; doctor names a clock that differs",
     "every released version's schema": "nothing was released yet",
 }
-"""Rows of the programme that nothing here runs, and why."""
+"""Rows of the programme that are not run here, and why."""
 
 
 def main() -> int:
@@ -114,7 +116,7 @@ def main() -> int:
     parser.add_argument("--url", help="a PostgreSQL database in which a scratch schema may be made")
     parser.add_argument("--out", type=Path, default=ROOT / "RELIABILITY.md")
     options = parser.parse_args()
-    # Asked to stop, it still removes its servers and its folders.
+    # On SIGTERM, still remove the servers and the folders.
     signal.signal(signal.SIGTERM, asked_to_stop)
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-reliability-") as folder:
@@ -140,7 +142,7 @@ def asked_to_stop(*_: object) -> NoReturn:
 
 
 def run_everywhere(folder: Path, most_s: float, seed: int, url: str | None) -> tuple[list[Result], str]:
-    """The results on both backends, and which server it was."""
+    """Run the faults on both backends. Return the results, and the server's version."""
     server: Server | None = None
     if url is None and found() is not None:
         server = Server()
@@ -163,7 +165,7 @@ def run_everywhere(folder: Path, most_s: float, seed: int, url: str | None) -> t
 
 
 def run_faults(scratches: list[Scratch], most_s: float, seed: int) -> list[Result]:
-    """Every fault on every backend: once, and then as often as what is left of the time allows."""
+    """Run every fault on every backend: once, and then as often as the rest of the time allows."""
     end_s = time.monotonic() + most_s
     rows = [(scratch, fault) for scratch in scratches for fault in FAULTS]
     results = [run_fault(scratch, fault, seed=seed, wanted=min(1, wanted(scratch, fault))) for scratch, fault in rows]
@@ -184,27 +186,27 @@ def run_faults(scratches: list[Scratch], most_s: float, seed: int) -> list[Resul
 
 
 def wanted(scratch: Scratch, fault: Fault) -> int:
-    """How many cases a release asks for."""
+    """Return the number of cases for a release."""
     numbers = fault.numbers.get(scratch.kind)
     return 0 if numbers is None else numbers.release
 
 
 def needed_s(result: Result) -> float:
-    """How long what is left of a row would take."""
+    """Estimate the time that the rest of a row would take."""
     if result.skipped is not None or result.violations or result.runs == 0:
         return 0.0
-    # A run that could not be judged has no case that counts, and takes its time all the same.
+    # A run that could not be judged takes time, but adds no case.
     return max(0, result.wanted - result.cases) * result.spent_s / max(result.cases, result.runs)
 
 
 def shared(needs_s: list[float], left_s: float) -> float:
-    """The time of the first of these: all that it needs if everybody can have that, or else a part like everybody's."""
+    """Return the time for the first row: all that it needs, or its proportional share if the time is short."""
     total_s = sum(needs_s)
     return 0.0 if total_s == 0 or left_s <= 0 else needs_s[0] * min(1.0, left_s / total_s)
 
 
 def together(first: Result, more: Result) -> Result:
-    """Two results of one row."""
+    """Merge two results of one row."""
     return msgspec.structs.replace(
         first,
         cases=first.cases + more.cases,
@@ -219,7 +221,7 @@ def together(first: Result, more: Result) -> Result:
 
 
 class Tested(NamedTuple):
-    """What became of some tests."""
+    """The results of some tests."""
 
     passed: list[str]
     failed: list[str]
@@ -230,12 +232,12 @@ class Tested(NamedTuple):
 
     @property
     def run(self) -> int:
-        """How many were run."""
+        """Return the number of tests that ran."""
         return len(self.passed) + len(self.failed)
 
 
 def run_tests(folder: Path, words: tuple[str, ...], variables: dict[str, str], *, at_once: int = 0) -> Tested:
-    """Run tests, one after another or so many at a time, and read what became of each."""
+    """Run tests, one after another or so many at a time, and read the result of each."""
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
     options = ("-q", "-n", str(at_once), "-p", "no:cacheprovider", f"--junitxml={report}")
@@ -249,7 +251,7 @@ def run_tests(folder: Path, words: tuple[str, ...], variables: dict[str, str], *
         told.failed.append(" ".join(words))
         told.problems.append((said.stdout + said.stderr)[-2_000:])
         return told
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - what our own tests wrote
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - our own tests wrote it
         name = case.get("name", "").removeprefix("test_")
         wrong = [*case.findall("failure"), *case.findall("error")]
         skips = case.findall("skipped")
@@ -260,7 +262,7 @@ def run_tests(folder: Path, words: tuple[str, ...], variables: dict[str, str], *
 
 
 def run_suites(folder: Path, most_s: float, seed: int) -> list[Result]:
-    """Every suite, each with the number that fits into its part of the time."""
+    """Run every suite, each with as many cases as fit into its share of the time."""
     end_s = time.monotonic() + most_s
     results: list[Result] = []
     counted = [suite for suite in SUITES if suite.variable is not None]
@@ -282,14 +284,14 @@ def run_suites(folder: Path, most_s: float, seed: int) -> list[Result]:
 
 
 def probe(folder: Path, suite: Suite, count: int, seed: int) -> Tested:
-    """A suite with a number of cases."""
+    """Run a suite with a number of cases."""
     assert suite.variable is not None
     variables = {**WHOLE, suite.variable: str(count), "HOLDFAST_SEED": str(seed)}
     return run_tests(folder, suite.tests, variables, at_once=CORES)
 
 
 def result_of(suite: Suite, tested: Tested, count: int, seed: int) -> Result:
-    """A suite as a row of the table."""
+    """Return a suite as a row of the table."""
     skipped = None
     if not tested.run:
         skipped = tested.reasons[0] if tested.reasons else "no test of this machine fits"
@@ -313,7 +315,7 @@ def say(result: Result) -> None:
 def page(
     results: list[Result], server: str, seed: int, minutes: float, caught: list[str], missed: list[str]
 ) -> str:  # fmt: skip
-    """The whole page."""
+    """Return the whole page."""
     commit = git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
     run = [result for result in results if result.skipped is None]
     short = [result for result in run if result.cases < result.wanted and not result.violations]
@@ -374,7 +376,7 @@ def page(
 
 
 def again(result: Result, violation: Violation) -> str:
-    """The command that runs a violated row again."""
+    """Return the command that runs a violated row again."""
     for suite in SUITES:
         if (suite.name, suite.backend) == (result.fault, result.backend):
             number = f" {suite.variable}={result.wanted}" if suite.variable else ""
@@ -387,7 +389,7 @@ def rows(count: int) -> str:
 
 
 def row(result: Result) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     judged = result.runs - len(result.unjudged)
     bound = f"{3 / judged:.1e}" if judged >= ENOUGH_RUNS and not result.violations else "-"
     reached = f"{result.cases:,} of {result.wanted:,} {result.unit}"
@@ -398,7 +400,7 @@ def row(result: Result) -> str:
 
 
 def track_record() -> list[str]:
-    """What these tests have found in Holdfast itself, as the page on faults tells it."""
+    """Return the bugs that these tests have found in Holdfast itself, from the page on faults."""
     text = TRACK_RECORD.read_text(encoding="utf-8")
     _, heading, rest = text.partition("## What they found")
     return [heading, *rest.split("\n## ", 1)[0].splitlines()]
@@ -406,7 +408,7 @@ def track_record() -> list[str]:
 
 def git(*arguments: str) -> str:
     told = subprocess.run(
-        ["git", *arguments],  # noqa: S607 - whichever git is installed
+        ["git", *arguments],  # noqa: S607 - any installed git will do
         cwd=ROOT,
         capture_output=True,
         text=True,

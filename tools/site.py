@@ -1,4 +1,4 @@
-"""A hook of mkdocs: a folder in the navigation stands for those of its pages that are not named elsewhere in it."""
+"""A hook of mkdocs that expands a folder in the navigation to its pages that are not named elsewhere in it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ def on_config(config: Any) -> Any:
 
 
 def entries_of(nav: Nav) -> Iterator[str]:
-    """Every page and folder that the navigation names."""
+    """Yield every page and folder that the navigation names."""
     if isinstance(nav, str):
         yield nav
         return
@@ -24,7 +24,7 @@ def entries_of(nav: Nav) -> Iterator[str]:
 
 
 def expanded(nav: Nav, docs: Path, named: set[str]) -> Nav:
-    """The navigation with every folder replaced by its pages: inside a list in its place, by itself as a list."""
+    """Return the navigation with each folder replaced by its pages: in place inside a list, otherwise as a list."""
     if isinstance(nav, str):
         return [*pages_of(nav, docs, named)] if nav.endswith("/") else nav
     if isinstance(nav, dict):

@@ -1,4 +1,4 @@
-"""Whether a contender waits for the disk is asked of the connection that it writes with, never of an option."""
+"""Finds out whether a contender waits for the disk by asking its writing connection, never by its options."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ FULL = 2
 
 
 def of_connection(connection: apsw.Connection) -> dict[str, Any]:
-    """What SQLite itself says of a connection."""
+    """Return SQLite's own settings of a connection."""
     synchronous, journal = connection.pragma("synchronous"), connection.pragma("journal_mode")
     return {"durable": synchronous >= FULL and journal == "wal", "journal": journal, "synchronous": synchronous}
 
 
 def of_store(store: Any) -> dict[str, Any]:
-    """What a store's writing connection says. A server's settings are asked by the floor, which shares it."""
+    """Return the settings of a store's writing connection. The floor asks a server, which is shared."""
     backend = getattr(store, "_store", store)._context.backend
-    # A store that counts what it does wraps its backend.
+    # A store that counts its calls wraps its backend.
     backend = getattr(backend, "_backend", backend)
     link = getattr(backend, "_link", None)
     told = {"durable": True} if link is None else of_connection(link.connection)

@@ -1,4 +1,4 @@
-"""The floor of events: a small insert, a bare LISTEN, and on SQLite a look at `data_version` each millisecond."""
+"""The floor of events: a small insert, a bare LISTEN, and on SQLite a poll of `data_version` each millisecond."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Sqlite:
             now = self.connection.execute("PRAGMA data_version").fetchone()
             if now != version:
                 version, at = now, time.monotonic_ns()
-                # A waiter that was held up sees two events at one look: both are seen now.
+                # A delayed waiter sees two events at one poll: both count as seen now.
                 last = self._last()
                 seen += [at] * (last - known)
                 known = last
@@ -104,7 +104,7 @@ class Sqlite:
 
 
 class Either:
-    """What is asked for."""
+    """The driver for the requested database."""
 
     def open(self, url: str) -> Any:
         self.inner: Any = Postgres() if url.startswith("postgresql") else Sqlite()

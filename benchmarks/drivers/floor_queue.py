@@ -1,4 +1,4 @@
-"""The floor of a queue: fenced SQL by hand, one statement to claim and one to complete, each its own transaction.
+"""The floor of a queue: hand-written fenced SQL, one statement to claim and one to complete, each in a transaction.
 
 With `fused`, completing one job and claiming the next share a transaction.
 """
@@ -20,7 +20,7 @@ CREATE TABLE jobs (
 );
 CREATE INDEX jobs_ready ON jobs (id) WHERE state = 'ready';
 """
-# Materialized, because a subquery in a condition may be run again, and then more than its limit is claimed.
+# Materialized, because a subquery in a condition may run again and then claim more than its limit.
 CLAIM = """
 WITH next AS MATERIALIZED (SELECT id FROM jobs WHERE state = 'ready' ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED)
 UPDATE jobs SET state = 'claimed', token = $1, fence = fence + 1 FROM next WHERE jobs.id = next.id
@@ -100,7 +100,7 @@ class Sqlite:
 
 
 class Either:
-    """What is asked for."""
+    """The driver for the requested database."""
 
     def open(self, url: str = "", path: str = "", *, fused: bool = False) -> Any:
         self.inner: Any = Postgres() if url else Sqlite()

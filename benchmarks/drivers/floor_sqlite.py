@@ -29,7 +29,7 @@ class Floor:
         )
 
     def turns(self, sessions: int, turns: int) -> dict[str, Any]:
-        """One writer, whatever the number of sessions."""
+        """Insert the turns with one writer, whatever the number of sessions."""
         lanes = self.lanes.next(sessions, turns)
         return child.one_after_another([turn for lane in lanes for turn in lane], self.insert)
 

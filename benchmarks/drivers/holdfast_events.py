@@ -1,4 +1,4 @@
-"""Holdfast's event logs: appends, a waiter in this process, and many waiters that nobody wakes."""
+"""Holdfast's event logs: appends, a waiter in this process, and many idle waiters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAYLOAD = {"percent": 50, "text": "x" * 180}
 
 
 class Events:
-    """One store; processes are registered when they are first named."""
+    """One store. Processes are registered on first use."""
 
     async def open(self, url: str) -> dict[str, Any]:
         self.store = await holdfast.open(url)
@@ -31,7 +31,7 @@ class Events:
             self.registered.add(name)
 
     async def append(self, writers: int, events: int) -> dict[str, Any]:
-        """Each writer appends to a process of its own."""
+        """Append with each writer to a process of its own."""
         names = [f"process-{number}" for number in range(writers)]
         for name in names:
             await self.register(name)
@@ -41,7 +41,7 @@ class Events:
         await self.store.events.append(name, "progress", PAYLOAD)
 
     async def wait(self, count: int) -> list[int]:
-        """When each of `count` events was seen, on the clock that all processes of a machine share."""
+        """Return when each of `count` events was seen, on the clock that all processes of a machine share."""
         await self.register("woken")
         seen: list[int] = []
         after = self.after
@@ -53,7 +53,7 @@ class Events:
         return seen
 
     async def wake(self, count: int, pause_ms: float) -> list[int]:
-        """When each append was asked for."""
+        """Append events, and return when each append was called."""
         await self.register("woken")
         asked: list[int] = []
         for _ in range(count):
@@ -63,7 +63,7 @@ class Events:
         return asked
 
     async def idle(self, waiters: int, seconds: float) -> float:
-        """The share of a core that waiters take while nothing happens."""
+        """Return the share of a core that idle waiters take."""
         names = [f"idle-{number}" for number in range(waiters)]
         for name in names:
             await self.register(name)
@@ -85,7 +85,7 @@ class Events:
         return share
 
     async def _settle(self) -> None:
-        """Wait until every waiter has looked and waits; one that goes on looking is not waited for."""
+        """Wait until all waiters have settled, or for 20 seconds."""
         for _ in range(20):
             before = time.process_time()
             await asyncio.sleep(1)

@@ -1,4 +1,7 @@
-"""Holdfast's queue: claim, then a commit that settles the claim. Each worker has its own session, or all share one."""
+"""Holdfast's queue: work of any session is claimed and completed, apart or in one call; or a commit settles the claim.
+
+There is a session for each worker, or one for all, or as many as requested, each with one job.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,12 @@ from benchmarks.drivers import durable
 class Queue:
     """One store, several workers."""
 
-    async def open(self, url: str, *, own_sessions: bool = True, fused: bool = False) -> dict[str, Any]:
-        self.own_sessions, self.fused = own_sessions, fused
+    async def open(self, url: str, *, own_sessions: bool = True, how: str = "apart") -> dict[str, Any]:
+        self.own_sessions = own_sessions
+        self.turn = {"apart": self._apart, "fused": self._fused, "turns": self._turn}[how]
         self.store = await holdfast.open(url)
         self.waiting: dict[str, int] = {}
-        self.connections: dict[int, Any] = {}
         self.held: dict[int, Any] = {}
-        self.url = url
         return durable.of_store(self.store)
 
     def _session(self, worker: int) -> str:
@@ -35,21 +37,36 @@ class Queue:
             await asyncio.gather(*map(self.store.queue.enqueue, drafts))
         self.waiting[session] = wanted
 
-    async def work(self, workers: int, jobs: int, batch: int = 1, backlog: int = 0) -> dict[str, Any]:
+    async def work(self, workers: int, jobs: int, batch: int = 1, backlog: int = 0, idle: int = 0) -> dict[str, Any]:
+        """Claim and complete jobs, while `idle` sessions have work of another kind, or none that is due."""
+        await self._fill_idle(idle)
         each = jobs // batch // workers
         lanes = [[(worker, self._session(worker), batch)] * each for worker in range(workers)]
         for session in {lane[0][1] for lane in lanes}:
             count = sum(len(lane) for lane in lanes if lane[0][1] == session)
             await self._fill(session, count * batch + backlog)
-        if self.fused:
-            await self._connect(workers)
-        told = await child.at_once(lanes, self._fused if self.fused else self._turn)
+        told = await child.at_once(lanes, self.turn)
         for lane in lanes:
             self.waiting[lane[0][1]] -= len(lane) * batch
         return told | {"count": told["count"] * batch}
 
+    async def _fill_idle(self, wanted: int) -> None:
+        known = self.waiting.setdefault("idle", 0)
+        for first in range(known, wanted, 50):
+            drafts = [
+                holdfast.WorkDraft(
+                    session_id=f"idle-{each}",
+                    payloads=["job"],
+                    kind="other" if each % 2 else "turn",
+                    available_at_ms=0 if each % 2 else 4_000_000_000_000,
+                )
+                for each in range(first, min(first + 50, wanted))
+            ]
+            await asyncio.gather(*map(self.store.queue.enqueue, drafts))
+        self.waiting["idle"] = max(known, wanted)
+
     async def enqueue(self, workers: int, jobs: int) -> dict[str, Any]:
-        """Single jobs, one after another for each worker."""
+        """Enqueue single jobs, one after another for each worker."""
         lanes = [
             [holdfast.WorkDraft(session_id=self._session(worker), payloads=["job"])] * (jobs // workers)
             for worker in range(workers)
@@ -63,23 +80,23 @@ class Queue:
         assert len(claim.batches) == batch
         await self.store.sessions.handle(session).commit(holdfast.Commit(completes=[claim]))
 
-    async def _connect(self, workers: int) -> None:
-        import asyncpg
-
-        for worker in range(workers):
-            if worker not in self.connections:
-                self.connections[worker] = await asyncpg.connect(self.url)
+    async def _apart(self, asked: tuple[int, str, int]) -> None:
+        worker, _, batch = asked
+        claim = await self.store.queue.claim_next(owner_id=f"worker-{worker}", kinds=["turn"], max_batches=batch)
+        assert claim is not None
+        assert len(claim.batches) == batch
+        await self.store.queue.complete(claim)
 
     async def _fused(self, asked: tuple[int, str, int]) -> None:
-        """The commit that settles one and the claim of the next, in one transaction of our own."""
-        worker, session, batch = asked
-        connection = self.connections[worker]
-        async with connection.transaction():
-            store = self.store.within(connection)
-            if worker in self.held:
-                await store.sessions.handle(session).commit(holdfast.Commit(completes=[self.held[worker]]))
-            claim = await store.queue.claim(session, owner_id=f"worker-{worker}", max_batches=batch)
-            assert claim is not None
+        """Complete the last claim and claim the next."""
+        worker, _, batch = asked
+        held, asks = self.held.get(worker), {"owner_id": f"worker-{worker}", "kinds": ["turn"], "max_batches": batch}
+        if held is None:
+            claim = await self.store.queue.claim_next(**asks)
+        else:
+            _, claim = await self.store.queue.complete_and_claim_next(held, **asks)
+        assert claim is not None
+        assert len(claim.batches) == batch
         self.held[worker] = claim
 
     async def shut(self) -> None:

@@ -1,4 +1,4 @@
-"""Holdfast's reads out of much: paths of a large graph, pages of a long listing."""
+"""Holdfast's reads from large stores: paths of a large graph, pages of a long listing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reads:
 
     async def open(self, url: str, nodes: int = 0, rows: int = 0) -> dict[str, Any]:
         self.store = await holdfast.open(url)
-        # Asked before the writer has anything to do: a connection answers one thread at a time.
+        # Ask before the writer is busy: a connection answers one thread at a time.
         facts = durable.of_store(self.store)
         if nodes:
             await self._chain(nodes)
@@ -31,7 +31,7 @@ class Reads:
         return facts
 
     async def _chain(self, count: int) -> None:
-        """One path of so many nodes."""
+        """Make one path of this many nodes."""
         self.chain = await self.store.sessions.create("chain")
         for first in range(0, count, CHUNK):
             nodes = [
@@ -41,7 +41,7 @@ class Reads:
             await self.chain.commit(holdfast.Commit(graph=holdfast.Append(nodes, leaf=nodes[-1].id)))
 
     async def _bush(self, count: int) -> None:
-        """A path of 200 nodes among many that are beside it."""
+        """Make a path of 200 nodes among many that are beside it."""
         self.bush = await self.store.sessions.create("bush")
         path = [
             holdfast.Node(f"p{each}", parent=f"p{each - 1}" if each else None, payload=TEXT) for each in range(PATH)
@@ -72,7 +72,7 @@ class Reads:
         }
 
     async def _last_cursor(self, listing: Any) -> str | None:
-        """Walk the whole listing; the cursor of its last page."""
+        """Walk the whole listing, and return the cursor of its last page."""
         after: str | None = None
         while True:
             page = await listing(after=after, limit=PAGE)
@@ -85,7 +85,7 @@ class Reads:
             after = page.next
 
     async def path(self, reads: int) -> dict[str, Any]:
-        """The active path of 200."""
+        """Read the active path of 200."""
 
         async def read(_: None) -> None:
             view = await self.bush.load()
@@ -94,7 +94,7 @@ class Reads:
         return await child.at_once([[None] * reads], read)
 
     async def last(self, reads: int) -> dict[str, Any]:
-        """The last 50 of a chain."""
+        """Read the last 50 of a chain."""
 
         async def read(_: None) -> None:
             view = await self.chain.load(holdfast.ActivePath(last=LAST))
@@ -103,7 +103,7 @@ class Reads:
         return await child.at_once([[None] * reads], read)
 
     async def page(self, of: str, reads: int, *, last: bool) -> dict[str, Any]:
-        """The first page, or the last one."""
+        """Read the first page, or the last one."""
         listing = self.store.sessions.list if of == "sessions" else self.store.processes.list
         after = self.cursors[of] if last else None
 

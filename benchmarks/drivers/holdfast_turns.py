@@ -14,7 +14,7 @@ from benchmarks.drivers import durable
 
 
 def commit_of(turn: work.Turn, *, state: bool = True) -> holdfast.Commit:
-    """The whole turn as one commit; without `state`, the checkpoint is only a count."""
+    """Return the whole turn as one commit; without `state`, the checkpoint is only a count."""
     question, answer = f"q{turn.number}", f"a{turn.number}"
     return holdfast.Commit(
         turn_id=turn.id,
@@ -69,7 +69,7 @@ class Turns:
         lanes = self.lanes.next(sessions, turns, prefix)
         for lane in lanes:
             await self._session(lane[0].session)
-        # What a caller sends is made by the caller: its making is not timed.
+        # Making the arguments is the caller's work and not timed.
         prepared = [[(turn.session, commit_of(turn, state=self.state)) for turn in lane] for lane in lanes]
         before = self.statements
         if self.blocking:
@@ -80,7 +80,7 @@ class Turns:
         return told | {"statements": self.statements - before}
 
     async def states(self, count: int, state_bytes: int, changed_bytes: int) -> dict[str, Any]:
-        """Turns that leave a large state of which ten scattered pieces changed."""
+        """Commit turns with a large state of which ten scattered pieces changed."""
         await self._session("large")
         chance = random.Random("large")
         state = bytearray(work.text("large", state_bytes).encode())
@@ -98,7 +98,7 @@ class Turns:
         return told
 
     async def audit(self) -> dict[str, Any]:
-        """Every node by way of the path, and states of the first, the middle and the last revision."""
+        """Read every node by the path, and the states of the first, the middle and the last revision."""
         turns, size = 0, 0
         for name, session in self.sessions.items():
             done = self.lanes.done[name]

@@ -21,7 +21,7 @@ class Upkeep:
 
     async def open(self, url: str, dead: int) -> dict[str, Any]:
         self.store = await holdfast.open(url)
-        # Asked before the writer has anything to do: a connection answers one thread at a time.
+        # Ask before the writer is busy: a connection answers one thread at a time.
         facts = durable.of_store(self.store)
         self.lanes = child.Lanes()
         self.sessions = {f"chat-{each}": await self.store.sessions.create(f"chat-{each}") for each in range(WRITERS)}
@@ -37,11 +37,11 @@ class Upkeep:
         return facts
 
     async def writes(self, seconds: float) -> dict[str, Any]:
-        """Nothing but the writers."""
+        """Run the writers alone."""
         return await self._write_until(asyncio.create_task(asyncio.sleep(seconds)))
 
     async def upkeep(self) -> dict[str, Any]:
-        """The writers, for as long as the housekeeping takes."""
+        """Run the writers for as long as the housekeeping takes."""
         task = asyncio.create_task(self._keep())
         told = await self._write_until(task)
         pruned, garbage = task.result()

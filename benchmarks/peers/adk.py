@@ -1,4 +1,4 @@
-"""Google ADK's DatabaseSessionService: a turn appends two events, the second with the state that it leaves."""
+"""Google ADK's DatabaseSessionService: a turn appends two events, the second with the new state."""
 
 from __future__ import annotations
 

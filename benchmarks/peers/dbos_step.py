@@ -1,4 +1,4 @@
-"""DBOS: a turn is a step of a durable workflow, and what it leaves is the step's recorded output."""
+"""DBOS: a turn is a step of a durable workflow, and its result is the step's recorded output."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def receiver(count: int) -> None:
 
 
 class Wakes:
-    """Both sides of it."""
+    """Both the sender and the receiver."""
 
     def open(self, url: str) -> dict[str, Any]:
         DBOS(config={"name": "bench", "system_database_url": url, "run_admin_server": False, "log_level": "ERROR"})

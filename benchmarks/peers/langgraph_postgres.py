@@ -13,7 +13,7 @@ from benchmarks.peers.langgraph_sqlite import Saver
 
 
 class PostgresPuts(Saver):
-    """The same turns by way of psycopg, on the one connection that a saver has."""
+    """The same turns by psycopg, on the one connection that a saver has."""
 
     def open(self, url: str) -> dict[str, Any]:  # type: ignore[override]
         self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=0, row_factory=dict_row)

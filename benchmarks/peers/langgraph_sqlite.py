@@ -12,14 +12,14 @@ from benchmarks import child
 
 
 class Conversations:
-    """What a graph would hold in memory: the channels of each thread, and the last config."""
+    """The memory of a graph: the channels of each thread, and the last config."""
 
     def __init__(self) -> None:
         self.channels: dict[str, dict[str, Any]] = {}
         self.configs: dict[str, Any] = {}
 
     def next(self, turn: Any) -> tuple[str, Any, Any, Any]:
-        """The thread of a turn, and the arguments of `put` but for the config, which the put before returns."""
+        """Return a turn's thread, and the arguments of `put` but for the config, which the previous put returns."""
         channels = self.channels.setdefault(turn.session, {"messages": [], "state": {}})
         said = [{"role": "user", "text": turn.question}, {"role": "assistant", "text": turn.answer}]
         # A list of its own for each turn, since all turns of a round are prepared before the first is put.
@@ -30,12 +30,12 @@ class Conversations:
         return turn.session, checkpoint, {"source": "loop", "step": turn.number}, versions
 
     def config(self, session: str) -> Any:
-        """What the last put of a thread returned."""
+        """Return the result of a thread's last put."""
         return self.configs.get(session) or {"configurable": {"thread_id": session, "checkpoint_ns": ""}}
 
 
 class Saver:
-    """Put by put."""
+    """Puts one checkpoint a turn."""
 
     saver: Any
 
@@ -57,7 +57,7 @@ class Saver:
         self.conversations.configs[session] = self.saver.put(self.conversations.config(session), *arguments)
 
     def prepared(self, sessions: int, turns: int) -> list[list[Any]]:
-        """What a caller sends is made by the caller: its making is not timed."""
+        """Prepare the arguments. That is the caller's work and not timed."""
         return [[self.conversations.next(turn) for turn in lane] for lane in self.lanes.next(sessions, turns)]
 
     def turns(self, sessions: int, turns: int) -> Any:
@@ -68,11 +68,11 @@ class Saver:
         return self.counted({session: self.saver.get_tuple(self.thread(session)) for session in self.lanes.done})
 
     def thread(self, session: str) -> Any:
-        """The config that asks for the last checkpoint of a thread."""
+        """Return the config that selects the last checkpoint of a thread."""
         return {"configurable": {"thread_id": session, "checkpoint_ns": ""}}
 
     def counted(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What the last checkpoints hold."""
+        """Count the contents of the last checkpoints."""
         size = 0
         for session, done in self.lanes.done.items():
             values = found[session].checkpoint["channel_values"]

@@ -12,7 +12,7 @@ from benchmarks.peers.langgraph_sqlite import Saver
 
 
 class AsyncPuts(Saver):
-    """The same turns by way of aiosqlite, on the one connection that a saver has."""
+    """The same turns by aiosqlite, on the one connection that a saver has."""
 
     async def open(self, path: str) -> dict[str, Any]:  # type: ignore[override]
         self.path = path

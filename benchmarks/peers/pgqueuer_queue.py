@@ -1,4 +1,4 @@
-"""pgqueuer: dequeue, then log as successful, by way of its own queries."""
+"""pgqueuer: dequeue, then log as successful, by its own queries."""
 
 from __future__ import annotations
 

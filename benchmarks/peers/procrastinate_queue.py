@@ -1,4 +1,4 @@
-"""procrastinate: fetch a job, finish it, by way of its own job manager."""
+"""procrastinate: fetch a job, finish it, by its own job manager."""
 
 from __future__ import annotations
 

@@ -1,20 +1,22 @@
 """Durable state for agent runtimes: a turn is one atomic commit, and nothing acknowledged is lost or done twice.
 
-The public names are those of `holdfast.public`, loaded when the first of them is asked for: a command line that only
-prints its help, or a module that only names a type, does not wait for the store to be loaded.
+The public names are those of `holdfast.public`, imported on first use: a command line that only prints its help, or a
+module that only names a type, does not wait for the store to be loaded.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import holdfast.forks as _  # noqa: F401 - notices forks from now on
+
 if TYPE_CHECKING:
-    from holdfast.public import *  # noqa: F403 - what a type checker sees is what `__getattr__` gives
+    from holdfast.public import *  # noqa: F403 - a type checker sees the names that `__getattr__` returns
     from holdfast.public import __all__ as __all__
 
 
 def __getattr__(name: str) -> object:
-    """A public name. A module of ours is none: `from holdfast import store` must find the module."""
+    """Return a public name. Submodules are not among them: `from holdfast import store` must find the module."""
     from importlib import import_module
     from importlib.util import find_spec
 
@@ -22,7 +24,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     public = import_module("holdfast.public")
     # All at once: an interrupt in the middle of an import can leave the interpreter's import lock taken, so that
-    # nothing of ours should import while a store is in use.
+    # Holdfast should not import while a store is in use.
     names = {"__all__": public.__all__, **{each: getattr(public, each) for each in public.__all__}}
     globals().update(names)
     if name not in names:
@@ -31,7 +33,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """What is loaded, and what would be."""
+    """List the names that are loaded, and those that would be."""
     from holdfast.public import __all__ as names
 
     return sorted({*globals(), *names})

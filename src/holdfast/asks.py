@@ -1,4 +1,4 @@
-"""Turns and events as an operation hands them to a database that judges them itself."""
+"""Requests of an operation to a database that judges turns, events, claims and leases itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import msgspec
 
 from holdfast.rows import (
     BatchRow,
-    ClaimProof,
     CommitPlan,
     EventRow,
-    LeaseProof,
     ProcessRow,
     RevisionRow,
     Segment,
@@ -20,11 +18,66 @@ UNTIMED = -1
 """The time in a row that the database will stamp with its own clock when it writes the row."""
 
 
+class LeaseAsk(msgspec.Struct, frozen=True):
+    """A request for the lease of a session or, if there is no session, of a process."""
+
+    session_id: str | None
+    process_id: str | None
+    owner_id: str
+    token_hash: str
+    ttl_ms: int
+
+
+class LeaseProof(msgspec.Struct, frozen=True):
+    """Proof that a lease is held."""
+
+    session_id: str | None
+    process_id: str | None
+    token_hash: str
+    fence: int
+
+
+class ClaimAsk(msgspec.Struct, frozen=True):
+    """A request for a session's next work. `lease` proves its lease; `holding` a claim that the work is added to."""
+
+    session_id: str
+    owner_id: str
+    boundary: str
+    ttl_ms: int
+    most: int
+    exclusive: bool
+    token_hash: str
+    exactly: tuple[str, ...] | None
+    lease: LeaseProof | None
+    holding: ClaimProof | None = None
+
+
+class NextAsk(msgspec.Struct, frozen=True):
+    """A request for work of any session. Without a token, nothing is claimed: the answer only tells if it could be."""
+
+    owner_id: str
+    kinds: tuple[str, ...] | None
+    ttl_ms: int
+    most: int
+    exclusive: bool
+    token_hash: str | None
+
+
+class ClaimProof(msgspec.Struct, frozen=True):
+    """Proof that a claim is held: exactly these batches, by token and fence."""
+
+    session_id: str
+    claim_id: str
+    token_hash: str
+    fence: int
+    batch_ids: tuple[str, ...]
+
+
 class TurnPlan(CommitPlan, frozen=True):
     """A plan for a database that judges again when it writes.
 
-    It has what shows that claims and lease are held, the stored nodes that must be live (`rests_on`), where new node
-    ids must be free, and the session of each new batch.
+    It has the proofs of claims and lease, the stored nodes that must be live (`rests_on`), the segments in which new
+    node ids must be free, and the session of each new batch.
     """
 
     claims: tuple[ClaimProof, ...] = ()
@@ -42,9 +95,10 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class TurnAsk(msgspec.Struct, frozen=True):
-    """A turn that was planned on a head, which the database has to prove; without a plan, only a look at the head.
+    """A turn that was planned on a head, which the database has to prove; without a plan, only a read of the head.
 
-    `is_new` asks for the session to be made with the turn. `draws_key` asks for the key of a session that is not there.
+    `is_new` asks to create the session with the turn. `draws_key` asks for a new session key if the session does not
+    exist.
     """
 
     session_id: str
@@ -56,9 +110,9 @@ class TurnAsk(msgspec.Struct, frozen=True):
 
 
 class EventAsk(msgspec.Struct, frozen=True):
-    """An event that was planned on a process as it is remembered, and the batch that carries its wake to a session.
+    """An event that was planned on a cached process row, and the batch that carries its wake to a session.
 
-    The event's sequence is the next one; with a wake it must be that of the row, because the wake names it.
+    The event gets the next sequence; with a wake, that must be the one of the row, because the wake names it.
     """
 
     event: EventRow

@@ -1,21 +1,30 @@
-"""The same store without `await`: same names, same arguments, same results, no logic of its own.
+"""The blocking store: same names, arguments and results as the async one, no logic of its own.
 
-Each method below is the async one, driven to its end for the calling thread. Many threads may use one blocking store.
+Each method below is the async one, run to its end for the calling thread. Many threads may use one blocking store.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from holdfast import store as asynchronous
+from holdfast.noting import called_here
 from holdfast.ports import Backend
+from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
+from holdfast.store import READ_WAIT_MS
+from holdfast.waiting import Deferred, WaitingBackend, run_made
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def driven(backend: Backend, make: Callable[[], Awaitable[T]]) -> T:
+    """Run the coroutine that `make` returns to its end for the calling thread."""
+    return run_made(make) if isinstance(backend, WaitingBackend) else backend.drive(Deferred(make))
 
 
 class Facet:
@@ -30,12 +39,25 @@ class Facet:
 
 
 def without_await(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Facet, P], T]:
-    """An async method as a blocking one, with the same parameters and the same documentation."""
+    """Return an async method as a blocking one, with the same parameters and the same documentation."""
     name = method.__name__
 
     def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # Asked of the facet and not of the class: an observed store has facets of its own.
-        return self.backend.drive(cast("Awaitable[T]", getattr(self.facet, name)(*args, **kwargs)))
+        # Looked up on the facet and not on the class: an observed store has facets of its own.
+        made: Callable[[], Awaitable[T]] = partial(getattr(self.facet, name), *args, **kwargs)
+        return driven(self.backend, made)
+
+    return update_wrapper(call, method)
+
+
+def warning_without_await(
+    method: Callable[Concatenate[Any, P], Awaitable[T]],
+) -> Callable[Concatenate[Facet, P], T]:
+    """Return an async method that may warn as a blocking one, whose warnings name the line of its caller."""
+    inner = without_await(method)
+
+    def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return called_here(partial(inner, self, *args, **kwargs))
 
     return update_wrapper(call, method)
 
@@ -43,14 +65,14 @@ def without_await(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callab
 def without_await_each(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[Facet, P], Iterator[T]]:
-    """An async iterator as a blocking one."""
+    """Return an async iterator as a blocking one."""
     name = method.__name__
 
     def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         items = cast("AsyncIterator[T]", getattr(self.facet, name)(*args, **kwargs))
         while True:
             try:
-                yield self.backend.drive(items.__anext__())
+                yield driven(self.backend, items.__anext__)
             except StopAsyncIteration:
                 return
 
@@ -97,7 +119,7 @@ class Session(Facet):
 def giving_a_session(
     method: Callable[Concatenate[Any, P], Awaitable[asynchronous.Session]],
 ) -> Callable[Concatenate[Facet, P], Session]:
-    """An async method that gives a handle, as a blocking one that gives a blocking handle."""
+    """Return an async method that gives a handle as a blocking one that gives a blocking handle."""
     inner = without_await(method)
 
     def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> Session:
@@ -119,16 +141,16 @@ class Sessions(Facet):
     delete = without_await(asynchronous.Sessions.delete)
 
     def open(self, session_id: str) -> Session | None:
-        """A handle on a session that has metadata, None if there is none."""
-        found = self.backend.drive(self._sessions.open(session_id))
+        """Return a handle on a session that has metadata, None if there is none."""
+        found = driven(self.backend, partial(self._sessions.open, session_id))
         return None if found is None else Session(found, self.backend)
 
     def handle(self, session_id: str) -> Session:
-        """A handle on a session, whether or not it exists; nothing is read."""
+        """Return a handle on a session, existing or not. Reads nothing."""
         return Session(self._sessions.handle(session_id), self.backend)
 
     def unbound(self) -> Session:
-        """A handle that belongs to the first session it successfully commits."""
+        """Return a handle that binds to the first session it successfully commits to. Until then it cannot read."""
         return Session(self._sessions.unbound(), self.backend)
 
 
@@ -147,6 +169,15 @@ class Queue(Facet):
     list_pending = without_await(asynchronous.Queue.list_pending)
     sessions = without_await(asynchronous.Queue.sessions)
     wait = without_await(asynchronous.Queue.wait)
+    claim_next = without_await(asynchronous.Queue.claim_next)
+    wait_next = without_await(asynchronous.Queue.wait_next)
+    complete = without_await(asynchronous.Queue.complete)
+    complete_and_claim_next = without_await(asynchronous.Queue.complete_and_claim_next)
+    fail = without_await(asynchronous.Queue.fail)
+    dead_letters = without_await(asynchronous.Queue.dead_letters)
+    retry = without_await(asynchronous.Queue.retry)
+    drop = without_await(asynchronous.Queue.drop)
+    wait_settled = without_await(asynchronous.Queue.wait_settled)
 
 
 class Attachments(Facet):
@@ -159,7 +190,7 @@ class Attachments(Facet):
 class Processes(Facet):
     """`store.processes`, without await."""
 
-    register = without_await(asynchronous.Processes.register)
+    register = warning_without_await(asynchronous.Processes.register)
     restore = without_await(asynchronous.Processes.restore)
     get = without_await(asynchronous.Processes.get)
     list = without_await(asynchronous.Processes.list)
@@ -215,7 +246,7 @@ class Triggers(Facet):
         super().__init__(triggers, backend)
         self.source_key = triggers.source_key
 
-    subscribe = without_await(asynchronous.Triggers.subscribe)
+    subscribe = warning_without_await(asynchronous.Triggers.subscribe)
     list = without_await(asynchronous.Triggers.list)
     cancel = without_await(asynchronous.Triggers.cancel)
     forget_session = without_await(asynchronous.Triggers.forget_session)
@@ -274,7 +305,7 @@ class BlockingStore:
 
     @property
     def durability(self) -> Literal["ephemeral", "durable"]:
-        """Whether what is acknowledged survives the process."""
+        """`durable` if acknowledged writes survive the process, else `ephemeral`."""
         return self._store.durability
 
     @property
@@ -284,24 +315,34 @@ class BlockingStore:
 
     @property
     def limits(self) -> Limits:
-        """The bounds of one call, as the store was opened with."""
+        """The bounds of one call that the store was opened with."""
         return self._store.limits
 
     def now_ms(self) -> int:
-        """The time by this store's clock: on PostgreSQL the server's, otherwise the one that it was opened with."""
-        return self._backend.drive(self._store.now_ms())
+        """Return the time of this store's clock: the server's on PostgreSQL, otherwise the clock it was opened with."""
+        return driven(self._backend, self._store.now_ms)
 
     def ddl(self) -> str:
-        """The statements that make the schema, for those who run them by hand."""
+        """Return the statements that create the schema, to be run by hand."""
         return self._store.ddl()
 
     def within(self, connection: object) -> BlockingStore:
-        """The same store inside a transaction that you began on a connection of your own; see `Store.within`."""
+        """Return this store inside a transaction that you began on your own connection; see `Store.within`."""
         return BlockingStore(self._store.within(connection), self._backend)
 
+    def position(self) -> str:
+        """Return a position, for `reading(after=...)`, that is not older than any call acknowledged until now."""
+        return driven(self._backend, self._store.position)
+
+    def reading(
+        self, *, after: Receipt | str | None = None, wait_ms: int = READ_WAIT_MS, fall_back: bool = True
+    ) -> BlockingStore:
+        """Return this store for reads only, answered by a replica if there is one; see `Store.reading`."""
+        return BlockingStore(self._store.reading(after=after, wait_ms=wait_ms, fall_back=fall_back), self._backend)
+
     def close(self) -> None:
-        """Finish what was accepted and let the database go; later calls are `StoreClosed`."""
-        self._backend.drive(self._store.close())
+        """Finish accepted calls and close the database. Later calls are `StoreClosed`."""
+        driven(self._backend, self._store.close)
 
     def __enter__(self) -> BlockingStore:
         return self

@@ -1,4 +1,4 @@
-"""A reading of the clock is a whole number of milliseconds since the epoch, or it is refused."""
+"""Clocks. A reading is a whole number of milliseconds since the epoch, or it is refused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class SystemClock:
     """Implements `ports.Clock` with the machine's time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
 
 def read_clock(clock: Clock) -> int:
-    """One reading, checked: an injected clock may answer anything."""
+    """Return one reading, checked: an injected clock may return anything."""
     now_ms = cast("object", clock.now_ms())
     if isinstance(now_ms, bool) or not isinstance(now_ms, int) or not 0 <= now_ms <= LARGEST_INTEGER:
         raise InvalidRequest("clock", f"now_ms() must answer milliseconds since the epoch, not {now_ms!r}")

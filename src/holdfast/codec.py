@@ -1,8 +1,8 @@
-"""Values become bytes and come back equal, or an error says why; stored bytes are data and never code.
+"""Encode values to bytes and decode them to equal values, or raise. Stored bytes are data and never code.
 
 Documents (the caller's JSON) are stored as they were sent, key order included, unless they are named by their content:
-then equal values must be equal bytes, and keys are sorted. Records (our own values) carry a format
-version in their first byte. Content is named by the SHA-256 of its uncompressed bytes.
+then equal values must be equal bytes, and keys are sorted. Records (the library's own values) carry a format version in
+their first byte. Content is named by the SHA-256 of its uncompressed bytes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
+from holdfast import loop_budget, pieces, weighing
 from holdfast.errors import Corrupt, InvalidRequest
+from holdfast.loop_budget import BUDGET_BYTES, charge
 from holdfast.records.common import Document
 from holdfast.records.limits import LARGEST_CONTENT, SMALLEST_INTEGER
 
@@ -31,23 +34,23 @@ else:
 T = TypeVar("T")
 
 RECORD_FORMAT = 1
-"""The format of stored records; a reader refuses a format that it does not know."""
+"""The format of stored records. A reader refuses a format that it does not know."""
 
 COMPRESS_FROM_BYTES = 256
-"""Smaller contents are stored as they are: a frame header would eat what compression saves."""
+"""Smaller contents are not compressed: a frame header would cost what compression saves."""
 
 LARGEST_WINDOW_LOG = 27
-"""The largest window, 128 MiB, that a reader of zstd grants without being asked for more."""
+"""The largest window, 128 MiB, that a zstd reader allows by default."""
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""How much of a content is in memory at a time while it is only proven."""
+"""Bytes of a content that are packed or unpacked at a time."""
 
 Encoding = Literal["raw", "zstd", "delta"]
 ContentFormat = Literal["json", "bytes"]
 
 
 def _plain(value: object) -> str:
-    """Text of a subclass as plain text; msgspec encodes nothing that it does not know by itself."""
+    """Return text of a subclass as plain text: msgspec encodes only types that it knows."""
     if isinstance(value, str):
         return str.__str__(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value")
@@ -64,7 +67,7 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """The decoder of a kind of record, built once and by one thread: msgspec shows others what it has half built."""
+    """Return a kind's decoder, built once and by one thread: msgspec shows other threads a half-built one."""
     decoder = _decoders.get(kind)
     if decoder is None:
         with _building:
@@ -72,67 +75,98 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return decoder
 
 
+def _encoded(value: object) -> bytes:
+    data = _encode(value)
+    charge(len(data))
+    return data
+
+
+def _decoded_as(kind: type[T], data: bytes) -> T:
+    """Decode a record, whose documents may be large."""
+    if len(data) <= BUDGET_BYTES:
+        charge(len(data))
+        small: T = _decoder(cast("Any", kind)).decode(data)
+        return small
+    large: T = msgspec.convert(pieces.decoded(data, _decode), kind)
+    return large
+
+
 # Documents.
 
 
 def encode_document(value: Document) -> bytes:
-    """JSON, in the caller's key order. The value must have been checked (see `checked_document`)."""
-    return _encode(value)
+    """Encode as JSON, in the caller's key order. The value must have been checked (see `checked_document`)."""
+    return _encoded(value)
 
 
 def decode_document(data: bytes, *, table: str, key: object) -> Document:
-    """The document that was stored."""
+    """Decode a stored document."""
     try:
-        return _decode(data)
+        return pieces.decoded(data, _decode)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Corrupt(table, str(key), "the stored document is not JSON") from error
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """Why a value cannot be a document, and the limit that it broke, if any."""
+    """The reason why a value cannot be a document, and the limit that it exceeded, if any."""
 
     problem: str
     limit: int | None = None
 
 
 def checked_document(value: Document, *, depth: int, size: int, canonical: bool = False) -> bytes | Unfit:
-    """The value's bytes if it survives its own encoding unchanged.
+    """Return the value's bytes if it survives its own encoding unchanged, else the reason.
 
-    A value that JSON cannot hold (NaN, bytes, a tuple, a non-text key, a lone surrogate) does not come back equal.
-    The bytes have the caller's key order, or sorted keys if they are to be canonical.
+    A value that JSON cannot hold (NaN, bytes, a tuple, a non-text key, a lone surrogate) does not come back equal. The
+    bytes have the caller's key order, or sorted keys if `canonical`.
     """
-    too_deep = Unfit(f"is nested deeper than {depth} levels", depth)
+    encode = _encode_sorted if canonical else _encode
     try:
-        data = _encode_sorted(value) if canonical else _encode(value)
-    except RecursionError:
-        return too_deep
-    except (TypeError, ValueError, OverflowError, msgspec.EncodeError):
-        # A lone surrogate is a value error, too.
-        return _misfit(value)
-    if len(data) > size:  # before anything else is done with it
-        return Unfit(f"is {len(data)} bytes long, the limit is {size}", size)
-    # Depth cannot exceed the number of brackets, and counting those is cheap: most documents need no walk.
-    if data.count(b"[") + data.count(b"{") > depth and _deeper_than(value, depth):
-        return too_deep
-    try:
-        unchanged = bool(_decode(data) == value)
-    except RecursionError:
-        return too_deep
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return _misfit(value)
-    if not unchanged:
-        return _misfit(value)
-    try:
-        # MessagePack knows whole numbers of 64 bits only, and larger ones may come back from JSON as floats.
-        _encode_64_bit(value)
-    except OverflowError:
+        if weighing.is_light(value, depth, min(size, BUDGET_BYTES)):
+            data = encode(value)
+            charge(len(data))
+            parts = [(pieces.Piece(value), data)]
+        else:
+            charge(BUDGET_BYTES)
+            if not isinstance(value, weighing.SIMPLE) and (unfit := _unwritable(value, depth, size)) is not None:
+                return unfit
+            parts = list(pieces.encoded(value, encode, ordered=canonical))
+            data = b"".join([part for _, part in parts])
+            parts = [(piece, part) for piece, part in parts if not piece.is_text]
+        if len(data) > size:  # before anything else is done with it
+            return Unfit(f"is {len(data)} bytes long, the limit is {size}", size)
+        if _has_far_numbers([part for _, part in parts]):
+            return Unfit(f"has more than {FAR_NUMBERS} numbers beyond 1e±290, which take long to read", FAR_NUMBERS)
+        for piece, part in parts:
+            if _decode(piece.closed(part)) != piece.value:
+                return _misfit(value)
+            # MessagePack has only whole numbers of 64 bits; larger ones may come back from JSON as floats.
+            _encode_64_bit(piece.value)
+    except RecursionError:  # of a caller that is deep in the stack
+        return _too_deep(depth)
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
+        # A lone surrogate is a `ValueError`, too.
         return _misfit(value)
     return data
 
 
+FAR_NUMBERS = 10_000
+"""The most numbers with a large exponent in a document: reading one takes as long as 200 others."""
+FAR_NUMBER = re.compile(rb"e-?(?:29|3[0-9])[0-9]")
+STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+
+
+def _has_far_numbers(parts: Sequence[bytes]) -> bool:
+    """Return True if a document that was encoded here has too many of them. Matches inside texts do not count."""
+    if sum(map(len, parts)) < len("1e300") * FAR_NUMBERS:
+        return False
+    looks = sum(data.count(look) for data in parts for look in (b"e3", b"e-3", b"e29", b"e-29"))
+    return looks > FAR_NUMBERS and sum(len(FAR_NUMBER.findall(STRING.sub(b'"', data))) for data in parts) > FAR_NUMBERS
+
+
 LARGEST_UNSIGNED = 2**64 - 1
 MISFIT_STEPS = 100_000
-"""How many values are looked at for the one that does not fit."""
+"""The most values that are searched for the one that does not fit."""
 PLAIN_KEY = re.compile(r"\w{1,64}", re.ASCII)
 CONVERSIONS = {
     "tuple": "use a list",
@@ -148,26 +182,39 @@ CONVERSIONS = {
 
 
 def _misfit(value: Document) -> Unfit:
-    """Say where the first value is that JSON cannot hold, and what it is, without repeating it."""
-    waiting: list[tuple[str, Any]] = [("", value)]
-    for _ in range(MISFIT_STEPS):
-        if not waiting:
-            break
-        pointer, one = waiting.pop()
+    """Return the place and type of the first value that JSON cannot hold, without repeating the value."""
+    for pointer, one in islice(_parts(value), MISFIT_STEPS):
         problem = _problem(one)
         if problem is not None:
             return Unfit(f"is not a JSON value: {f'value at {pointer}' if pointer else 'it'} {problem}")
-        if isinstance(one, dict):
-            items = cast("dict[str, Any]", one).items()
-            waiting += [(f"{pointer}/{_step(key)}", inside) for key, inside in reversed(items)]
-        elif isinstance(one, list):
-            items_in: list[Any] = cast("Any", one)
-            waiting += [(f"{pointer}/{index}", items_in[index]) for index in reversed(range(len(items_in)))]
     return Unfit("is not a JSON value: it does not survive its own encoding")
 
 
+def _parts(value: Document) -> Iterator[tuple[str, Any]]:
+    """Yield a value and everything in it, in the order of the document, each part with its place."""
+    yield "", value
+    under: list[tuple[str, Iterator[tuple[object, Any]]]] = [("", _children(value))]
+    while under:
+        pointer, children = under[-1]
+        for step, one in children:
+            place = f"{pointer}/{_step(step) if isinstance(step, str) else step}"
+            yield place, one
+            if isinstance(one, dict | list):
+                under.append((place, _children(one)))
+                break
+        else:
+            under.pop()
+
+
+def _children(value: Any) -> Iterator[tuple[object, Any]]:
+    if isinstance(value, dict):
+        return iter(cast("dict[object, Any]", value).items())
+    items: list[Any] = cast("Any", value) if isinstance(value, list) else []
+    return enumerate(items)
+
+
 def _problem(value: Any) -> str | None:
-    """What is wrong with one value, apart from what it contains."""
+    """Return the problem of one value, apart from its contents."""
     if isinstance(value, str):
         return None if _is_text(value) else "contains a lone surrogate, which is not text"
     if isinstance(value, bool) or value is None or isinstance(value, list):
@@ -198,80 +245,86 @@ def _is_text(value: str) -> bool:
 
 
 def _step(key: str) -> str:
-    """A key in a pointer. One that is not a plain word may be content of the caller's, and is not repeated."""
+    """Return a key as a pointer writes it. One that is not a plain word may be the caller's content, and is hidden."""
     return key if PLAIN_KEY.fullmatch(key) else "…"
 
 
-def _deeper_than(value: Document, depth: int) -> bool:
-    """Whether containers nest more than `depth` levels: `[]` is one level, `[[]]` two."""
-    containers: list[Any] = [value] if isinstance(value, dict | list) else []
-    for _ in range(depth):
-        inside: list[Any] = []
-        for container in containers:
-            items: Iterable[Any] = cast("Any", container.values() if isinstance(container, dict) else container)
-            inside += [item for item in items if isinstance(item, dict | list)]
-        containers = inside
-        if not containers:
-            return False
-    return bool(containers)
+def _too_deep(depth: int) -> Unfit:
+    return Unfit(f"is nested deeper than {depth} levels", depth)
+
+
+def _unwritable(value: Document, depth: int, size: int) -> Unfit | None:
+    """Return the reason why a value must not even be encoded, None if there is none."""
+    match weighing.weigh(value, depth, size):
+        case "fits":
+            return None
+        case "too long":
+            return Unfit(f"is longer than the limit of {size} bytes", size)
+        case "too deep":
+            return _too_deep(depth)
+        case "odd":
+            return _misfit(value)
 
 
 # Records.
 
 
 def document_of(value: object) -> Document:
-    """One of our own values as a document."""
-    return msgspec.to_builtins(value, enc_hook=_plain)
+    """Return a record as a document."""
+    if not loop_budget.is_large(value):
+        return msgspec.to_builtins(value, enc_hook=_plain)
+    return pieces.decoded(_encoded(value), _decode)
 
 
 def own_copy(kind: type[T], value: T) -> T:
-    """The record with documents of its own: the caller may go on changing those that it sent."""
-    copy: T = _decoder(cast("Any", kind)).decode(_encode(value))
-    return copy
+    """Return a copy of the record with documents of its own: the caller may change those that it sent."""
+    return _decoded_as(kind, _encoded(value))
 
 
 def encode_record(value: object) -> bytes:
-    """One of our own values, with the format version in front."""
-    return bytes((RECORD_FORMAT,)) + _encode(value)
+    """Encode a record, with the format version in front."""
+    return bytes((RECORD_FORMAT,)) + _encoded(value)
 
 
 def decode_record(kind: type[T], data: bytes, *, table: str, key: object) -> T:
-    """The record that was stored; anything else is `Corrupt`."""
+    """Decode a stored record. Anything else is `Corrupt`."""
     if not data or data[0] != RECORD_FORMAT:
         found = data[0] if data else "none"
         raise Corrupt(table, str(key), f"record format {found} is not {RECORD_FORMAT}")
     try:
-        decoded: T = _decoder(cast("Any", kind)).decode(data[1:])
+        return _decoded_as(kind, data[1:])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Corrupt(table, str(key), f"the stored {kind} does not decode") from error
-    return decoded
 
 
 # Names of content.
 
 
 def digest(data: bytes) -> str:
-    """SHA-256, in lowercase hex."""
+    """Return the SHA-256 in lowercase hex."""
+    charge(len(data))
     return hashlib.sha256(data).hexdigest()
 
 
 def encode_canonical(value: object) -> bytes:
-    """Compact JSON with sorted keys: equal values, equal bytes."""
-    return _encode_sorted(value)
+    """Encode as compact JSON with sorted keys: equal values, equal bytes."""
+    data = _encode_sorted(value)
+    charge(len(data))
+    return data
 
 
 def stable_hash(value: object) -> str:
-    """The hash of a value's canonical form."""
-    return digest(_encode_sorted(value))
+    """Return the hash of a value's canonical form."""
+    return digest(encode_canonical(value))
 
 
 def content_ref(format: ContentFormat, data: bytes) -> str:
-    """The ref of a checkpoint component: how its bytes are read, and their hash."""
+    """Return the ref of a checkpoint component: the format of its bytes, and their hash."""
     return f"{format}-sha256:{digest(data)}"
 
 
 def split_ref(ref: str) -> tuple[ContentFormat, str] | None:
-    """The format and hash that a ref names, or None if it is no ref of ours."""
+    """Return the format and hash that a ref names, or None if it is not a valid ref."""
     format, mark, hash = ref.partition("-sha256:")
     if not mark or len(hash) != 64 or not set(hash) <= set("0123456789abcdef"):
         return None
@@ -284,7 +337,7 @@ def split_ref(ref: str) -> tuple[ContentFormat, str] | None:
 
 
 class _OfThisThread(threading.local):
-    """One compressor a thread: making one costs more than a small content does, and threads must not share it."""
+    """One compressor per thread: threads must not share it, and making one costs more than a small content."""
 
     def __init__(self) -> None:
         self.compressor = zstd.ZstdCompressor()
@@ -294,23 +347,41 @@ _own = _OfThisThread()
 
 
 def pack(data: bytes) -> tuple[Encoding, bytes]:
-    """The bytes as they are stored: compressed where that saves space."""
+    """Return the bytes as they are stored: compressed where that saves space."""
+    charge(len(data))
     if len(data) >= COMPRESS_FROM_BYTES:
-        packed = _own.compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
-        if len(packed) < len(data):
-            return "zstd", packed
+        # An interrupt between two parts would leave the shared compressor in the middle of a frame.
+        parts = _compressed(_own.compressor if len(data) <= CHUNK_BYTES else zstd.ZstdCompressor(), data)
+        if sum(map(len, parts)) < len(data):
+            return "zstd", b"".join(parts)
     return "raw", data
 
 
+def _compressed(compressor: zstd.ZstdCompressor, data: bytes) -> list[bytes]:
+    """Compress into one frame, in parts: the interpreter's lock is held only while a part is copied."""
+    if len(data) <= CHUNK_BYTES:
+        return [compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)]
+    # `unpack` reads the size from the frame.
+    compressor.set_pledged_input_size(len(data))
+    view = memoryview(data)
+    parts = [
+        compressor.compress(view[start : start + CHUNK_BYTES], zstd.ZstdCompressor.CONTINUE)
+        for start in range(0, len(data), CHUNK_BYTES)
+    ]
+    return [*parts, compressor.flush(zstd.ZstdCompressor.FLUSH_FRAME)]
+
+
 def pack_delta(data: bytes, base: bytes) -> bytes:
-    """The bytes as a frame that is read with `base` at hand: what both share, wherever it stands, is not in it."""
+    """Compress to a frame that needs `base` to be read: content that both share, at any place, is left out."""
+    charge(len(data))
     options = _DELTA_OPTIONS | {zstd.CompressionParameter.window_log: _window_log(data)}
     compressor = zstd.ZstdCompressor(options=options, zstd_dict=zstd.ZstdDict(base, is_raw=True).as_prefix)
-    return compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
+    return b"".join(_compressed(compressor, data))
 
 
 _DELTA_OPTIONS: dict[int, int] = {
-    # Without long-distance matching, only the end of a large base is ever found. Level 2 was smallest for its time.
+    # Without long-distance matching, only the end of a large base is ever found. Level 2 gave the best size for its
+    # time.
     zstd.CompressionParameter.compression_level: 2,
     zstd.CompressionParameter.enable_long_distance_matching: 1,
     zstd.CompressionParameter.ldm_min_match: 32,
@@ -318,15 +389,16 @@ _DELTA_OPTIONS: dict[int, int] = {
 
 
 def _window_log(data: bytes) -> int:
-    """A base can be looked into for as long as the window holds everything that was written so far."""
+    """Return the window size. The base is reachable for as long as the window holds everything written so far."""
     return min(max(10, (len(data) - 1).bit_length()), LARGEST_WINDOW_LOG)
 
 
 def unpack(
     encoding: str, body: bytes, *, size: int, hash: str, table: str, key: object, base: bytes | None = None
 ) -> bytes:
-    """The original bytes, proven by their hash. A delta needs the base that it was packed with."""
-    _check_claim(size, table=table, key=key)
+    """Return the original bytes, proven by their hash. A delta needs the base that it was packed with."""
+    check_claim(size, table=table, key=key)
+    charge(size)
     if encoding == "raw":
         data = body
     elif (encoding == "zstd" and base is None) or (encoding == "delta" and base is not None):
@@ -341,11 +413,12 @@ def unpack(
 def prove(
     encoding: str, body: bytes, *, size: int, hash: str, table: str, key: object, base: bytes | None = None
 ) -> None:
-    """Raise `Corrupt` unless `unpack` would return what was stored. Takes little memory, however large that is."""
+    """Raise `Corrupt` unless `unpack` would return the stored content. Takes little memory, however large that is."""
+    charge(size)
     if encoding == "raw" or size <= CHUNK_BYTES:
         unpack(encoding, body, size=size, hash=hash, table=table, key=key, base=base)
         return
-    _check_claim(size, table=table, key=key)
+    check_claim(size, table=table, key=key)
     if encoding != ("zstd" if base is None else "delta"):
         raise Corrupt(table, str(key), f"unknown encoding {encoding!r}")
     seen, length = hashlib.sha256(), 0
@@ -364,7 +437,8 @@ def prove(
         raise Corrupt(table, str(key), "the stored content does not match its hash")
 
 
-def _check_claim(size: int, *, table: str, key: object) -> None:
+def check_claim(size: int, *, table: str, key: object) -> None:
+    """Raise `Corrupt` if a content claims to be larger than any can be."""
     if size > LARGEST_CONTENT:
         raise Corrupt(table, str(key), f"claims to have {size} bytes, no content has more than {LARGEST_CONTENT}")
 
@@ -373,12 +447,24 @@ def _decompressor(base: bytes | None) -> zstd.ZstdDecompressor:
     return zstd.ZstdDecompressor(zstd_dict=None if base is None else zstd.ZstdDict(base, is_raw=True).as_prefix)
 
 
+def _chunks(decompressor: zstd.ZstdDecompressor, body: bytes, most: int) -> Iterator[bytes]:
+    """Decompress a frame in parts, and stop once they hold `most` bytes or more."""
+    given = body
+    while most > 0 and not decompressor.eof:
+        data = decompressor.decompress(given, max_length=min(most, CHUNK_BYTES))
+        if not data and decompressor.needs_input:
+            break
+        yield data
+        given = b""
+        most -= len(data)
+
+
 def _decompress(body: bytes, size: int, base: bytes | None, *, table: str, key: object) -> bytes:
     try:
         stated = zstd.get_frame_info(body).decompressed_size
         decompressor = _decompressor(base)
-        # A damaged or hostile frame must not make us allocate more than was stored, even if it lies about its size.
-        data = decompressor.decompress(body, max_length=size + 1) if stated == size else b""
+        # A damaged or hostile frame must not cause a larger allocation than was stored, even if it lies about its size.
+        data = b"".join(_chunks(decompressor, body, size + 1)) if stated == size else b""
     except (zstd.ZstdError, ValueError, OverflowError) as error:
         raise Corrupt(table, str(key), "the stored content does not decompress") from error
     if stated != size or len(data) > size:
@@ -392,12 +478,12 @@ def _decompress(body: bytes, size: int, base: bytes | None, *, table: str, key: 
 
 
 def encode_cursor(listing: str, position: Sequence[int | str]) -> str:
-    """An opaque place in a listing."""
+    """Return an opaque place in a listing."""
     return base64.urlsafe_b64encode(_encode([listing, *position])).decode().rstrip("=")
 
 
 def decode_cursor(listing: str, cursor: object, kinds: Sequence[type], *, field: str = "after") -> tuple[Any, ...]:
-    """The place that `encode_cursor` named; a cursor of another listing is refused."""
+    """Return the place that `encode_cursor` encoded. A cursor of another listing is refused."""
     problem = InvalidRequest(field, f"is not a cursor of this listing ({listing})")
     if not isinstance(cursor, str) or not cursor.isascii():
         raise problem

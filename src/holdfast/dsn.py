@@ -1,8 +1,9 @@
-"""Nothing of a URL is shown unless all of it parses: what is taken for a host may be a part of the password."""
+"""Parse the URLs of servers. A label shows nothing of a URL that is ambiguous: its host may be part of the password."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -11,21 +12,23 @@ from holdfast.errors import InvalidRequest
 SCHEMES = ("postgresql://", "postgres://")
 UNNAMED = "PostgreSQL"
 FORM = "postgresql://user:password@host:port/database"
-HOST = r"(?:[\w.%-]+|\[[0-9A-Fa-f:.%]+\])?(?::[0-9]{1,5})?"
+HOST = r"(?:[\w.%-]+|\[[0-9A-Fa-f:.%]+\])?(?::[0-9]+)?"
 HOSTS = re.compile(f"{HOST}(?:,{HOST})*")
+PORT = re.compile(r":([0-9]+)(?:,|$)")
+HIGHEST_PORT = 65_535
 SOCKETS = re.compile(r"/[^@:,]*(?:,/[^@:,]*)*")
 DATABASE = re.compile(r"[^@&;=:\s]*")
 ANY_POSTGRES = re.compile(r"postgres(?:ql)?(?:\+\w+)?:", re.IGNORECASE)
 KEYWORDS = re.compile(
     r"(?:^|[\s&;?])(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=", re.IGNORECASE
 )
-CREDENTIALS = re.compile(r"(?://)?[^/@\s]*:[^@]*@")
+CREDENTIALS = re.compile(r"(?:\w*//)?[^/@\s]*:[^@]*@")
 SECRET = re.compile(r"password\s*=|:/{1,2}[^/@]*:[^@]*@", re.IGNORECASE)
-"""A password by its name, or the user and password of a URL; the slashes of a path may have been folded to one."""
+"""Matches a password by its name, or the user and password of a URL; the slashes of a path may be folded to one."""
 
 
 class Parts(NamedTuple):
-    """A URL of a server whose every part is known for what it is."""
+    """A URL of a server that was parsed without ambiguity."""
 
     scheme: str
     user: str
@@ -41,7 +44,7 @@ class Parts(NamedTuple):
 
 
 def parsed(url: str) -> Parts | None:
-    """Split a URL of a server, or return None if a character that is not escaped makes it ambiguous."""
+    """Split a URL of a server, or return None if an unescaped character makes it ambiguous."""
     try:
         parts = urlsplit(url)
         parameters = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) if parts.query else []
@@ -54,13 +57,13 @@ def parsed(url: str) -> Parts | None:
     if any(key == "host" and not _names_hosts(value) for key, value in parameters):
         return None
     if not at and "@" in parts.query:
-        # Legal, and perhaps a password with a question mark in it.
+        # Legal, but perhaps a password that contains a question mark.
         return Parts(parts.scheme, "", "", "", [("host", UNNAMED)])
     return Parts(parts.scheme, user, hosts, parts.path, parameters)
 
 
 def _names_a_database(path: str) -> bool:
-    """Report whether a path is nothing but a name: parameters that stand in it may hold a password."""
+    """Return True if a path is nothing but a name: parameters in it may hold a password."""
     return DATABASE.fullmatch(path) is not None and SECRET.search(unquote(path)) is None
 
 
@@ -68,11 +71,31 @@ def _names_hosts(value: str) -> bool:
     return HOSTS.fullmatch(value) is not None or SOCKETS.fullmatch(value) is not None
 
 
+def _ports(parts: Parts) -> Iterator[tuple[str, bool]]:
+    """Yield the ports of a URL, and whether each is certainly a port: a lone colon may precede a password."""
+    for port in PORT.findall(parts.hosts):
+        yield port, bool(parts.user)
+    for key, value in parts.parameters:
+        if key == "host":
+            yield from ((port, True) for port in PORT.findall(value))
+        if key == "port":
+            yield from ((port, port.isdecimal()) for port in value.split(","))
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,5}", text) is not None and 1 <= int(text) <= HIGHEST_PORT
+
+
 def check(field: str, url: str) -> str:
-    """Return the URL of a server; an ambiguous one is `InvalidRequest`, before anything is connected to."""
+    """Return the URL of a server. An ambiguous one is `InvalidRequest`, before any connection is made."""
     if not url.startswith(SCHEMES):
         raise InvalidRequest(field, "must begin with postgresql:// or postgres://")
-    if parsed(url) is None:
+    parts = parsed(url)
+    for port, is_certain in () if parts is None else _ports(parts):
+        if not _is_port(port):
+            said = f"port {port}" if is_certain else "its port"
+            raise InvalidRequest(field, f"{said} is not from 1 to {HIGHEST_PORT}: use {FORM}")
+    if parts is None:
         raise InvalidRequest(
             field,
             f"is not a valid URL: use {FORM}, with @ / ? # [ ] in user and password written as %40 %2F %3F %23 %5B %5D "
@@ -82,7 +105,7 @@ def check(field: str, url: str) -> str:
 
 
 def label_of(url: str) -> str:
-    """Host, port and database of a URL, which a message may say; of an ambiguous one nothing."""
+    """Return host, port and database of a URL, safe for messages; nothing of an ambiguous one."""
     parts = parsed(url)
     return UNNAMED if parts is None else parts.label
 
@@ -96,7 +119,7 @@ def refuse_server(field: str, url: str) -> None:
 
 
 def refuse_secret(field: str, path: str) -> None:
-    """Refuse a path that holds a password by the look of it, before a file or a message repeats it."""
+    """Refuse a path that appears to hold a password, before a file or a message repeats it."""
     if SECRET.search(path):
         raise InvalidRequest(
             field, f"holds a password, which the name of a file must not: write the address of a server as {FORM}"

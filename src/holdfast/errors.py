@@ -2,10 +2,10 @@
 
     HoldfastError
     ├── Conflict          reload and decide
-    │   ├── HeadConflict            somebody else moved the head
+    │   ├── HeadConflict            another writer moved the head
     │   ├── TurnConflict            this turn id was used for other content
     │   ├── SessionBindingConflict  this handle belongs to another session
-    │   ├── SessionExists           the id that was to be made is taken
+    │   ├── SessionExists           a session of this id exists
     │   ├── RegistrationConflict    this process id was registered differently
     │   ├── ReplayConflict          this replay key was used for another event
     │   ├── SourceKeyConflict       this source key was used for other work
@@ -13,19 +13,21 @@
     │   ├── SubscriptionConflict    this subscription key was used for another definition
     │   ├── NodeConflict            this node id was used for another node
     │   ├── AlreadyTerminal         the process has ended
-    │   ├── LeaseHeld               somebody else holds the lease
-    │   ├── LeaseLost               the lease is not ours any more
-    │   ├── ClaimLost               the claimed work is not ours any more
+    │   ├── LeaseHeld               another owner holds the lease
+    │   ├── LeaseLost               the lease is no longer held
+    │   ├── ClaimLost               the claimed work is no longer held
     │   └── ImportRefused           this bundle cannot become, or is not, this session
     ├── InvalidRequest    fix the call
     ├── NotFound          it was never there, or it is gone
     │   ├── UnknownSession
     │   ├── SessionDeleted
+    │   ├── UnknownBatch
     │   ├── UnknownProcess
     │   ├── UnknownWake
     │   ├── UnknownOccurrence
     │   ├── UnknownDelivery
     │   ├── UnknownRef
+    │   ├── UnknownPosition         the write of a position was rolled back or lost: read without it
     │   └── NotGranted
     ├── Unavailable       wait and retry
     │   ├── PoolTimeout
@@ -33,15 +35,16 @@
     │   ├── StoreForked
     │   ├── DurabilityUncertain
     │   ├── ReplacementUncertain    read the value before you repeat the call
+    │   ├── ReplicaBehind           no server that may answer is as new as the position
     │   └── WaitTimeout
     ├── Incompatible      upgrade something
     │   ├── SchemaTooNew
     │   └── SchemaMissing
     │       └── StoreMissing        there is no such file
-    └── Corrupt           call somebody: stored data is damaged
+    └── Corrupt           restore a backup: stored data is damaged
 
-Each error carries its facts as attributes, `retryable` (would the same call, repeated, have a chance?) and `outcome`
-(did it take effect?). What a driver raised is kept as `__cause__` and never becomes the message.
+Each error carries its facts as attributes, `retryable` (may the same call succeed if repeated?) and `outcome`
+(did it take effect?). A driver's exception is kept as `__cause__` and never becomes the message.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ class HoldfastError(Exception):
 
 
 class Conflict(HoldfastError):
-    """What is stored contradicts the call: reload, then decide anew."""
+    """The stored state contradicts the call: reload, then decide anew."""
 
 
 class HeadConflict(Conflict):
@@ -128,7 +131,7 @@ class ReplayConflict(Conflict):
     """The replay key names an event with other content."""
 
     def __init__(self, process_id: str, replay_key: str) -> None:
-        # A process ends under a key that nobody chose.
+        # A process ends under a key that the store chose.
         ended = replay_key.startswith(f"process:{process_id}:terminal:")
         advice = "it ended with another outcome: stop, and read that" if ended else "use a new key"
         super().__init__(
@@ -171,14 +174,27 @@ class SubscriptionConflict(Conflict):
 
 
 class NodeConflict(Conflict):
-    """The node id names another node: history is append-only. `vacuumed` says that the other one lost its content."""
+    """The node id names another node: history is append-only. `vacuumed` says that the other one lost its content.
 
-    def __init__(self, session_id: str, node_id: str, *, vacuumed: bool = False) -> None:
-        why = "was vacuumed, and its content is gone" if vacuumed else "exists with other content"
-        super().__init__(f"node {node_id!r} of session {session_id!r} {why}: use a new node id")
+    An id that the store derived from the turn id (`derived`) can be taken once retention has forgotten the turn.
+    """
+
+    def __init__(self, session_id: str, node_id: str, *, vacuumed: bool = False, derived: bool = False) -> None:
+        why = (
+            "was vacuumed, or moved here as a tombstone, and its content is gone"
+            if vacuumed
+            else "exists with other content"
+        )
+        advice = (
+            "its id was made out of the turn id, which was used before: use a new turn id"
+            if derived
+            else "use a new node id"
+        )
+        super().__init__(f"node {node_id!r} of session {session_id!r} {why}: {advice}")
         self.session_id = session_id
         self.node_id = node_id
         self.vacuumed = vacuumed
+        self.derived = derived
 
 
 class AlreadyTerminal(Conflict):
@@ -191,7 +207,7 @@ class AlreadyTerminal(Conflict):
 
 
 class LeaseHeld(Conflict):
-    """Somebody else holds a live lease: wait until it expires or is released."""
+    """Another owner holds a live lease: wait until it expires or is released."""
 
     retryable: ClassVar[bool] = True
 
@@ -211,12 +227,22 @@ class LeaseLost(Conflict):
 
 
 class ClaimLost(Conflict):
-    """The claim does not hold exactly this work any more: drop the result and claim anew."""
+    """The claim no longer holds exactly this work: drop the result and claim anew.
 
-    def __init__(self, session_id: str, claim_id: str) -> None:
-        super().__init__(f"claim {claim_id!r} on session {session_id!r} is lost, expired or incomplete: claim anew")
+    If `widened` is set, the claim lives, but was changed since: go on with the claim that `claim(holding=...)`
+    returned.
+    """
+
+    def __init__(self, session_id: str, claim_id: str, *, widened: bool = False) -> None:
+        advice = (
+            "was widened or made exclusive: pass the claim that claim(holding=...) returned"
+            if widened
+            else "is lost, expired or incomplete: claim anew"
+        )
+        super().__init__(f"claim {claim_id!r} on session {session_id!r} {advice}")
         self.session_id = session_id
         self.claim_id = claim_id
+        self.widened = widened
 
 
 class ImportRefused(Conflict):
@@ -227,7 +253,7 @@ class ImportRefused(Conflict):
 
 
 class InvalidRequest(HoldfastError):
-    """The call itself is wrong: `field` says where, `limit` the bound that it broke, if any."""
+    """The call itself is wrong: `field` names the place, `limit` the bound that was exceeded, if any."""
 
     def __init__(self, field: str, problem: str, *, limit: int | None = None) -> None:
         super().__init__(f"{field}: {problem}")
@@ -240,7 +266,7 @@ class InvalidRequest(HoldfastError):
 
 
 class NotFound(HoldfastError):
-    """What the call names does not exist."""
+    """The object that the call names does not exist."""
 
 
 class UnknownSession(NotFound):
@@ -257,6 +283,15 @@ class SessionDeleted(NotFound):
     def __init__(self, session_id: str) -> None:
         super().__init__(f"session {session_id!r} was deleted: create it anew and use the new handle")
         self.session_id = session_id
+
+
+class UnknownBatch(NotFound):
+    """The session has no batch of this id, or retention has forgotten it."""
+
+    def __init__(self, session_id: str, batch_id: str) -> None:
+        super().__init__(f"session {session_id!r} has no batch {batch_id!r}: enqueue it first")
+        self.session_id = session_id
+        self.batch_id = batch_id
 
 
 class UnknownProcess(NotFound):
@@ -294,12 +329,23 @@ class UnknownDelivery(NotFound):
 
 
 class UnknownRef(NotFound):
-    """What the call refers to is nothing that this session can reach."""
+    """The call refers to something that this session cannot reach."""
 
     def __init__(self, field: str, ref: str, problem: str = "it is not stored: send the body") -> None:
         super().__init__(f"{field}: unknown ref {ref!r}: {problem}")
         self.field = field
         self.ref = ref
+
+
+class UnknownPosition(NotFound):
+    """The database lacks the write of a position: it was rolled back, or a failover or a restore has lost it."""
+
+    def __init__(self, position: str) -> None:
+        super().__init__(
+            f"after: the database lacks the write of position {position!r}: it was rolled back, or a failover or a "
+            "restore has lost it: read without it and decide anew"
+        )
+        self.position = position
 
 
 class NotGranted(NotFound):
@@ -315,7 +361,7 @@ class NotGranted(NotFound):
 
 
 class Unavailable(HoldfastError):
-    """The database did not do it now: wait and retry; `outcome` says whether it may have happened."""
+    """The database did not do it now: wait and retry. `outcome` says whether it may have happened."""
 
     retryable: ClassVar[bool] = True
 
@@ -346,7 +392,8 @@ class DurabilityUncertain(Unavailable):
 class ReplacementUncertain(Unavailable):
     """The answer to a replacement was lost, and another value is stored, or none: read it before you repeat the call.
 
-    The call may have been lost, or applied and replaced by a later writer, whom a repeated call would overwrite.
+    The call may have been lost, or applied and then replaced by a later writer, whose value a repeated call would
+    overwrite.
     """
 
     retryable: ClassVar[bool] = False
@@ -357,11 +404,24 @@ class ReplacementUncertain(Unavailable):
         )
 
 
+class ReplicaBehind(Unavailable):
+    """No server that may answer has reached the position: retry, wait longer, or allow the primary to answer."""
+
+    def __init__(self, position: str | None, waited_ms: int) -> None:
+        what = "the schema" if position is None else f"position {position!r}"
+        super().__init__(
+            f"{what} was not reached within {waited_ms} ms: retry, raise wait_ms, or allow the primary to "
+            "answer with fall_back=True"
+        )
+        self.position = position
+        self.waited_ms = waited_ms
+
+
 class WaitTimeout(Unavailable):
-    """What was waited for did not happen in time: wait again."""
+    """The awaited change did not happen in time: wait again."""
 
     def __init__(self, what: str, timeout_ms: int) -> None:
-        super().__init__(f"{what} did not happen within {timeout_ms} ms: wait again, or give up")
+        super().__init__(f"timed out after {timeout_ms} ms waiting for {what}: wait again, or give up")
         self.what = what
         self.timeout_ms = timeout_ms
 
@@ -370,7 +430,7 @@ class WaitTimeout(Unavailable):
 
 
 class Incompatible(HoldfastError):
-    """This version of Holdfast and this database do not fit."""
+    """This version of Holdfast and this database are incompatible."""
 
 
 class SchemaTooNew(Incompatible):
@@ -396,7 +456,7 @@ class SchemaMissing(Incompatible):
 class StoreMissing(SchemaMissing):
     """There is no file of this name, and `migrate=False` forbids creating it: check the name.
 
-    `similar` has the names of stores beside it that are spelt much alike.
+    `similar` lists stores beside it with similar names.
     """
 
     def __init__(self, path: str, known: int, similar: tuple[str, ...] = ()) -> None:
@@ -408,14 +468,18 @@ class StoreMissing(SchemaMissing):
         self.similar = similar
 
 
-# Corrupt: call somebody.
+# Corrupt: restore a backup.
 
 
 class Corrupt(HoldfastError):
-    """Stored data cannot be what it should be: nothing was guessed, nothing was changed."""
+    """Stored data is damaged. Nothing was guessed, and nothing was changed."""
 
     def __init__(self, table: str, key: str, reason: str) -> None:
         super().__init__(f"{table} {key}: {reason}: stored data is damaged, restore it from a backup")
         self.table = table
         self.key = key
         self.reason = reason
+
+
+class Endless(Corrupt):
+    """Stored rows without an end. For callers it is `Corrupt`; verification does not try to step over them."""

@@ -1,4 +1,4 @@
-"""Attachment bytes in a folder: written aside, synced, renamed, and only then there."""
+"""Attachment bytes in a folder. A file is written aside and synced, and appears only by its rename."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from typing import BinaryIO
 from holdfast.errors import Corrupt, InvalidRequest, Unavailable
 from holdfast.records.limits import LARGEST_CONTENT
 from holdfast.records.options import PRIVATE
+from holdfast.waiting import each_undisturbed
 
 ROUNDS = 3
 UNFINISHED = ".tmp"
-"""How the names of files end that are being written."""
+"""The suffix of files that are being written."""
 OWN_SPACE = re.compile(r"family-[0-9]+")
 OWN_UNFINISHED = re.compile(r"([0-9a-f]{2})[0-9a-f]{62}\.[0-9a-f]{16}\.tmp")
-"""The folders and the unfinished files that a store makes: a sweep removes nothing with another name."""
+"""The names of a store's folders and unfinished files. A sweep removes nothing with another name."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9-]+")
 
 
@@ -30,9 +31,10 @@ class Folder:
     """Implements `ports.AttachmentBytes` over a directory of its own. Names are hashes: no path comes from a caller."""
 
     def __init__(self, root: str | os.PathLike[str], *, file_mode: int = PRIVATE) -> None:
-        self._root = Path(root)
+        # Absolute, so that a later change of the working directory has no effect.
+        self._root = Path(root).absolute()
         self._file_mode = file_mode
-        # Whoever may read files may enter their folders.
+        # Readers of the files must be able to enter the folders.
         self._folder_mode = file_mode | (file_mode & 0o444) >> 2
 
     def _path(self, space: str, name: str) -> Path:
@@ -40,11 +42,12 @@ class Folder:
             raise InvalidRequest("name", "an attachment's file is named by letters, digits and - only")
         return self._root / space / name[:2] / name
 
+    @each_undisturbed
     def put(self, space: str, name: str, data: bytes) -> None:
         """Store durably: temporary file, fsync, rename, fsync of the directories."""
         path = self._path(space, name)
         if self._holds(path, data):
-            # The process that wrote it may not have synced the directory yet, and we are about to say that it is there.
+            # The process that wrote it may not have synced the directory yet, and this call is about to acknowledge it.
             self._sync(path.parent)
             return
         for _ in range(ROUNDS):
@@ -53,7 +56,7 @@ class Folder:
         raise Unavailable(f"the attachment was deleted from {self._root} as fast as it was written: retry")
 
     def _holds(self, path: Path, data: bytes) -> bool:
-        """Whether the file is there and whole. A truncated or damaged one is written anew, over itself."""
+        """Return True if the file exists and is whole. A truncated or damaged one is overwritten."""
         try:
             file = _open_file(path)
             if file is None:
@@ -65,14 +68,13 @@ class Folder:
             return False
 
     def _write(self, path: Path, data: bytes) -> bool:
-        """Write aside, sync, rename. Returns False if a deletion of the attachment took away what stood aside."""
+        """Write aside, sync, rename. Return False if a deletion of the attachment removed the file aside."""
         aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
         try:
             self._make(path.parent)
             created = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), PRIVATE)
             with os.fdopen(created, "wb") as file:
-                if self._file_mode != PRIVATE:
-                    os.fchmod(file.fileno(), self._file_mode)
+                os.fchmod(file.fileno(), self._file_mode)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -88,13 +90,12 @@ class Folder:
         return True
 
     def _make(self, directory: Path) -> None:
-        """The directory, and each one above it down from the root, made durable."""
+        """Create the directory and those above it that are missing, from the top down, and make them durable."""
         missing = [directory, *(parent for parent in directory.parents if not parent.exists())]
         for made in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 made.mkdir(0o700)
-                if self._folder_mode != 0o700:
-                    made.chmod(self._folder_mode)
+                made.chmod(self._folder_mode)
         for made in missing:
             if made.parent.exists():
                 _sync_directory(made.parent)
@@ -108,12 +109,13 @@ class Folder:
     def get(self, space: str, name: str) -> bytes | None:
         """Return the bytes, None if there are none.
 
-        What is not a plain file, or is larger than any attachment, is `Corrupt`: reading it might never end.
+        Anything but a plain file, or one larger than any attachment, is `Corrupt`: reading it might never end.
         """
         return self.get_at_most(space, name, LARGEST_CONTENT)
 
+    @each_undisturbed
     def get_at_most(self, space: str, name: str, most_bytes: int) -> bytes | None:
-        """Return the bytes, None if there are none. A file of more bytes is `Corrupt`, and is not read."""
+        """Return the bytes, None if there are none. A larger file is `Corrupt`, and is not read."""
         path = self._path(space, name)
         try:
             file = _open_file(path)
@@ -129,11 +131,12 @@ class Folder:
         except OSError as error:
             raise Unavailable(f"{path} cannot be read ({error.strerror}): make it readable, then retry") from error
 
+    @each_undisturbed
     def delete(self, space: str, name: str) -> int | None:
-        """Remove the bytes. Returns how many that freed, None if there were none."""
+        """Remove the bytes. Return the number freed, None if there were none."""
         path = self._path(space, name)
         try:
-            # What writers left aside that were killed goes along: its intent is forgotten now.
+            # Also remove the files aside of killed writers: their intent is forgotten now.
             for left in path.parent.glob(f"{name}.*{UNFINISHED}"):
                 if OWN_UNFINISHED.fullmatch(left.name):
                     left.unlink(missing_ok=True)
@@ -146,11 +149,12 @@ class Folder:
             raise Unavailable(f"{path} could not be deleted {_advice(error)}") from error
         return size
 
+    @each_undisturbed
     def sweep_unfinished(self, older_than_ms: int) -> tuple[int, int]:
-        """Remove what killed writers left aside that long ago. Returns how many files, and their bytes.
+        """Remove the files aside that killed writers left that long ago. Return their number, and their bytes.
 
-        A writer that is alive and loses its file this way writes it again. Links are not followed, and files of other
-        programs stay, whatever their names end with.
+        A live writer that loses its file this way writes it again. Links are not followed, and files of other programs
+        stay, whatever their suffix.
         """
         newest_ns = time.time_ns() - older_than_ms * 1_000_000
         count = freed = 0
@@ -166,7 +170,7 @@ class Folder:
         return count, freed
 
     def _unfinished(self) -> Iterator[Path]:
-        """The files that are being written, or were when their writer was killed."""
+        """Yield the files that are being written, or were when their writer was killed."""
         for space in _folders(self._root):
             for part in _folders(space) if OWN_SPACE.fullmatch(space.name) else ():
                 for file in _entries(part):
@@ -176,7 +180,7 @@ class Folder:
 
 
 def _entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
-    """What is in a folder; nothing if it is gone by now."""
+    """List the entries of a folder; none if it does not exist any longer."""
     try:
         with os.scandir(folder) as found:
             return list(found)
@@ -185,12 +189,12 @@ def _entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
 
 
 def _folders(folder: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
-    """The folders in a folder; a link to one is none."""
+    """Yield the folders in a folder, without links to folders."""
     return (entry for entry in _entries(folder) if entry.is_dir(follow_symlinks=False))
 
 
 def _advice(error: OSError) -> str:
-    """What the system said, and what to do about it."""
+    """Return the system's message, and what to do about it."""
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
         return f"({error.strerror}): move away what lies in its place, then retry"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -199,7 +203,7 @@ def _advice(error: OSError) -> str:
 
 
 def _open_file(path: Path) -> BinaryIO | None:
-    """Open for reading without waiting, as a pipe would for its writer. Returns None for what is not a plain file."""
+    """Open for reading without blocking, as opening a pipe would. Return None for anything but a plain file."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Every table of a store with its key: what must be walked so that nothing is left out.
+"""All tables of a store and their keys, for code that must visit every row.
 
 The rows here are those whose everyday form leaves a part of the key or a column out.
 """
@@ -57,7 +57,7 @@ class StoredObject(r.Row, frozen=True):
 
 
 class DoomedObject(r.Row, frozen=True):
-    """A note that bytes outside the database are to be deleted; if not 0, until when somebody has it in hand."""
+    """A note that bytes outside the database are to be deleted; if not 0, the end of a reservation to do so."""
 
     family: SessionKey
     attachment_id: str
@@ -78,6 +78,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     StoredUsage: ("usage", 3),
     StoredBlob: ("blobs", 2),
     r.BatchRow: ("work", 1),
+    r.ReadyRow: ("ready", 1),
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),
     StoredObject: ("attachment_objects", 2),
@@ -91,7 +92,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.ArtifactRow: ("artifacts", 2),
     Setting: ("settings", 1),
 }
-"""The table of each kind of row, and how many of its first columns are its key."""
+"""The table of each kind of row, and the number of its first columns that are its key."""
 
 
 def table_names() -> list[str]:
@@ -100,29 +101,29 @@ def table_names() -> list[str]:
 
 
 def table_of(kind: type[r.Row]) -> str:
-    """The table that holds rows of this kind."""
+    """Return the table that holds rows of this kind."""
     return TABLES[kind][0]
 
 
 def key_of(row: r.Row) -> Key:
-    """The key of a row."""
+    """Return the key of a row."""
     return msgspec.structs.astuple(row)[: TABLES[type(row)][1]]
 
 
 def name_of(row: r.Row) -> str:
-    """The key of a row as a finding writes it."""
+    """Return the key of a row as a finding writes it."""
     return "/".join(str(part) for part in key_of(row))
 
 
 @cache
 def smallest_key(kind: type[r.Row]) -> Mapping[str, int | str]:
-    """The columns of a table's key, each with the least value that it can have."""
+    """Return the columns of a table's key, each with its least possible value."""
     columns = kind.__struct_fields__[: TABLES[kind][1]]
     hints = get_type_hints(kind)
     return {column: "" if hints[column] is str else SMALLEST_INTEGER for column in columns}
 
 
 def rows_of(kind: type[R], found: Iterable[Sequence[Any]]) -> list[R]:
-    """The rows that these columns are, each checked."""
+    """Return the rows of these columns, each checked."""
     table, width = TABLES[kind]
     return [r.row_of(kind, tuple(values), table=table, key=tuple(values)[:width]) for values in found]

@@ -1,6 +1,6 @@
-"""What happens behind the caller's back is told to the standard loggers, by class and number, never by content.
+"""Internal logging to the standard loggers: classes and numbers, never user data.
 
-What a caller declares and can hardly mean is a warning at the caller's own line.
+A declaration that can hardly be intended is a warning at the caller's line, even if another thread does the work.
 """
 
 from __future__ import annotations
@@ -8,27 +8,71 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
-# Without a handler of anybody's, `logging` would print warnings to standard error by itself.
+# Without any handler, `logging` would print warnings to standard error by itself.
 logging.getLogger("holdfast").addHandler(logging.NullHandler())
 
 
 def note(logger: str, level: int, message: str, **fields: str | float | None) -> None:
-    """Tell the logger `holdfast.<logger>`; the fields become attributes of the record, and fill the message."""
+    """Log to `holdfast.<logger>`. The fields become attributes of the record, and fill the message."""
     target = logging.getLogger(f"holdfast.{logger}")
     if target.isEnabledFor(level):
-        # Nothing to fill in must be no argument at all: an empty mapping is not taken for one.
+        # Without fields there must be no argument at all: `logging` does not treat an empty mapping as one.
         target.log(level, message, *([fields] if fields else ()), extra=fields)
 
 
-_warned: dict[str | tuple[str, type[Warning], int], int] = {}
+class _Line(NamedTuple):
+    """A line of code, and the globals of its module."""
+
+    file: str
+    number: int
+    names: dict[str, Any]
+
+
+_CALLER: ContextVar[_Line | None] = ContextVar("caller", default=None)
+_LOOP = "asyncio"
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _calling_line() -> _Line | None:
+    """Return the nearest line outside Holdfast; None if an event loop or a thread of Holdfast's began this code."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # `inspect` takes long to load
+    while frame is not None and _module_of(frame) == __package__:
+        frame = frame.f_back
+    if frame is None or _module_of(frame) in {_LOOP, "threading"}:
+        return None
+    return _Line(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+
+
+def called_here(work: Callable[[], T]) -> T:
+    """Do the work, and let it warn at the caller's line, in whichever thread it runs: the context goes with it."""
+    place = _CALLER.set(_calling_line())
+    try:
+        return work()
+    finally:
+        _CALLER.reset(place)
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn at the nearest line that is not ours; on a thread of ours there is none."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # `inspect` takes long to load
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
-        frame = frame.f_back
-    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, registry=_warned)
+    """Warn at the line of the caller, once for each line as the filters of `warnings` say.
+
+    A coroutine that was handed to an event loop as a task has no such line: then each warning is shown.
+    """
+    line = _CALLER.get() or _calling_line()
+    if line is None:
+        warnings.warn_explicit(message, category, "holdfast", 0, registry={})
+    else:
+        registry = line.names.setdefault("__warningregistry__", {})
+        module = str(line.names.get("__name__", "")) or None
+        warnings.warn_explicit(message, category, line.file, line.number, module, registry)

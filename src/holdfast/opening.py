@@ -1,4 +1,4 @@
-"""A URL says which database; only the backend that it names is imported."""
+"""Open a store by its URL. Only the backend that the URL names is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 import msgspec
 
@@ -16,6 +16,7 @@ from holdfast import dsn
 from holdfast.blocking import BlockingStore
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, InvalidRequest
+from holdfast.file_urls import check_path, sqlite_path
 from holdfast.folder import Folder
 from holdfast.ports import AttachmentBytes, Backend, Clock
 from holdfast.ports.observing import Observer
@@ -41,7 +42,6 @@ PORT = ("put", "get", "delete")
 POOLERS = ("none", "transaction")
 POSTGRES = ("postgresql://", "postgres://")
 HOUR_MS = 3_600_000
-SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
@@ -58,15 +58,18 @@ def open_blocking(
 ) -> BlockingStore:
     """Open a store for threads: `memory:`, a path, `sqlite:<path>`, `sqlite::memory:` or `postgresql://…`.
 
-    Without a `clock`, memory and SQLite use this machine's and PostgreSQL its server's. `attachments` is where
-    attachment bytes live: in the database by default, in a folder if a path is given. `observe` is told of every
+    A spelling that would name an odd file is refused with the one to use: `sqlite3:x.db`, `~/x.db`, `memory`. A
+    `pathlib.Path` is the name of a file as it stands.
+
+    Without a `clock`, memory and SQLite use this machine's and PostgreSQL its server's. `attachments` is the place of
+    attachment bytes: the database by default, a folder if a path is given. `observe` is called for every
     operation: `Logging()`, `OpenTelemetry()`, an observer of your own, or several of them.
 
     New database and attachment files get the permissions `file_mode`, whatever the umask: by default only their owner
-    may read and write them. New folders for attachments can also be entered by those who may read. Files and folders
+    may read and write them. New folders for attachments can also be entered by users who may read. Files and folders
     that exist keep their permissions.
 
-    `artifact_checks` has a function for each kind of artifact that is to be checked. `artifacts.put` calls it with the
+    `artifact_checks` has a function for each kind of artifact to check. `artifacts.put` calls it with the
     ref and the bytes before the write transaction begins, on an async store in a thread. It returns None, or the
     problem as text, or raises: then the put is `InvalidRequest` and nothing is written. Reads do not call it.
 
@@ -84,10 +87,17 @@ def open_blocking(
     'ephemeral'
     """
     parts = _check_parts(limits, clock, attachments, observe, file_mode, artifact_checks)
-    with told_opening(parts.observers, system_of(url)) as watched:
-        backend = open_backend(url, options, parts.clock, BlockingWaiting(), parts.file_mode)
-        store = _store_over(backend, parts, watched)
-    return BlockingStore(store, backend)
+    backend: Backend | None = None
+    try:
+        with told_opening(parts.observers, system_of(url)) as watched:
+            backend = open_backend(url, options, parts.clock, BlockingWaiting(), parts.file_mode)
+            store = _store_over(backend, parts, watched)
+        return BlockingStore(store, backend)
+    except BaseException:
+        # An observer failed, or an interrupt came: nothing else refers to the backend.
+        if backend is not None:
+            backend.drive(backend.close())
+        raise
 
 
 def open(
@@ -103,7 +113,7 @@ def open(
 ) -> Opening:
     """Open a store for tasks: `async with holdfast.open(url) as store`, or `store = await holdfast.open(url)`.
 
-    The arguments are those of `open_blocking`. Instead of a URL, a pool of asyncpg's may be given: it stays the
+    The arguments are those of `open_blocking`. Instead of a URL, an asyncpg pool may be given: it stays the
     caller's and is not closed with the store.
 
     >>> import asyncio
@@ -116,12 +126,26 @@ def open(
     return Opening(url, options, _check_parts(limits, clock, attachments, observe, file_mode, artifact_checks))
 
 
-def ddl(url: str | os.PathLike[str], *, options: Options | None = None) -> str:
-    """The statements that make the schema of the store that a URL names; nothing is opened, and nobody is asked.
+def ddl(
+    url: str | os.PathLike[str],
+    *,
+    options: Options | None = None,
+    distribute_by: Literal["schema", "family"] | None = None,
+) -> str:
+    """Return the statements that create the schema of the store that a URL names. Connects to nothing.
+
+    With `distribute_by`, return those that spread an existing schema over the nodes of a Citus cluster: the whole
+    schema to one node, or the family of each session to one.
 
     >>> "CREATE TABLE" in holdfast.ddl("sqlite:agent.db")
     True
+    >>> "create_distributed_table" in holdfast.ddl("postgresql://db.example.net/agents", distribute_by="family")
+    True
     """
+    if distribute_by is not None:
+        checks.one_of("distribute_by", distribute_by, ("schema", "family"))
+        if not isinstance(url, str) or not url.startswith(POSTGRES):
+            raise InvalidRequest("distribute_by", "only a PostgreSQL store can be spread over nodes: leave it out")
     if url == "memory:":
         _refuse_options(options, "a memory store")
         return ""
@@ -129,10 +153,10 @@ def ddl(url: str | os.PathLike[str], *, options: Options | None = None) -> str:
         chosen = _check_postgres_options(options)
         dsn.check("url", url)
         _postgres()
-        from holdfast.backends.postgres.opening import ddl_text
+        from holdfast.backends.postgres.opening import ddl_text, distribution_text
 
-        return ddl_text(chosen.schema)
-    _ = _sqlite_path(url) if isinstance(url, str) else check_path("url", url)
+        return ddl_text(chosen.schema) if distribute_by is None else distribution_text(chosen.schema, distribute_by)
+    _ = sqlite_path(url) if isinstance(url, str) else check_path("url", url)
     _check_sqlite_options(options)
     from holdfast.backends.sqlite.opening import schema_text
 
@@ -158,7 +182,7 @@ class Opening:
         raise TypeError("holdfast.open is for tasks: use `async with holdfast.open(...)`, or open_blocking")
 
     def __exit__(self, *_: object) -> None:
-        """Never reached; there so that `with` says what `__enter__` says."""
+        """Never reached. Exists so that `with` raises the error of `__enter__`."""
 
     def __await__(self) -> Generator[Any, None, Store]:
         return self._open().__await__()
@@ -190,7 +214,7 @@ def _store_over(backend: Backend, parts: Parts, watched: Watched) -> Store:
 
 
 def system_of(url: object) -> str:
-    """What kind of database a URL or a pool leads to, in the words of OpenTelemetry where it has one."""
+    """Return the kind of database that a URL or a pool leads to, in OpenTelemetry's words where it has one."""
     if url == "memory:":
         return "memory"
     return "postgresql" if _is_pool(url) or str(url).startswith(POSTGRES) else "sqlite"
@@ -203,17 +227,17 @@ def open_backend(
     waiting: Waiting,
     file_mode: int = PRIVATE,
 ) -> Backend:
-    """The backend that a URL names, open. PostgreSQL's waits in its own way, on an event loop of its own."""
+    """Open the backend that a URL names. PostgreSQL's waits in its own way, on an event loop of its own."""
     if url == "memory:":
-        from holdfast.backends.memory import MemoryBackend  # only who opens it loads it
+        from holdfast.backends.memory import MemoryBackend  # loaded only if used
 
         _refuse_options(options, "a memory store")
         return MemoryBackend(clock or SystemClock(), waiting)
     if isinstance(url, str) and url.startswith(POSTGRES):
         return _postgres().open_blocking(url, _check_postgres_options(options), clock)
-    path = _sqlite_path(url) if isinstance(url, str) else check_path("url", url)
+    path = sqlite_path(url) if isinstance(url, str) else check_path("url", url)
     chosen = _check_sqlite_options(options)
-    from holdfast.backends.sqlite import SqliteBackend  # only who opens it loads it
+    from holdfast.backends.sqlite import SqliteBackend  # loaded only if used
 
     return SqliteBackend.open(path, chosen, clock or SystemClock(), waiting, file_mode=file_mode)
 
@@ -224,10 +248,10 @@ async def open_backend_async(
     clock: Clock | None,
     file_mode: int = PRIVATE,
 ) -> Backend:
-    """The backend that a URL names or a pool leads to, open, for the tasks of this event loop."""
+    """Open the backend that a URL names or a pool leads to, for the tasks of this event loop."""
     if (isinstance(url, str) and url.startswith(POSTGRES)) or _is_pool(url):
         return await _postgres().open(url, _check_postgres_options(options), clock)
-    import asyncio  # a blocking user never pays for it
+    import asyncio  # never loaded by blocking callers
 
     waiting = AsyncWaiting()
     named = cast("str | os.PathLike[str]", url)
@@ -235,69 +259,25 @@ async def open_backend_async(
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
-        # The thread goes on and opens it all the same: let go of what nobody will get.
+        # The thread still opens the backend, which no caller will get: close it.
         with contextlib.suppress(HoldfastError):
             await (await opening).close()
         raise
 
 
 def _is_pool(url: object) -> bool:
-    """Asked by name, so that nobody loads the driver who does not use it."""
+    """Return True for a pool of asyncpg's. Tested by name, so that the driver is not loaded without need."""
     return any(kind.__module__ == "asyncpg.pool" and kind.__name__ == "Pool" for kind in type(url).__mro__)
 
 
 def _postgres() -> type[PostgresBackend]:
     try:
-        from holdfast.backends.postgres import PostgresBackend  # only who opens it loads it
+        from holdfast.backends.postgres import PostgresBackend  # loaded only if used
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise
         raise InvalidRequest("url", "PostgreSQL needs asyncpg: install holdfast[postgres]") from error
     return PostgresBackend
-
-
-def check_path(field: str, value: object) -> str:
-    """A path that an operating system can take."""
-    if not isinstance(value, str | os.PathLike):
-        raise InvalidRequest(field, f"must be text or a path, not {type(value).__name__}")
-    path = os.fsdecode(cast("Any", value))
-    if not path.strip() or "\0" in path:
-        raise InvalidRequest(field, "must name a file, without NUL")
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(field, "contains a lone surrogate, which is not text") from None
-    dsn.refuse_secret(field, path)
-    return path
-
-
-def _sqlite_path(url: str) -> str:
-    scheme, colon, rest = url.partition(":")
-    if colon and scheme != "sqlite" and rest.startswith("//"):
-        said = repr(scheme) if SCHEME.fullmatch(scheme) else "this"
-        raise InvalidRequest(
-            "url", f"{said} is not a database that this version knows: use memory:, sqlite:<path> or postgresql://…"
-        )
-    if not colon or scheme != "sqlite":
-        dsn.refuse_server("url", url)
-        return check_path("url", url)
-    if rest.startswith("//") and not rest.startswith("////"):
-        # Some programs read `sqlite:///x.db` as a relative path, others as an absolute one.
-        named = rest.lstrip("/") or "agent.db"
-        # What stands before an @ may be a password.
-        path = "<path>" if "@" in named or "=" in named else named
-        raise InvalidRequest(
-            "url",
-            f"sqlite:// may mean {path} in this folder or in the root folder: write sqlite:{path} for the first, "
-            f"sqlite:/{path} for the second",
-        )
-    if "?" in rest:
-        raise InvalidRequest(
-            "url",
-            "sqlite: takes a path without parameters: give options=SqliteOptions(...), or the path alone, without "
-            "sqlite:, if the file's name has a question mark",
-        )
-    return check_path("url", rest)
 
 
 def _refuse_options(options: object, what: str) -> None:
@@ -345,11 +325,13 @@ def _check_postgres_options(options: object) -> PostgresOptions:
     checks.flag("options.migrate", given.migrate)
     if given.listen_url is not None:
         _text("options.listen_url", given.listen_url)
+    if given.read_url is not None:
+        _text("options.read_url", given.read_url)
     return given
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What a store is made of besides its backend, checked."""
+    """The checked parts of a store, besides its backend."""
 
     limits: Limits
     clock: Clock | None
@@ -362,14 +344,14 @@ class Parts(msgspec.Struct, frozen=True):
 def _check_parts(
     limits: object, clock: object, attachments: object, observe: object, file_mode: object, artifact_checks: object
 ) -> Parts:
-    """Everything that can be refused before a file is touched."""
+    """Check everything that can be refused before a file is touched."""
     given = checks.instance("limits", limits, Limits)
     for name in given.__struct_fields__:
         checks.whole(f"limits.{name}", getattr(given, name), least=1)
     for name in ("document_bytes", "component_bytes", "attachment_bytes", "artifact_bytes"):
         # No reader unpacks more, so that a small frame in a hostile file cannot claim all memory.
         checks.whole(f"limits.{name}", getattr(given, name), most=LARGEST_CONTENT)
-    # Whoever reads a document may stand deep in the stack: what was accepted must stay readable from there.
+    # A reader may be deep in the stack: an accepted document must stay readable from there.
     checks.whole("limits.document_depth", given.document_depth, most=DEEPEST)
     if clock is not None and not callable(getattr(clock, "now_ms", None)):
         raise InvalidRequest("clock", "must have a method now_ms")
@@ -402,7 +384,7 @@ def _check_file_mode(file_mode: object) -> int:
     mode = checks.whole("file_mode", file_mode, most=0o777)
     if mode & PRIVATE != PRIVATE or mode & ~0o666:
         raise InvalidRequest(
-            "file_mode", f"is {mode:#o}: the owner reads and writes, others may too, nobody executes, such as 0o640"
+            "file_mode", f"is {mode:#o}: the owner reads and writes, others may too, no execute bit, such as 0o640"
         )
     return mode
 

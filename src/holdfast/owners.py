@@ -1,4 +1,4 @@
-"""Owner ids that no other worker has."""
+"""Owner ids that are unique to one worker."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def new_owner_id(label: str = "worker") -> str:
     >>> holdfast.new_owner_id("mail") != holdfast.new_owner_id("mail")
     True
     """
+    _check_label(label)
+    return f"{label}@{platform.node()[:MAX_HOST_CHARACTERS]}:{os.getpid()}:{secrets.token_hex(6)}"
+
+
+def _check_label(label: object) -> None:
+    if not isinstance(label, str):
+        raise InvalidRequest("label", f"must be text, not {type(label).__name__}")
     if not 0 < len(label) <= MAX_LABEL_CHARACTERS:
         raise InvalidRequest("label", f"must have 1 to {MAX_LABEL_CHARACTERS} characters")
-    return f"{label}@{platform.node()[:MAX_HOST_CHARACTERS]}:{os.getpid()}:{secrets.token_hex(6)}"

@@ -1,4 +1,4 @@
-"""A listing is read to its end one page at a time, whichever listing of whichever store it is."""
+"""Read any listing of any store to its end, one page at a time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ def every(listing: Callable[..., Any], /, *args: Any, **filters: Any) -> Any:
     """Iterate over all items of a listing, however many there are: `for`, or `async for` on an async store.
 
     Arguments are those of the listing; `limit` is the size of a page, and `after` the place to begin. Pages are read as
-    the iteration comes to them. What is there when it begins and stays is seen exactly once, and what is added
+    the iteration reaches them. An item that exists from beginning to end is seen exactly once; one that is added
     meanwhile may be seen.
+
+    Two listings are feeds, in the order of change: `sessions.list(changed_since_ms=…)` and `processes.ended`. An item
+    that changes meanwhile moves to their end: it is seen at least once, and may be seen again after each change. A
+    loop that changes what it sees may never end: make a list of the items first.
 
     >>> for number in range(60):
     ...     _ = store.sessions.create(f"chat-{number}", owner="ada")
@@ -36,7 +40,7 @@ def every(listing: Callable[..., Any], /, *args: Any, **filters: Any) -> Any:
 
 
 def _close(page: object) -> None:
-    """A coroutine that nobody awaits would warn of it."""
+    """Close a coroutine, which would otherwise warn that it was never awaited."""
     close = getattr(page, "close", None)
     if callable(close):
         close()
@@ -48,7 +52,7 @@ def _require_page(page: object) -> None:
 
 
 class Every(Generic[T]):
-    """All items of a listing, in the way that its store is used: with or without await."""
+    """All items of a listing, iterated with or without await, as the store is used."""
 
     def __init__(self, listing: Callable[..., Any], args: tuple[Any, ...], filters: dict[str, Any]) -> None:
         self._listing = listing
@@ -63,7 +67,7 @@ class Every(Generic[T]):
             return self._listing(*self._args, **self._filters)
         import inspect
 
-        # The place to begin may have been given by position.
+        # The place to begin may have been passed by position.
         given = inspect.signature(self._listing).bind(*self._args, **self._filters)
         given.arguments["after"] = after
         return self._listing(*given.args, **given.kwargs)

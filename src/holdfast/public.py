@@ -1,4 +1,4 @@
-"""Every public name and nothing else: what is imported here is what `holdfast` has."""
+"""All public names, and nothing else: `holdfast` has exactly the names in `__all__`."""
 
 from holdfast.blocking import BlockingStore
 from holdfast.blocking import Session as BlockingSession
@@ -23,6 +23,7 @@ from holdfast.errors import (
     RegistrationConflict,
     ReplacementUncertain,
     ReplayConflict,
+    ReplicaBehind,
     SchemaMissing,
     SchemaTooNew,
     SessionBindingConflict,
@@ -35,8 +36,10 @@ from holdfast.errors import (
     SubscriptionConflict,
     TurnConflict,
     Unavailable,
+    UnknownBatch,
     UnknownDelivery,
     UnknownOccurrence,
+    UnknownPosition,
     UnknownProcess,
     UnknownRef,
     UnknownSession,
@@ -55,7 +58,7 @@ from holdfast.records.artifacts import Artifact, ArtifactCheck, ArtifactSummary
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef, SweepReport
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest, Component, Ref
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView, Usage
-from holdfast.records.common import Document, Page, Scope, Token
+from holdfast.records.common import Document, Page, Receipt, Scope, Token
 from holdfast.records.diagnosis import Concern, Diagnosis, PostgresFacts, SqliteFacts, StoreFacts
 from holdfast.records.events import (
     AppendReceipt,
@@ -143,6 +146,7 @@ from holdfast.records.work import (
     WorkCompletion,
     WorkDraft,
     WorkItem,
+    WorkReceipt,
     WorkState,
 )
 from holdfast.rules.triggers import registration_for
@@ -246,12 +250,14 @@ __all__ = [
     "Provenance",
     "PruneReport",
     "ReadScope",
+    "Receipt",
     "Ref",
     "RegistrationConflict",
     "Relation",
     "ReplaceGraph",
     "ReplacementUncertain",
     "ReplayConflict",
+    "ReplicaBehind",
     "Resource",
     "RestoreReceipt",
     "RetentionPolicy",
@@ -292,8 +298,10 @@ __all__ = [
     "TurnConflict",
     "Unavailable",
     "Unchanged",
+    "UnknownBatch",
     "UnknownDelivery",
     "UnknownOccurrence",
+    "UnknownPosition",
     "UnknownProcess",
     "UnknownRef",
     "UnknownSession",
@@ -311,6 +319,7 @@ __all__ = [
     "WorkCompletion",
     "WorkDraft",
     "WorkItem",
+    "WorkReceipt",
     "WorkState",
     "ddl",
     "every",

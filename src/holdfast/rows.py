@@ -1,6 +1,6 @@
-"""What a database keeps: plain scalars in a fixed column order, with no meaning of their own.
+"""The rows of a database: plain scalars in a fixed column order, without behaviour.
 
-A backend stores and returns these values and never looks inside `bytes`. Columns stand in the order of the fields.
+A backend stores and returns these values and never looks inside `bytes`. Columns are in the order of the fields.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Literal, TypeVar
 import msgspec
 
 from holdfast import columns
-from holdfast.columns import Counter, Position, SessionKey, Whole
+from holdfast.columns import Counter, Position, SessionKey, Small, Whole
 from holdfast.errors import Corrupt
 
 POSITION_BITS = columns.POSITION_BITS
 
 LIVE, TOMBSTONED, VACUUMED = 0, 1, 2
-"""A node's mark. A vacuumed node has lost its content; id and place stay, because history is append-only."""
+"""A node's mark. A vacuumed node has lost its content; its id and place stay, because history is append-only."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -29,7 +29,7 @@ R = TypeVar("R", bound=Row)
 
 
 def row_of(kind: type[R], values: tuple[object, ...], *, table: str, key: object) -> R:
-    """The row that a database returned, with every column's type checked: damage never travels further than here."""
+    """Return a row of the database, with the type of every column checked: damage does not get past this point."""
     try:
         return msgspec.convert(values, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
@@ -37,7 +37,7 @@ def row_of(kind: type[R], values: tuple[object, ...], *, table: str, key: object
 
 
 def rows_of(kind: type[R], found: Sequence[tuple[object, ...]], *, table: str, key_columns: int) -> list[R]:
-    """Several rows, checked as well: many at once in a fifth of the time, and by themselves to name a damaged one."""
+    """Return several rows, checked: many at once in a fifth of the time, one by one to name a damaged row."""
     with contextlib.suppress(msgspec.ValidationError):
         if len(found) > 3:
             return msgspec.convert(found, list[kind], builtin_types=(bytes,))  # type: ignore[valid-type]
@@ -152,7 +152,11 @@ class ObjectRow(Row, frozen=True):
 
 
 class BatchRow(Row, frozen=True):
-    """One batch of work with its claim. `settled_state` is None while it waits or is claimed."""
+    """One batch of work with its claim. `settled_state` is None while it waits or is claimed.
+
+    A settled batch keeps the claim that settled it. `claim_size` counts the batches of the claim, `attempts` the claims
+    that were not given back, and `retry_at_ms` ends the back-off after a failure.
+    """
 
     enqueue_seq: Counter
     batch_id: str
@@ -163,11 +167,14 @@ class BatchRow(Row, frozen=True):
     delivery: str
     slot: str
     merge_key: str
+    kind: str
+    priority: Small
     available_at_ms: Whole
     enqueued_at_ms: Whole
     payloads: bytes
     settled_state: str | None = None
     settled_at_ms: Whole | None = None
+    settled_revision: Counter | None = None
     claim_id: str | None = None
     claim_owner: str | None = None
     claim_token_hash: str | None = None
@@ -175,14 +182,42 @@ class BatchRow(Row, frozen=True):
     claimed_at_ms: Whole | None = None
     claim_expires_at_ms: Whole | None = None
     claim_exclusive: Whole = 0
+    claim_size: Whole = 0
+    attempts: Counter = 0
+    retry_at_ms: Whole = 0
+    last_error: str | None = None
 
     def is_claimed(self, now_ms: int) -> bool:
-        """Whether somebody holds a live claim on it."""
-        return self.claim_token_hash is not None and (self.claim_expires_at_ms or 0) > now_ms
+        """Return True if a live claim holds it."""
+        held = self.claim_token_hash is not None and self.settled_state is None
+        return held and (self.claim_expires_at_ms or 0) > now_ms
+
+    def ready_at_ms(self, now_ms: int) -> int:
+        """Return the time from which it can be claimed, as far as it alone decides."""
+        claimed_until_ms = (self.claim_expires_at_ms or 0) if self.is_claimed(now_ms) else 0
+        return max(self.available_at_ms, self.retry_at_ms, claimed_until_ms)
+
+
+class ReadyRow(Row, frozen=True):
+    """The offer of a session with unsettled work to `claim_next`; never later than the truth.
+
+    `level` is 0 while nothing can be claimed, 1 if only claims that share the session can, 2 if exclusive ones can,
+    too. `kind` and `priority` are those of the next batch. `served` orders sessions by their last claim. At
+    `due_at_ms`, time alone may change the row. No batch beyond `claimed_upto` bears a claim.
+    """
+
+    session_key: SessionKey
+    family: SessionKey
+    level: Whole
+    kind: str
+    priority: Small
+    served: Counter
+    due_at_ms: Whole | None
+    claimed_upto: Counter
 
 
 class LeaseRow(Row, frozen=True):
-    """The lease of one resource. `token_hash` is None while nobody holds it; the fence stays."""
+    """The lease of one resource. `token_hash` is None while it is free; the fence stays."""
 
     kind: str
     resource: str
@@ -193,12 +228,15 @@ class LeaseRow(Row, frozen=True):
     expires_at_ms: Whole
 
     def is_live(self, now_ms: int) -> bool:
-        """Whether anybody holds it."""
+        """Return True if the lease is held and not expired."""
         return self.token_hash is not None and self.expires_at_ms > now_ms
 
 
 class AttachmentRow(Row, frozen=True):
-    """One session's reference to an attachment: `stored_in` somewhere or only intended, `intent_id` since inserted."""
+    """One session's reference to an attachment. `stored_in` is None while it is only intended.
+
+    `intent_id` is kept from the row's insertion.
+    """
 
     session_key: SessionKey
     attachment_id: str
@@ -236,7 +274,7 @@ class ProcessRow(Row, frozen=True):
 
 
 class EventRow(Row, frozen=True):
-    """One event. `wake` is the encoded wake signal, `acked` whether it was acknowledged."""
+    """One event. `wake` is the encoded wake signal, `acked` is 1 once it was acknowledged."""
 
     process_id: str
     sequence: Counter
@@ -291,7 +329,7 @@ class OccurrenceRow(Row, frozen=True):
 
 
 class DeliveryRow(Row, frozen=True):
-    """One occurrence's way to one subscription."""
+    """One occurrence on its way to one subscription."""
 
     occurrence_id: str
     subscription_sequence: Counter
@@ -323,25 +361,25 @@ class ArtifactHead(Row, frozen=True):
     stored_at_ms: Whole
 
 
-# What an operation asks for and what it wants written, each one trip.
+# Queries and writes of an operation, each one trip.
 
 
 class CommitQuery(msgspec.Struct, frozen=True):
-    """The facts that a commit is judged by."""
+    """A query for the facts that a commit is judged by. The batches are those of the claims."""
 
     session: SessionRow
     segments: tuple[Segment, ...]
     turn_id: str | None = None
     node_ids: tuple[str, ...] = ()
     hashes: tuple[str, ...] = ()
-    claim_ids: tuple[str, ...] = ()
+    batch_ids: tuple[str, ...] = ()
     sources: tuple[tuple[int, str], ...] = ()
     attachment_ids: tuple[str, ...] = ()
     with_lease: bool = False
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A key frame, and what the deltas took that were stored one after the other on it."""
+    """A key frame, and the number and size of the deltas that were stored on it one after the other."""
 
     ref: str
     data: bytes
@@ -351,7 +389,10 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class CommitFacts(msgspec.Struct, frozen=True):
-    """What a commit is judged by. Bytes of `attachment_ids` are stored; `runs` are key frames of large contents."""
+    """The facts that a commit is judged by.
+
+    Bytes of `attachment_ids` are stored; `runs` are key frames of large contents.
+    """
 
     head: RevisionRow | None = None
     turn: RevisionRow | None = None
@@ -365,7 +406,7 @@ class CommitFacts(msgspec.Struct, frozen=True):
 
 
 class CommitPlan(msgspec.Struct, frozen=True):
-    """What an accepted commit writes; `revived` goes to `revive_nodes`. Batches have no sequence number yet."""
+    """The writes of an accepted commit; `revived` goes to `revive_nodes`. Batches have no sequence number yet."""
 
     session: SessionRow
     revision: RevisionRow
@@ -386,59 +427,15 @@ class ViewQuery(msgspec.Struct, frozen=True):
 
 
 class EventWrite(msgspec.Struct, frozen=True):
-    """What an accepted event writes: its process as it is afterwards, and the batch that carries its wake."""
+    """The writes of an accepted event: its process as it is afterwards, and the batch that carries its wake."""
 
     event: EventRow
     process: ProcessRow
     batch: BatchRow | None = None
 
 
-class LeaseAsk(msgspec.Struct, frozen=True):
-    """Who wants the lease of a session or, if there is no session, of a process."""
-
-    session_id: str | None
-    process_id: str | None
-    owner_id: str
-    token_hash: str
-    ttl_ms: int
-
-
-class LeaseProof(msgspec.Struct, frozen=True):
-    """What shows that a lease is held."""
-
-    session_id: str | None
-    process_id: str | None
-    token_hash: str
-    fence: int
-
-
-class ClaimAsk(msgspec.Struct, frozen=True):
-    """A request for a session's next work. `lease` proves its lease; `holding` a claim that the work is added to."""
-
-    session_id: str
-    owner_id: str
-    boundary: str
-    ttl_ms: int
-    most: int
-    exclusive: bool
-    token_hash: str
-    exactly: tuple[str, ...] | None
-    lease: LeaseProof | None
-    holding: ClaimProof | None = None
-
-
-class ClaimProof(msgspec.Struct, frozen=True):
-    """What shows that a claim is held: exactly these batches, by token and fence."""
-
-    session_id: str
-    claim_id: str
-    token_hash: str
-    fence: int
-    batch_ids: tuple[str, ...]
-
-
 class ClaimStamp(msgspec.Struct, frozen=True):
-    """What a claim writes on each of its batches."""
+    """The columns that a claim sets on each of its batches."""
 
     claim_id: str
     owner_id: str
@@ -447,6 +444,7 @@ class ClaimStamp(msgspec.Struct, frozen=True):
     claimed_at_ms: int
     expires_at_ms: int
     exclusive: int
+    size: int
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
@@ -481,7 +479,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 
 class SubscriptionFilter(msgspec.Struct, frozen=True):
-    """A page of subscriptions, by sequence. None matches everything; `host_only` leaves session registrants out."""
+    """A page of subscriptions, by sequence. None matches everything; `host_only` excludes session registrants."""
 
     limit: int
     session_id: str | None = None
@@ -496,5 +494,5 @@ class SubscriptionFilter(msgspec.Struct, frozen=True):
 
 
 for _kind in Row.__subclasses__():
-    # Built now, by one thread: msgspec shows other threads what it has half built when it first meets a type.
+    # Built at import, by one thread: on first use of a type, msgspec shows other threads its half-built decoder.
     msgspec.json.Decoder(_kind)

@@ -1,9 +1,9 @@
-"""A statement has one name and one text, read whole from a package's SQL files; what a call does not need is left out.
+"""Load SQL statements by name from the files of a package, and leave out the parts that a call does not need.
 
 A file holds statements, each below a line `-- name: find_session`. Other comments are for people and are left out. The
 schema's name, written `{schema}`, must be a plain identifier. Lines between `-- part: nodes` and `-- end part` can be
-left out: `commit+nodes+` is the statement `commit` with this one of its parts, `commit+` has none of them. The
-parameters that are left keep their order and are numbered anew.
+left out: `commit+nodes+` is the statement `commit` with only this one of its parts, `commit+` has none of them. The
+remaining parameters keep their order and are renumbered.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Set
 from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
 
 _NAME = re.compile(r"--\s*name:\s*(\S+)\s*")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -46,8 +48,22 @@ class Statements(Mapping[str, str]):
         return len(self._texts)
 
 
-def load_statements(package: str, folder: str = "sql", *, schema: str | None = None) -> Statements:
-    """Every statement in the `.sql` files of a package's folder."""
+NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def load_statements(
+    package: str,
+    folder: str = "sql",
+    *,
+    schema: str | None = None,
+    settled: Mapping[str, bool] = NONE,
+    swaps: Mapping[str, str] = NONE,
+) -> Statements:
+    """Return every statement in the `.sql` files of a package's folder.
+
+    `settled` includes or excludes parts for good; a statement without any text left is dropped. `swaps` maps words to
+    their replacements.
+    """
     texts: dict[str, str] = {}
     for file in sorted(files(package).joinpath(folder).iterdir(), key=lambda entry: entry.name):
         if not file.name.endswith(".sql"):
@@ -55,14 +71,20 @@ def load_statements(package: str, folder: str = "sql", *, schema: str | None = N
         for name, text in parse_statements(file.read_text(encoding="utf-8"), origin=file.name):
             if name in texts:
                 raise ValueError(f"{file.name}: the statement {name!r} exists twice")
-            texts[name] = with_schema(text, schema, origin=f"{file.name}: {name}")
+            whole = text
+            for part, kept in settled.items():
+                whole = with_part_settled(whole, part, kept=kept)
+            for word, other in swaps.items():
+                whole = whole.replace(word, other)
+            if whole.strip():
+                texts[name] = with_schema(whole, schema, origin=f"{file.name}: {name}")
     if not texts:
         raise ValueError(f"{package} has no statements in {folder!r}")
     return Statements(texts)
 
 
 def parse_statements(source: str, *, origin: str) -> Iterator[tuple[str, str]]:
-    """The named statements of one file, in order."""
+    """Yield the named statements of one file, in order."""
     name: str | None = None
     lines: list[str] = []
     for line in source.splitlines():
@@ -81,7 +103,7 @@ def parse_statements(source: str, *, origin: str) -> Iterator[tuple[str, str]]:
 
 def _statement(name: str, lines: list[str], origin: str) -> tuple[str, str]:
     if not name.isidentifier():
-        raise ValueError(f"{origin}: {name!r} is no name for a statement")
+        raise ValueError(f"{origin}: {name!r} is not a name for a statement")
     text = "\n".join(lines).rstrip().removesuffix(";")
     if not text:
         raise ValueError(f"{origin}: the statement {name!r} is empty")
@@ -93,12 +115,27 @@ def _is_mark(line: str) -> bool:
 
 
 def parts_of(text: str) -> list[str]:
-    """The parts of a statement that can be left out, each as often as it is marked."""
+    """Return the parts of a statement that can be left out, each as often as it is marked."""
     return [found[1] for found in map(_PART.fullmatch, text.splitlines()) if found is not None]
 
 
+def with_part_settled(text: str, part: str, *, kept: bool) -> str:
+    """Return the text with one part in or out for good. Parameters of only that part must have the highest numbers."""
+    lines: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        mark = _PART.fullmatch(line)
+        if mark is not None and mark[1] == part:
+            inside = True
+        elif inside and _END_OF_PART.fullmatch(line):
+            inside = False
+        elif kept or not inside:
+            lines.append(line)
+    return "\n".join(lines)
+
+
 def without_parts(text: str, absent: Set[str]) -> str:
-    """The text without its marks and without some of its parts."""
+    """Return the text without its marks and without some of its parts."""
     lines: list[str] = []
     part: str | None = None
     for line in text.splitlines():
@@ -118,17 +155,17 @@ def without_parts(text: str, absent: Set[str]) -> str:
 
 
 def with_schema(text: str, schema: str | None, *, origin: str) -> str:
-    """The text with the schema's name filled in."""
+    """Return the text with the schema's name filled in."""
     if schema is not None and _IDENTIFIER.fullmatch(schema) is None:
-        raise ValueError(f"{schema!r} is no schema name: use lowercase letters, digits and underscores")
+        raise ValueError(f"{schema!r} is not a schema name: use lowercase letters, digits and underscores")
     if _SCHEMA not in text:
         return text
     if schema is None:
         raise ValueError(f"{origin}: the statement names a schema, but none was given")
-    # Quoted, because a word of SQL's own is a plain identifier, too.
+    # Quoted, because an SQL keyword is a plain identifier, too.
     return text.replace(_SCHEMA, f'"{schema}"')
 
 
 def index_names(schema_text: str) -> list[str]:
-    """The indexes that a schema makes, but for those of primary keys."""
+    """Return the indexes that a schema creates, except those of primary keys."""
     return _INDEX.findall(schema_text)

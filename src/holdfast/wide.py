@@ -1,4 +1,4 @@
-"""What any store accepted can be read and moved: these limits are wider than those that anybody would set."""
+"""Limits wider than any in practice, so that whatever a store accepted can be read and moved."""
 
 from __future__ import annotations
 

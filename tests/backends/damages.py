@@ -1,4 +1,4 @@
-"""What verification can see of damage to one column, and why it cannot see the rest."""
+"""Kinds of damage to one column: those that verification can see, and why it cannot see the rest."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from holdfast.blocking import BlockingStore
 TIME = "one time is as good as another"
 NAME = "nothing else repeats this name or text"
 ALLOWED = "what it says now could have been stored just so"
+PUT_RIGHT = "the next claim, or the time at which it is due, puts it right"
 FORGOTTEN = "nothing else says that the row was ever there"
 
 UNSEEN: dict[str, tuple[str, str]] = {
@@ -34,9 +35,7 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "nodes.created_at_ms": ("huge more less", TIME),
     "nodes.mark": ("more", "a live node may be tombstoned"),
     "nodes.revision": ("null", "a node may be added beside any turn"),
-    "work.enqueue_seq": ("huge", "a batch stands where its number says"),
     "work.batch_id": ("other", NAME),
-    "work.session_key": ("more", "another session of the family could have this work"),
     "work.source_key": ("other null", NAME),
     "work.available_at_ms": ("huge more", TIME),
     "work.enqueued_at_ms": ("huge more less", TIME),
@@ -44,7 +43,19 @@ UNSEEN: dict[str, tuple[str, str]] = {
     "work.claimed_at_ms": ("huge more less", TIME),
     "work.claim_expires_at_ms": ("huge more less", TIME),
     "work.claim_exclusive": ("less", ALLOWED),
+    "work.claim_size": ("huge more", ALLOWED),
+    "work.claim_fence": ("huge more", "a claim that was widened has a higher fence"),
+    "work.priority": ("more less negative", ALLOWED),
+    "work.attempts": ("huge more", ALLOWED),
+    "work.retry_at_ms": ("huge more", TIME),
+    "work.last_error": ("other null", NAME),
     "work.*": ("missing", FORGOTTEN),
+    "ready.level": ("more", PUT_RIGHT),
+    "ready.kind": ("other", PUT_RIGHT),
+    "ready.priority": ("more less negative", PUT_RIGHT),
+    "ready.served": ("huge more less", "any order of sessions is fair for once"),
+    "ready.due_at_ms": ("huge more less", PUT_RIGHT),
+    "ready.claimed_upto": ("huge more", "no claim lies beyond it"),
     "leases.owner_id": ("other", NAME),
     "leases.fence": ("huge more less", "a fence may be any number from 1 on"),
     "leases.claimed_at_ms": ("huge more less", TIME),
@@ -89,6 +100,9 @@ UNSEEN: dict[str, tuple[str, str]] = {
 ELSEWHERE: dict[str, tuple[str, set[str]]] = {
     "sessions.*": ("missing", {"attachments", "nodes", "revisions"}),
     "nodes.node_id": ("other", {"revisions"}),
+    "ready.session_key": ("huge more less", {"work"}),
+    "ready.claimed_upto": ("less", {"work"}),
+    "ready.*": ("missing", {"work"}),
     "attachments.attachment_id": ("other", {"attachment_objects"}),
     "attachments.*": ("missing", {"attachment_objects"}),
     "processes.*": ("missing", {"events", "grants", "leases"}),
@@ -101,7 +115,7 @@ ELSEWHERE: dict[str, tuple[str, set[str]]] = {
 
 
 def answers(store: BlockingStore) -> dict[str, str]:
-    """What every read answers; anything that is no error of ours comes out."""
+    """Return the answer to every read, or the name of its Holdfast error; any other error is raised."""
     found: dict[str, str] = {}
     for name, read in reads(store).items():
         try:
@@ -112,7 +126,7 @@ def answers(store: BlockingStore) -> dict[str, str]:
 
 
 def expected_tables(table: str, column: str, way: str) -> set[str]:
-    """The tables of which at least one must be named; none if the damage cannot be seen."""
+    """Return the tables of which at least one must be named; none if the damage cannot be seen."""
     place = f"{table}.{column}"
     if way in UNSEEN.get(place, ("", ""))[0].split():
         return set()

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file or its disk, the caller hears it in our words, and nothing acknowledged is lost."""
+"""Every fault of a file or its disk reaches the caller as a Holdfast error, and no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE = {"kept": "s" * 4_000}
 
 
 def fill(path: Path, turns: int = 30) -> None:
-    """A database with something in every corner, closed and whole."""
+    """Create a database with rows of every kind; closed and intact."""
     with holdfast.open_blocking(path) as store:
         session = store.sessions.create("chat")
         for number in range(turns):
@@ -41,7 +41,7 @@ def fill(path: Path, turns: int = 30) -> None:
 
 
 def use(path: Path) -> list[str]:
-    """Open the file and use every part of it; the names of the errors that came. None but ours may come."""
+    """Open the file and use every part of it; return the names of the errors. Only Holdfast errors may be raised."""
     found: list[str] = []
     try:
         store = holdfast.open_blocking(path)
@@ -69,7 +69,7 @@ def use(path: Path) -> list[str]:
 
 
 def run(program: str, *arguments: str) -> None:
-    """Run a program in a process of its own; it must end well."""
+    """Run a program in its own process; it must exit cleanly."""
     result = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, timeout=WAIT_S
     )
@@ -155,7 +155,7 @@ def test_a_file_of_no_length_is_a_new_database(tmp_path: Path) -> None:
     "content", [b"hello", b"\0" * 20_000, b"SQLite format 3\0", b"SQLite format 3\0" + b"\xff" * 5_000]
 )
 def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
-    """Damage is said of what begins as a database does; of any other file, that it is another one."""
+    """A file that begins like a database is reported as damaged; any other file, as not a database."""
     path = tmp_path / "state.db"
     path.write_bytes(content)
     kind = holdfast.Corrupt if content.startswith(b"SQLite format 3") else holdfast.Incompatible
@@ -179,7 +179,7 @@ def test_a_database_of_another_program_is_incompatible_and_left_alone(tmp_path: 
 
 
 AS_NOBODY = """
-import os, sys
+import ctypes, os, sys
 import holdfast
 holdfast.open_blocking("sqlite::memory:").close()  # everything is loaded while the interpreter's files can be read
 if os.geteuid() == 0:
@@ -199,7 +199,7 @@ else:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX permissions")
 @pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o777), (0o000, 0o777), (0o444, 0o555), (0o666, 0o000)])
 def test_a_file_without_permission_is_unavailable_and_whole(file_mode: int, folder_mode: int) -> None:
-    # Not in tmp_path, whose parents are closed to other users.
+    # Not in tmp_path, whose parents other users cannot enter.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.db"
         fill(path, 3)

@@ -1,4 +1,4 @@
-"""An unbound handle belongs to the first session that it really committed, whatever became of the task that did it."""
+"""An unbound handle belongs to the first session that it really committed, also if that task was cancelled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 30
 
 
 class GatedClock:
-    """A clock that can hold up whoever reads it: the writer reads it once in each operation that it has begun."""
+    """A clock that can block its readers: the writer reads it once in each operation that it has begun."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -30,7 +30,7 @@ class GatedClock:
         return 1_000
 
     async def hold(self, task: asyncio.Task[object]) -> None:
-        """Return once the writer stands inside an operation of the task."""
+        """Return once the writer is inside an operation of the task."""
         await asyncio.get_running_loop().run_in_executor(None, self.reached.wait, PATIENCE_S)
         assert self.reached.is_set()
         assert not task.done()
@@ -70,7 +70,7 @@ def test_a_commit_that_was_cancelled_while_it_ran_binds_its_handle(tmp_path: Pat
         await clock.hold(task)
         await cancelled(task)
         clock.open.set()
-        # Written after it, and so done after it.
+        # Submitted after it, and so done after it.
         await store.sessions.create("later")
         with pytest.raises(holdfast.SessionBindingConflict):
             await handle.commit(turn("second"))

@@ -1,4 +1,4 @@
-"""The blocking store is the async one without `await`: the same methods, for many threads, and none waits for ever."""
+"""The blocking store is the async one without `await`: the same methods, for many threads, and no endless waits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def public_methods(value: object) -> dict[str, Any]:
 
 
 def twins(store: holdfast.BlockingStore) -> dict[str, tuple[Any, Any]]:
-    """Each async facet with its blocking twin."""
+    """Return each async facet with its blocking twin."""
     pairs: dict[str, tuple[Any, Any]] = {"store": (store._store, store)}
     for name in FACETS:
         pairs[name] = (getattr(store._store, name), getattr(store, name))
@@ -88,7 +88,7 @@ def test_a_blocking_method_takes_what_its_async_twin_takes_and_says_the_same(fac
             assert method.__name__ == name
             if inspect.iscoroutinefunction(twin):
                 assert not inspect.iscoroutinefunction(method), name
-                # A method of the facade that is written out may have a docstring without the example.
+                # A method that the facade writes out may have a docstring without the example.
                 assert (method.__doc__ or "").splitlines()[0].rstrip(".;") in (twin.__doc__ or ""), name
 
 
@@ -100,7 +100,10 @@ def test_the_async_store_has_coroutines_only_where_it_waits() -> None:
             for name, method in public_methods(asynchronous).items()
             if not inspect.iscoroutinefunction(method) and not inspect.isasyncgenfunction(method)
         }
-    assert immediate == {"store.ddl", "store.within", "sessions.handle", "sessions.unbound", "triggers.source_key"}
+    assert immediate == {
+        *("store.ddl", "store.within", "store.reading"),
+        *("sessions.handle", "sessions.unbound", "triggers.source_key"),
+    }
 
 
 # Many threads.
@@ -203,13 +206,13 @@ WAITS: dict[str, Callable[[holdfast.BlockingStore], Any]] = {
 
 
 def when_watched(backend: Any, waiter: Future[Any]) -> None:
-    """Return once somebody watches: the moment is announced by the watch itself."""
+    """Return once a waiter watches: the watch itself announces it."""
     assert backend.began.wait(PATIENCE_S), waiter
     backend.began.clear()
 
 
 def announce_watches(store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let the backend say when a watcher has looked and begins to pause."""
+    """Make the backend announce when a watcher has looked and begins to pause."""
     backend = store._context.backend if hasattr(store, "_context") else store._backend
     pause, backend.began = backend.pause, threading.Event()
 
@@ -245,7 +248,7 @@ def test_a_wait_that_ran_out_leaves_no_watcher(store: holdfast.BlockingStore, wa
     assert not backend._signals.watched
 
 
-# After the end.
+# After closing.
 
 CALLS: dict[str, Callable[[holdfast.BlockingStore], Any]] = {
     "sessions.create": lambda store: store.sessions.create("chat"),
@@ -308,7 +311,7 @@ def test_what_was_accepted_before_a_close_is_either_stored_or_refused(tmp_path: 
 
 
 async def watched(backend: Any) -> None:
-    """Return once somebody watches. A watcher that is woken for nothing lets go, and then announces itself again."""
+    """Return once a waiter watches. A watcher that is woken for nothing stops, and then announces itself again."""
     while True:
         assert await asyncio.to_thread(backend.began.wait, PATIENCE_S)
         backend.began.clear()
@@ -341,7 +344,7 @@ def test_a_cancelled_task_leaves_no_watcher_behind(url: str, wait: str, monkeypa
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert not backend._signals.watched
-            # The store goes on as if nothing had been.
+            # The store continues unaffected.
             await store.events.append("build", "progress", 1)
             assert (await store.events.wait_for("build", "progress", timeout_ms=LONG_MS)).payload == 1
 
@@ -364,7 +367,7 @@ def test_closing_an_async_store_ends_a_wait_with_store_closed(url: str, monkeypa
 
 
 def test_the_event_loop_runs_while_a_commit_waits_for_the_file(tmp_path: Path) -> None:
-    """Somebody else holds the file, and only a task of the same loop lets go of it: a blocked loop would never end."""
+    """Another connection locks the file, and only a task of this loop releases it: a blocked loop would never end."""
     path = tmp_path / "busy.db"
 
     async def main() -> tuple[int, bool]:

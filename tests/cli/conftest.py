@@ -1,4 +1,4 @@
-"""The command line as a person uses it: arguments in, exit code and text out, on SQLite and on PostgreSQL."""
+"""The command line as a user runs it: arguments in, exit code and text out, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store that is there, and empty."""
+    """The URL of an existing, empty store."""
     if request.param == "sqlite":
         made = str(tmp_path / "agent.db")
     else:
@@ -56,7 +56,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def on(run: Run, url: str) -> Run:
-    """Run a command on the store."""
+    """Run a command on the store in this process."""
 
     def on(*arguments: object) -> Ran:
         return run(*arguments, "--url", url)
@@ -65,7 +65,7 @@ def on(run: Run, url: str) -> Run:
 
 
 class Filled(NamedTuple):
-    """What the tests find in a filled store."""
+    """Ids in a filled store that the tests use."""
 
     keyed: str
     """The batch with a source key."""
@@ -75,7 +75,7 @@ class Filled(NamedTuple):
 
 @pytest.fixture
 def filled(url: str) -> Filled:
-    """One session with everything, one fork of it, a process, a subscription. Every time is NOW."""
+    """Fill a store: one session with everything, one fork of it, a process, a subscription. Every time is NOW."""
     with holdfast.open_blocking(url, clock=ManualClock(NOW)) as store:
         chat = store.sessions.create("chat", name="First", owner="ada", model="some-model")
         ref = chat.attachments.put(b"abc", media_type="text/plain", label="letters")

@@ -1,4 +1,4 @@
-"""A command meets a store that goes away, at one write after the other."""
+"""Runs a command whose store fails at each of its writes in turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import holdfast
 
 
 def until_it_is_done(run: Any, monkeypatch: pytest.MonkeyPatch, *arguments: object, most: int) -> list[int]:
-    """Fail the first write, then the second, and so on, each run on what the last one left, until one ends unfailed."""
+    """Fail the first write, then the second, and so on, each run on the state left by the last, until one succeeds."""
     calls = allowed = 0
     original = holdfast.open_blocking
 

@@ -1,4 +1,4 @@
-"""No error at a shell speaks of parameters, methods or options that only a program can give."""
+"""No error of the command line mentions parameters, methods or options that only a program can use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ERRORS = [
 def test_an_error_says_what_can_be_done_here() -> None:
     said = [advice.said(error) for error in ERRORS]
     assert [text for text in said if OF_A_PROGRAM.search(text)] == []
-    # The oracle sees something: most of them speak to programs before.
+    # The check is not vacuous: most of these errors address programs before they are rewritten.
     assert len([error for error in ERRORS if OF_A_PROGRAM.search(str(error))]) > 10
 
 
@@ -61,7 +61,7 @@ def test_a_copy_names_its_own_options_and_chose_none_of_the_keys(error: holdfast
     assert "first" not in said
     [copy] = [one for one in parser.COMMANDS if one.name == "copy"]
     own = {name for given in copy.arguments for name in given.names}
-    # The id of an import is chosen there.
+    # `--as` chooses the id of an import.
     assert set(re.findall(r"--[a-z-]+", said)) <= own | {"--as"}
     assert said.count("--as") <= 1
 

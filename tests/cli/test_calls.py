@@ -1,4 +1,4 @@
-"""A wrong call, a missing store and an unwilling database each end in one line that says what to do, and their code."""
+"""A wrong call, a missing store and a failing database each end in one line of advice and an exit code of their own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ WRONG_CALLS = [
     ([], "required: COMMAND"),
     (["nonsense"], "invalid choice: 'nonsense'"),
     (["sessions", "show"], "required: SESSION"),
-    (["prune", "--settled-work", "soon"], "'soon' is no length of time: write 500ms, 30s, 15m, 12h or 7d"),
+    (["prune", "--settled-work", "soon"], "'soon' is not a length of time: write 500ms, 30s, 15m, 12h or 7d"),
     (["sessions", "list", "--limit", "-1"], "--limit"),
     (["processes", "signal", "p", "go", "--payload", "{"], "is not JSON"),
     (["processes", "signal", "p", "go", "--payload", "@missing.json"], "cannot read 'missing.json'"),
@@ -124,8 +124,32 @@ def test_a_defect_is_one_line_and_a_traceback_only_if_asked_for(
         70,
         "holdfast: error: a defect: ZeroDivisionError: division by zero: run it again with --debug, and report that\n",
     )
-    with pytest.raises(ZeroDivisionError):
-        run("status", "--url", tmp_path / "a.db", "--debug")
+    debugged = run("status", "--url", tmp_path / "a.db", "--debug")
+    assert debugged.code == 70
+    assert debugged.err.startswith("Traceback (most recent call last):\n")
+    assert 'raise ZeroDivisionError("division by zero")' in debugged.err
+    assert debugged.err.endswith(said.err)
+
+
+def test_a_traceback_hides_passwords_and_steers_no_terminal(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if the arguments of the call are part of an error or of a note to it."""
+    url = "postgresql://ada:hush@db/app"
+
+    def broken(*_: object, **__: object) -> None:
+        defect = ZeroDivisionError(f"\x1b[2J of {url}")
+        defect.add_note(f"at {url}")
+        raise defect from ValueError(f"a part of {url!r}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(holdfast, "open_blocking", broken)
+    for words in (("--url", url), (f"--url={url}",)):
+        for more in ((), ("--json",)):
+            said = run("status", "--debug", *words, *more)
+            assert said.code == 70
+            assert "Traceback" in said.err
+            assert [text for text in ("hush", "\x1b") if text in said.err] == []
 
 
 def test_every_exit_code_that_is_documented_is_used() -> None:
@@ -135,6 +159,8 @@ def test_every_exit_code_that_is_documented_is_used() -> None:
 DESTRUCTIVE = [
     ["sessions", "delete", "chat"],
     ["queue", "cancel", "chat", "BATCH"],
+    ["queue", "retry", "chat", "DEAD"],
+    ["queue", "drop", "chat", "DEAD"],
     ["triggers", "cancel", "trigger:1"],
     ["processes", "cancel", "build"],
     ["attachments", "sweep"],
@@ -153,9 +179,15 @@ def test_what_destroys_is_refused_without_a_terminal_and_without_yes(
         store.sessions.create("chat")
         store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
         store.triggers.subscribe(holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External()))
-        batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        dead, batch = (
+            store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[number])).batch_id for number in (1, 2)
+        )
+        claim = store.queue.claim_exactly("chat", [dead], owner_id="w1")
+        assert claim is not None
+        store.queue.fail(claim, "no", max_attempts=1)
         before = store.maintenance.stats()
-    said = run(*(batch.batch_id if one == "BATCH" else one for one in arguments), "--url", file)
+    named = {"BATCH": batch, "DEAD": dead}
+    said = run(*(named.get(one, one) for one in arguments), "--url", file)
     assert (said.code, said.err) == (
         2,
         "holdfast: error: this removes something and there is no terminal to ask on: add --yes\n",
@@ -194,14 +226,14 @@ def test_every_example_is_a_call_that_the_parser_takes(command: Any) -> None:
         end = next((index for index, word in enumerate(words) if word in {"|", ">"}), len(words))
         parsed = build().parse_args(words[:end])
         assert parsed.declared.name == command.name
-        # A parser that was built for these words only understands them just as well.
+        # A parser that was built only for this command parses it just as well.
         assert build(words[:end]).parse_args(words[:end]) == parsed
 
 
 def test_help_is_fast() -> None:
-    """Processor time, because a busy machine makes everything late; the least of some, because it can be noisy, too."""
+    """CPU time, because a busy machine delays everything; the minimum of several, because that is noisy, too."""
     spent = []
-    # Measuring coverage would be what is measured.
+    # Coverage would be measured, too.
     unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     for _ in range(5):
         before = os.times()
@@ -226,7 +258,7 @@ def test_the_version_is_that_of_the_package(run: Any) -> None:
     assert (said.code, said.out) == (0, f"holdfast {version('holdfast')}\n")
 
 
-# What is stored cannot steer a terminal.
+# Stored text cannot control a terminal.
 
 
 def test_control_characters_are_shown_and_not_sent(run: Any, tmp_path: Path) -> None:
@@ -256,14 +288,14 @@ def test_a_length_of_time_has_a_unit(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "-1s", "1.5h", "5 s", "1w", "s5", "²s", f"{2**63}d"])
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
-    with pytest.raises(Exception, match=r"no length of time|too large"):
+def test_other_than_a_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(Exception, match=r"not a length of time|too large"):
         duration_ms(text)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.0", "x", "²", str(2**63)])
-def test_what_is_no_whole_number_is_refused(text: str) -> None:
-    with pytest.raises(Exception, match=r"no whole number|too large"):
+def test_other_than_a_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(Exception, match=r"not a whole number|too large"):
         whole(text)
 
 
@@ -296,7 +328,7 @@ def test_values_are_shown_in_units_that_fit() -> None:
 
 
 def completed(words: list[str]) -> set[str]:
-    """What bash offers for the last word."""
+    """Return bash's completions of the last word."""
     program = (
         f"source <({sys.executable} -m holdfast completion bash); COMP_WORDS=({' '.join(repr(one) for one in words)}); "
         f"COMP_CWORD={len(words) - 1}; _holdfast; printf '%s\\n' \"${{COMPREPLY[@]}}\""
@@ -334,7 +366,7 @@ def test_a_completion_script_names_every_command_and_option(run: Any, shell: str
             assert (f"-l {name[2:]}" if shell == "fish" else name) in script
 
 
-# Options that mean nothing.
+# Options without effect.
 
 
 @pytest.mark.parametrize(
@@ -367,11 +399,11 @@ def test_the_help_of_the_demo_says_where_it_plays(run: Any) -> None:
     assert "two processes" in run("--url", "memory:", "demo").err
 
 
-# Pipes and interruptions.
+# Pipes and interrupts.
 
 
 def piped(arguments: str, into: str, **environment: str) -> tuple[int, str]:
-    """The exit code of a command whose output goes there, and what it said about it."""
+    """Return the exit code of a command with this standard output, and its error output."""
     program = f"{sys.executable} -m holdfast {arguments} {into}; exit ${{PIPESTATUS[0]}}"
     variables = {**os.environ, **environment}
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False, env=variables)
@@ -380,6 +412,25 @@ def piped(arguments: str, into: str, **environment: str) -> tuple[int, str]:
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert piped("schema --url any.db", "| true") == (0, "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", ["--help", "sessions --help", "status --help", "--version"])
+def test_help_and_version_end_well_though_nobody_reads_them(arguments: str, unbuffered: str) -> None:
+    assert piped(arguments, "| true", PYTHONUNBUFFERED=unbuffered) == (0, "")
+    full = "holdfast: error: input or output failed: No space left on device\n"
+    assert piped(arguments, "> /dev/full", PYTHONUNBUFFERED=unbuffered) == (74, full)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("arguments", "code"), [("statsu", 2), ("status", 2), ("status --json --url no.db", 4)])
+def test_an_error_that_nobody_reads_is_still_the_exit_code(
+    arguments: str, code: int, unbuffered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    for into in ("2>&1 | true", "2> /dev/full"):
+        assert piped(arguments, into, PYTHONUNBUFFERED=unbuffered) == (code, "")
 
 
 def test_a_tail_that_nobody_reads_any_more_ends_and_says_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every command does on SQLite and on PostgreSQL what its help says, and its JSON has the keys that are documented."""
+"""Every command does on SQLite and on PostgreSQL what its help says, and its JSON has the documented keys."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 import holdfast
 from holdfast.backends.sqlite import backend, opening
+from holdfast.cli import sessions as cli_sessions
+from holdfast.paging import every
 from holdfast.testing.clock import ManualClock
 
 NOW = 1_700_000_000_000
@@ -62,12 +65,20 @@ def batch(batch_id: str, **changed: Any) -> dict[str, Any]:
         "items": [],
         "state": "pending",
         "settled_at_ms": None,
+        "settled_revision": None,
+        "kind": "turn",
+        "priority": 0,
+        "attempts": 0,
+        "last_error": None,
+        "retry_at_ms": 0,
+        "claimed_by": None,
+        "claim_expires_at_ms": None,
         **changed,
     }
 
 
 def without_times(value: Any) -> Any:
-    """The value with every time replaced: what a command writes now has the time of now."""
+    """Return the value with every time replaced, because commands write the current time."""
     if isinstance(value, dict):
         return {key: "ms" if key.endswith("_ms") and one else without_times(one) for key, one in value.items()}
     return [without_times(one) for one in value] if isinstance(value, list) else value
@@ -122,7 +133,7 @@ def test_migrate_upgrades_an_older_store_and_nothing_else_does(
 ) -> None:
     file = tmp_path / "older.db"
     run("init", "--url", file)
-    # The world after the next release, whose migration is written here.
+    # The next release, whose migration is written here.
     steps = {**opening.migrations(), 2: "CREATE TABLE later (id INTEGER) STRICT;"}
     monkeypatch.setattr(opening, "migrations", lambda: steps)
     for module in (opening, backend):
@@ -151,6 +162,16 @@ def test_a_schema_can_be_made_from_what_schema_prints(run: Any, postgres_url: st
     assert run("schema", "--url", "any.db", "--json").json == {"ddl": holdfast.ddl("any.db")}
     assert not Path("any.db").exists()
     assert run("schema", "--url", "memory:").code == 2
+
+
+def test_schema_prints_how_to_spread_a_store_over_nodes(run: Any) -> None:
+    url = "postgresql://db.example.net/agents"
+    for key, word in (("schema", "citus_schema_distribute"), ("family", "create_distributed_table")):
+        printed = run("schema", "--url", url, "--distribute-by", key)
+        assert printed.out.rstrip() == holdfast.ddl(url, distribute_by=key).rstrip()
+        assert word in printed.out
+    refused = run("schema", "--url", "any.db", "--distribute-by", "family")
+    assert (refused.code, "only a PostgreSQL store" in refused.err) == (2, True)
 
 
 def test_the_schema_of_a_url_is_that_of_the_store_behind_it(url: str) -> None:
@@ -305,6 +326,35 @@ def test_a_graph_is_drawn_with_branches_head_and_tombstones(on: Any, filled: Any
     assert on("sessions", "graph", "nobody").code == 1
 
 
+@pytest.mark.parametrize(("replacements", "code"), [(1, 0), (3, 0), (9, 1)])
+def test_a_graph_that_is_replaced_while_it_is_drawn_is_drawn_anew(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacements: int, code: int
+) -> None:
+    file = tmp_path / "agent.db"
+    names = [f"n{number}" for number in range(250)]
+    with holdfast.open_blocking(file) as store:
+        session = store.sessions.create("chat")
+        session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(name, parent=None) for name in names])))
+        left = replacements
+
+        def meanwhile(*args: Any, **named: Any) -> Iterator[Any]:
+            nonlocal left
+            for number, one in enumerate(every(*args, **named)):
+                if number == 100 and left:
+                    left -= 1
+                    nodes = tuple(holdfast.Node(name, parent=None, payload=left) for name in names)
+                    session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(nodes, "n0"))))
+                yield one
+
+        monkeypatch.setattr(cli_sessions, "every", meanwhile)
+        said = run("sessions", "graph", "chat", "--json", "--url", file)
+    assert said.code == code
+    if code == 0:
+        assert sorted(node["id"] for node in said.json["nodes"]) == sorted(names)
+    else:
+        assert "name a revision with --at" in said.err
+
+
 def test_a_fork_starts_where_it_is_told(on: Any, filled: Any) -> None:
     made = on("sessions", "fork", "chat", "again", "--at", "n1", "--json")
     assert made.json == {"session_id": "again", "source": "chat", "at": "n1", "revision": 1, "leaf": "n1"}
@@ -351,16 +401,46 @@ def test_work_is_listed_shown_and_cancelled(on: Any, filled: Any) -> None:
     assert plain == batch(filled.plain, enqueue_seq=2, merge_key={"name": "g"}, items=[{"payload": "y"}])
     assert on("queue", "list", "--session", "chat", "--pending", "--limit", 1, "--json").json["complete"] is False
     text = on("queue", "list", "--limit", 1)
-    assert text.out.splitlines()[1].split()[:5] == [filled.keyed, "chat", "pending", "1", "key-1"]
+    assert text.out.splitlines()[1].split()[:4] == [filled.keyed, "chat", "turn", "pending"]
+    assert "key-1" in text.out.splitlines()[1].split()
     assert text.err == "there is more: raise --limit, or name a --session\n"
     shown = on("queue", "show", "chat", filled.plain, "--json").json
     assert shown["items"] == [{"item_id": plain_item, "payload": "y"}]
-    assert "merge key   group g\n" in on("queue", "show", "chat", filled.plain).out
+    lines = [line.split(maxsplit=2) for line in on("queue", "show", "chat", filled.plain).out.splitlines()]
+    assert ["merge", "key", "group g"] in lines
     cancelled = on("queue", "cancel", "chat", filled.keyed, "--yes", "--json")
     assert (cancelled.code, cancelled.json["state"]) == (0, "cancelled")
     assert on("queue", "cancel", "chat", filled.keyed, "--yes").code == 1
     assert on("queue", "cancel", "chat", filled.plain, "--yes").out == f"cancelled {filled.plain}\n"
     assert on("queue", "show", "chat", "work:none").code == 1
+
+
+@pytest.mark.usefixtures("filled")
+def test_claimed_and_dead_work_is_shown_and_dead_work_is_retried_and_dropped(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        held = store.queue.claim_next(owner_id="worker-7")
+        assert held is not None
+    shown = on("queue", "show", "chat", held.batches[0].batch_id, "--json").json
+    assert (shown["state"], shown["claimed_by"], shown["attempts"]) == ("claimed", "worker-7", 1)
+    assert shown["claim_expires_at_ms"] == held.expires_at_ms
+    assert str(held.token) not in on("queue", "show", "chat", held.batches[0].batch_id, "--json").out
+    assert on("queue", "dead", "--json").json == {"items": [], "complete": True}
+    with holdfast.open_blocking(url) as store:
+        store.queue.fail(held, "no answer", retry_in_ms=None)
+        other = store.queue.claim_next(owner_id="worker-7")
+        assert other is not None
+        store.queue.fail(other, "no route", retry_in_ms=None)
+    dead = on("queue", "dead", "--kind", "turn", "--json").json["items"]
+    assert [(one["state"], one["last_error"]) for one in dead] == [("dead", "no answer"), ("dead", "no route")]
+    text = on("queue", "dead", "--session", "chat", "--limit", 1)
+    assert "no answer" in text.out
+    assert text.err == "there is more: raise --limit, or name a --session or a --kind\n"
+    first, second = (one["batch_id"] for one in dead)
+    assert on("queue", "retry", "chat", first, "--yes").out == f"retried {first}\n"
+    assert on("queue", "drop", "chat", second, "--yes", "--json").json["state"] == "cancelled"
+    again = on("queue", "retry", "chat", first, "--yes")
+    assert (again.code, "it is not dead" in again.err) == (1, True)
+    assert on("queue", "drop", "chat", "work:none", "--yes").code == 1
 
 
 # Processes.
@@ -433,7 +513,9 @@ def test_processes_are_listed_and_shown(on: Any, filled: Any) -> None:
 
 def test_a_signal_and_a_request_to_stop_are_events(on: Any, filled: Any) -> None:
     said = on("processes", "signal", "build", "go", "--payload", '{"by": "ada"}', "--replay-key", "k", "--json")
-    assert without_times(said.json) == {
+    shown = without_times(said.json)
+    assert shown.pop("position").partition(":")[0] in {"sqlite", "postgresql"}
+    assert shown == {
         "event": {
             "process_id": "build",
             "sequence": 2,
@@ -614,7 +696,7 @@ def test_verify_says_what_it_does_not_read(run: Any, url: str, tmp_path: Path) -
     without = run("verify", "--url", url)
     assert without.code == 0
     assert "not read: 1 attachment outside of the database, name their folder with --attachments\n" in without.out
-    assert "not read: 1 attachment at URIs of somebody else" in without.out
+    assert "not read: 1 attachment at URIs outside the store" in without.out
     assert "outside of the database" not in run("verify", "--url", url, "--attachments", folder).out
 
 
@@ -648,7 +730,7 @@ def test_doctor_finds_nothing_in_a_store_that_is_in_order(run: Any, tmp_path: Pa
 
 
 def test_doctor_names_what_is_dangerous_and_what_waits(on: Any, filled: Any, url: str) -> None:
-    # Everything in the store is of the year 2023.
+    # Every row in the store dates from 2023.
     with holdfast.open_blocking(url, clock=ManualClock(NOW)) as store:
         store.leases.claim(holdfast.OnSession("chat"), owner_id="w")
         store.triggers.emit("cron", "daily", idempotency_key="monday")
@@ -656,7 +738,7 @@ def test_doctor_names_what_is_dangerous_and_what_waits(on: Any, filled: Any, url
     assert said.code == 1
     assert said.json["ok"] is False
     found = {concern["name"]: concern for concern in said.json["concerns"]}
-    # The server that the tests bring along is not made to last.
+    # The tests' own server runs without durability.
     servers = {"fsync", "full-page-writes"} if url.startswith("postgresql") else set()
     assert set(found) == {"expired-leases", "undelivered", "old-work"} | servers
     assert sorted(found["old-work"]) == ["advice", "level", "name", "problem"]
@@ -735,7 +817,7 @@ def test_tail_of_a_session_shows_its_first_work_long_before_the_next_look(
     monkeypatch.setattr(holdfast, "open_blocking", opened)
     writer = threading.Thread(target=enqueue)
     writer.start()
-    # The next look would be in an hour, and the end comes before that.
+    # The next poll would be in an hour; the end comes before that.
     said = on("tail", "--session", "fork", "--interval", "1h", "--for", "10s", "--json")
     writer.join(60)
     told = [json.loads(line) for line in said.out.splitlines()]

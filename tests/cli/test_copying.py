@@ -1,4 +1,4 @@
-"""A whole store arrives in another as it stood, once; what could not be moved is said, by the exit code, too."""
+"""A whole store is copied to another unchanged, once; what could not be copied is reported, also by the exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.testing.clock import ManualClock
 
 
 def fill(url: str) -> None:
-    """Processes in every state, handles, subscriptions with gaps, occurrences in every state, artifacts."""
+    """Create processes in every state, handles, subscriptions with gaps, occurrences in every state, artifacts."""
     clock = ManualClock(1_600_000_000_000)
     with holdfast.open_blocking(url, clock=clock) as store:
         session = store.sessions.create("chat")
@@ -58,7 +58,7 @@ def fill(url: str) -> None:
 
 
 def facts(url: str) -> dict[str, Any]:
-    """Everything that a copy promises to keep."""
+    """Return everything that a copy promises to keep."""
     with holdfast.open_blocking(url) as store:
         processes = list(store.processes.list(status="any"))
         occurrences = list(store.triggers.occurrences())
@@ -293,9 +293,9 @@ def test_bytes_that_an_interrupted_copy_or_import_did_not_put_are_put_by_the_nex
         assert run(*again).code == 0
         assert run("attachments", "get", "chat", ref.id, *where).out == "abc"
         assert run("verify", *where).code == 0
-        # What is left when the row is stored and the process dies before the bytes are.
+        # The state after a crash between storing the row and storing the bytes.
         shutil.rmtree(folder)
-    # Bytes that are there and wrong are written anew.
+    # Wrong bytes are written again.
     assert run(*ways[1]).code == 0
     for way in ways:
         [kept] = [path for path in folder.rglob("*") if path.is_file()]

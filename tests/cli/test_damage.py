@@ -1,4 +1,4 @@
-"""A command that reads damaged rows says which, and never shows or exports a part as if it were all."""
+"""A command that reads damaged rows names them, and never shows or exports a part as if it were everything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHERE node_id = 'n1'
 
 @pytest.fixture
 def damage(url: str, request: pytest.FixtureRequest) -> Damage:
-    """Run a statement on the store behind its back."""
+    """Run a statement directly on the store's database."""
 
     def run(statement: str) -> None:
         if url.startswith("postgresql"):

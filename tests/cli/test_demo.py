@@ -1,4 +1,4 @@
-"""Wherever the demo kills its workers, the store holds everything once; and a wrong count is not called right."""
+"""Wherever the demo kills its workers, the store holds everything once; and a wrong count is not reported as right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POSTGRES_SEEDS = range(3)
 CPU_S = 3.0
 TIMEOUT_S = 120
 
-# Worked out by hand from the script: five things are said, four of them need one tool each.
+# Computed by hand from the script: five messages, four of which need one tool each.
 SAID, TOOLS = 5, 4
 TURNS = SAID + TOOLS
 NODES = SAID + TURNS + TOOLS
@@ -49,7 +49,7 @@ def play(*arguments: object, **environment: str) -> subprocess.CompletedProcess[
 
 
 def played(*arguments: object) -> Any:
-    """What the demo said about a performance that went well, by its own count."""
+    """Run the demo, which must succeed by its own count, and return its report."""
     done = play(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     said = json.loads(done.stdout)
@@ -65,7 +65,7 @@ def played(*arguments: object) -> Any:
 
 
 def check_store(store: holdfast.BlockingStore, session_id: str) -> None:
-    """The same facts, looked up by other ways than the demo's."""
+    """Check the same facts by other queries than the demo's."""
     session = store.sessions.open(session_id)
     assert session is not None
     turns = [entry.turn_id or "" for entry in session.history()]
@@ -145,7 +145,7 @@ def test_without_a_seed_a_turn_that_was_stored_and_not_acknowledged_is_retried(t
 
 
 def test_a_dead_workers_lease_holds_off_the_others_until_it_runs_out(tmp_path: Path) -> None:
-    """A machine that stands still for half a second lets a lease run out before its holder dies: then once more."""
+    """A machine that stalls for half a second lets a lease expire before its holder dies: then the test repeats."""
     for number in range(5):
         said = played("--url", tmp_path / f"{number}.db")
         told = [one["what"] for one in said["timeline"]]
@@ -177,13 +177,13 @@ leases.holds = lambda row, lease, now_ms: True
 @pytest.mark.parametrize("bug", ["a live lease is given to another", "an old token is accepted"])
 def test_a_store_that_does_not_keep_leases_is_caught(tmp_path: Path, bug: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(IMPATIENT if "given" in bug else CARELESS)
-    # As above: it needs a worker that is killed while its lease lives.
+    # As above: it needs a worker that is killed while its lease is live.
     codes = {play("--url", tmp_path / f"{number}.db", PYTHONPATH=str(tmp_path)).returncode for number in range(3)}
     assert 1 in codes
 
 
 def test_it_takes_a_few_seconds(tmp_path: Path) -> None:
-    """Processor time of all its processes: a busy machine makes everything late."""
+    """CPU time of all its processes: a busy machine delays everything."""
     unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
     spent = []
     for number in range(3):
@@ -195,7 +195,7 @@ def test_it_takes_a_few_seconds(tmp_path: Path) -> None:
     assert min(spent) < CPU_S, spent
 
 
-# The count.
+# Counting.
 
 
 def test_a_count_that_is_wrong_is_code_1(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,14 +254,14 @@ def test_an_agent_that_names_its_turns_anew_at_each_try_is_caught(tmp_path: Path
     assert done.returncode == 1, done.stderr
     said = json.loads(done.stdout)
     assert not said["ok"]
-    # The turn that was stored and not acknowledged is done again, and starts a second build. How much of what that one
-    # says is answered before the end depends on the moment.
+    # The turn that was stored and not acknowledged is done again, and starts a second build.
+    # The number of that build's messages answered before the end varies.
     assert said["counted"]["turns committed"] > TURNS
     assert said["counted"]["tokens"] > TOKENS
     assert said["counted"]["conversation in order"] == 0
 
 
-# Where it plays, and how it ends.
+# Places and endings.
 
 
 def test_the_store_of_the_environment_is_left_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is exported comes back equal in any other store, once; what is damaged, newer or in the way is refused."""
+"""An exported session arrives unchanged in any other store, once; damaged, newer and conflicting files are refused."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import holdfast
 
 @pytest.fixture
 def other(tmp_path: Path) -> str:
-    """A second store, empty."""
+    """A second, empty store."""
     made = str(tmp_path / "other.db")
     holdfast.open_blocking(made).close()
     return made
 
 
 def facts(url: str, session_id: str) -> dict[str, Any]:
-    """Everything that a move promises to keep."""
+    """Return everything that a move promises to keep."""
     with holdfast.open_blocking(url) as store:
         session = store.sessions.handle(session_id)
         view = session.load(holdfast.FullGraph())
@@ -175,7 +175,7 @@ def test_a_cut_anywhere_and_a_changed_byte_of_a_packed_file_are_noticed(run: Any
         assert len(store.sessions.list()) == 0
     for index in range(0, len(data), 5):
         file.write_bytes(data[:index] + bytes([data[index] ^ 0x41]) + data[index + 1 :])
-        # The header of a gzip file has bytes that mean nothing.
+        # The header of a gzip file has bytes without meaning.
         assert run("sessions", "import", file, "--url", other).code in {0, 1}, index
 
 

@@ -1,4 +1,4 @@
-"""Files and streams that commands write are whole, are never the store itself, and keep what they were."""
+"""Output files and streams are written whole, never replace the store itself, and keep their type and permissions."""
 
 from __future__ import annotations
 

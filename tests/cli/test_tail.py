@@ -1,9 +1,10 @@
-"""A tail shows each thing once, also what began and ended between two looks, by the store's own clock."""
+"""A tail shows each change once, also one that began and ended between two polls, by the store's own clock."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_a_process_that_began_and_ended_between_two_looks_is_seen_once(url: str)
 
 
 def test_more_changes_than_one_look_takes_are_all_shown_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if all of them changed at the same time, so that a look that begins anew would stop at the same ones."""
+    """Also if all of them changed at the same time, where a poll that starts over would stop at the same ones."""
     monkeypatch.setattr(tail, "MOST", 4)
     monkeypatch.setattr(tail, "PAGE", 2)
     names = [f"p{number}" for number in range(11)]
@@ -81,7 +82,7 @@ def test_more_changes_than_one_look_takes_are_all_shown_once(url: str, monkeypat
 
 
 def test_ages_are_those_of_the_stores_clock(run: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store whose clock is years behind this machine's: what happened a moment ago there is a moment old."""
+    """In a store whose clock is years behind this machine's, a recent change is still shown as recent."""
     clock = ManualClock(1_000_000_000_000)
     file = tmp_path / "agent.db"
     holdfast.open_blocking(file).close()
@@ -132,13 +133,13 @@ def test_all_events_of_one_log_since_a_time_are_shown_however_many(
         assert [one["event"]["sequence"] for one in shown] == list(range(1, 12))
 
 
-# Others write while a look is under way.
+# Concurrent writes during a poll.
 
 KINDS = [holdfast.EventType("progress"), holdfast.EventType("late", after_terminal=True)]
 
 
 def afterwards(patch: pytest.MonkeyPatch, facet: Any, name: str, write: Callable[[], object]) -> None:
-    """Let another store write after each answer of a listing, before what was listed is read."""
+    """Let another store write after each answer of a listing, before the listed items are read."""
     right = getattr(facet, name)
 
     def listing(*args: Any, **named: Any) -> Any:
@@ -186,7 +187,8 @@ def test_nothing_is_shown_again_once_it_was_forgotten(url: str) -> None:
         store.processes.complete("other", holdfast.Completed())
         store.sessions.create("another").commit(holdfast.Commit())
         assert news() == [("event", 1), ("turn", 1)]
-        assert news() == []
+        # A pass that began after all of this allows the next one to forget.
+        assert [news() for _ in range(2)] == [[], []]
         assert (len(logs._shown), len(turns._shown)) == (1, 1)
         store.events.append("build", "late")
         session.commit(holdfast.Commit())
@@ -197,8 +199,156 @@ def test_nothing_is_shown_again_once_it_was_forgotten(url: str) -> None:
         assert news() == [("turn", 1)]
 
 
+def test_what_changes_behind_a_pass_that_pauses_is_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader pauses for longer than the overlap, in the middle of a pass, and later changes are read first."""
+    monkeypatch.setattr(tail, "MOST", 2)
+    monkeypatch.setattr(tail, "PAGE", 2)
+    clock, names = ManualClock(1_700_000_040_000), [f"s{number}" for number in range(6)]
+    assert clock.now_ms() % MINUTE_MS == 0
+    with holdfast.open_blocking(url, clock=clock) as store:
+        turns, logs = tail.Turns(store, None, store.now_ms()), tail.Logs(store, store.now_ms())
+        for name in names:
+            store.sessions.handle(name).commit(holdfast.Commit(turn_id="one"))
+            store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=KINDS))
+            store.processes.complete(name, holdfast.Completed())
+        shown = [one for look in (turns, logs) for one in look.news()]
+        assert turns.behind
+        assert logs.behind
+        store.sessions.handle("s0").commit(holdfast.Commit(turn_id="two"))
+        store.events.append("s0", "late")
+        clock.advance(tail.OVERLAP_MS + 10_000)
+        store.sessions.handle("s5").commit(holdfast.Commit(turn_id="two"))
+        store.events.append("s5", "late")
+        shown += [one for look in (turns, logs) * 8 for one in look.news()]
+        assert not turns.behind
+        assert not logs.behind
+    assert sorted(place(one) for one in shown) == sorted(
+        [(what, name, 1) for what in ("turn", "event") for name in names]
+        + [(what, name, 2) for what in ("turn", "event") for name in ("s0", "s5")]
+    )
+
+
+def place(one: dict[str, Any]) -> tuple[str, str, int]:
+    """Return the place of a turn or event: its session and revision, or its process and sequence."""
+    revision, event = one.get("revision"), one.get("event")
+    if one["what"] == "turn":
+        return "turn", one["session_id"], revision["revision"] if isinstance(revision, dict) else revision.revision
+    return "event", one["process_id"], event["sequence"] if isinstance(event, dict) else event.sequence
+
+
+class Writers:
+    """Writes at random with a clock that jumps, also in transactions that become visible later than others."""
+
+    def __init__(self, url: str, seed: int, stack: contextlib.ExitStack) -> None:
+        self._chance = random.Random(seed)
+        self.clock, self._late_clock = ManualClock(), ManualClock()
+        self.store = stack.enter_context(holdfast.open_blocking(url, clock=self.clock))
+        self._writer = stack.enter_context(holdfast.open_blocking(url, clock=self._late_clock))
+        self.expected: list[tuple[str, str, int]] = []
+        self._written_ms: dict[str, int] = {}
+        self._ended: list[str] = []
+
+    def write(self) -> None:
+        for _ in range(self._chance.randrange(4)):
+            self.clock.advance(self._chance.choice((0, 0, 1, 500, 7_000, 31_000, 61_000)))
+            self._chance.choice((self._commit, self._commit, self._process, self._event))()
+
+    def _begin(self, name: str) -> None:
+        """No transaction takes as long as the overlap, and the time is read while the row is locked."""
+        now_ms = self.clock.now_ms()
+        began_ms = now_ms - self._chance.choice((0, 0, 10, 3_000, tail.OVERLAP_MS - 1))
+        began_ms = max(began_ms, self._written_ms.get(name, 0))
+        self._written_ms[name] = began_ms
+        self._late_clock.advance(began_ms - self._late_clock.now_ms())
+
+    def _commit(self) -> None:
+        name = f"s{self._chance.randrange(12)}"
+        self._begin(name)
+        done = self._writer.sessions.handle(name).commit(holdfast.Commit())
+        self.expected.append(("turn", name, done.revision))
+
+    def _process(self) -> None:
+        name = f"p{len(self._ended)}"
+        self._begin(name)
+        self._writer.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=KINDS))
+        self._writer.processes.complete(name, holdfast.Completed())
+        self._ended.append(name)
+        self.expected.append(("event", name, 1))
+
+    def _event(self) -> None:
+        if self._ended:
+            name = self._chance.choice(self._ended[-12:])
+            self._begin(name)
+            self.expected.append(("event", name, self._writer.events.append(name, "late").event.sequence))
+
+
+def everything_is_shown_once_however_long_a_pass_takes(url: str, seed: int, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tail, "MOST", 4)
+    patch.setattr(tail, "PAGE", 2)
+    with contextlib.ExitStack() as stack:
+        writers = Writers(url, seed, stack)
+        store = writers.store
+        since_ms = store.now_ms()
+        turns, logs = tail.Turns(store, None, since_ms), tail.Logs(store, since_ms)
+        writers.clock.advance(tail.OVERLAP_MS)  # so that no transaction began before the tail
+        shown: list[dict[str, Any]] = []
+        with patch.context() as meanwhile:
+            afterwards(meanwhile, store.sessions, "list", writers.write)
+            afterwards(meanwhile, store.processes, "ended", writers.write)
+            for _ in range(25):
+                shown += [one for look in (turns, logs) for one in look.news()]
+        # Nothing more is written: the current pass ends, and one that begins afterwards sees the rest.
+        for look in (turns, logs):
+            for _ in range(3):
+                shown += look.news()
+                while look.behind:
+                    shown += look.news()
+    assert sorted(map(place, shown)) == sorted(writers.expected)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_everything_is_shown_once_however_long_a_pass_takes(
+    url: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything_is_shown_once_however_long_a_pass_takes(url, seed, monkeypatch)
+
+
+def test_a_tail_ends_though_its_passes_never_end_together(
+    run: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns take two polls from the first one on, and ended processes two from the second one on."""
+    monkeypatch.setattr(tail, "MOST", 2)
+    monkeypatch.setattr(tail, "PAGE", 2)
+    file, opened, looks = tmp_path / "agent.db", holdfast.open_blocking, 0
+
+    def watched(*args: Any, **named: Any) -> Any:
+        store = opened(*args, **named)
+
+        def write() -> None:
+            nonlocal looks
+            looks += 1
+            assert looks < 50, "the tail goes on though everything was shown"
+            if looks == 2:
+                for name in ("one", "two", "three"):
+                    store.processes.register(holdfast.ProcessRegistration(name, holdfast.External()))
+                    store.processes.complete(name, holdfast.Completed())
+
+        afterwards(monkeypatch, store.sessions, "list", write)
+        return store
+
+    with opened(file) as store:
+        for name in ("a", "b", "c"):
+            store.sessions.handle(name).commit(holdfast.Commit())
+    monkeypatch.setattr(holdfast, "open_blocking", watched)
+    shown = [place(one) for one in told(run("tail", "--since", "1h", "--for", "1ms", "--json", "--url", file))]
+    turns, ends = ([one for one in shown if one[0] == what] for what in ("turn", "event"))
+    assert turns == [("turn", name, 1) for name in ("a", "b", "c")]
+    # The time may run out before the pass that would show them, but never in the middle of it.
+    assert ends in ([], [("event", name, 1) for name in ("one", "two", "three")])
+
+
 def test_an_end_that_becomes_visible_late_is_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time is that of a transaction which began long before others that were seen."""
+    """Its time is that of a transaction which began long before others that were already shown."""
     clock, late = ManualClock(), ManualClock()
     with holdfast.open_blocking(url, clock=clock) as store, holdfast.open_blocking(url, clock=late) as writer:
         logs = tail.Logs(store, store.now_ms())
@@ -254,7 +404,7 @@ def started(stack: contextlib.ExitStack, *arguments: str) -> subprocess.Popen[st
 
 
 def test_a_tail_under_load_shows_each_turn_and_event_once(url: str) -> None:
-    """Writers are processes of their own; the last turn is committed after all of theirs and ends the test."""
+    """Writers are separate processes; the last turn is committed after all of theirs and ends the test."""
     count, names = 120, ["one", "two"]
     with contextlib.ExitStack() as stack:
         following = started(

@@ -1,4 +1,4 @@
-"""On a terminal there are colours, questions and bars; anywhere else there are none."""
+"""Colours, questions and progress bars appear on a terminal and nowhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 60
 
 
 def on_a_terminal(*arguments: object, answer: str | None = None, **environment: str) -> tuple[int, str]:
-    """The exit code and everything that a person would see."""
+    """Run a command on a pseudo-terminal; return the exit code and all of its output."""
     inside, outside = pty.openpty()
     variables = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "HOLDFAST_URL"}}
     process = subprocess.Popen(

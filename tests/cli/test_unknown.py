@@ -1,4 +1,4 @@
-"""An id that is nowhere is said to be unknown: silence would look like a session that is idle."""
+"""An id that does not exist is reported as unknown: no output would look like an idle session."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ OF_A_SESSION = [
     "queue list --session {}",
     "queue show {} work:1",
     "queue cancel {} work:1",
+    "queue dead --session {}",
+    "queue retry {} work:1",
+    "queue drop {} work:1",
     "tail --session {} --for 1ms",
     "vacuum --session {} --yes",
     "sessions list --parent {}",

@@ -1,7 +1,8 @@
-"""The contract runs on memory, SQLite and PostgreSQL, blocking and async.
+"""Runs the contract on memory async and blocking, on SQLite blocking, and on PostgreSQL blocking.
 
-What touches SQL most runs once more on a second major version of PostgreSQL, and a part with something of everything
-through a transaction pooler, with a way around it to listen on and without; two options make these parts the whole.
+Cases that wait, race or lock run async and blocking on every backend: elsewhere the blocking facade has no logic. Cases
+that use SQL most also run on a second major version of PostgreSQL, and some through a transaction pooler, with and
+without a listen URL around it. Three options extend each of these parts to the whole contract.
 """
 
 from __future__ import annotations
@@ -18,14 +19,26 @@ from holdfast.records.options import PostgresOptions
 from holdfast.testing.contract import LocalBench
 from holdfast.waiting import BlockingWaiting
 
-KINDS = ["memory-blocking", "memory-async", "sqlite-blocking", "sqlite-async", "postgres-blocking", "postgres-async"]
+KINDS = ["memory-blocking", "memory-async", "sqlite-blocking", "postgres-blocking"]
+OTHER_WAY = ["sqlite-async", "postgres-async"]
+BOTH_WAYS = {
+    "TestClaims",
+    "TestExclusiveClaims",
+    "TestJobWaits",
+    "TestLeases",
+    "TestRaces",
+    "TestSharedPuts",
+    "TestWaits",
+}
 SECOND = "second-blocking"
 POOLED = "pooled-blocking"
 LISTENING = "listening-blocking"
+CITUS = ["citus-blocking", "citus-async"]
 ON_SECOND = {
     "TestClaims",
     "TestCommits",
     "TestEvents",
+    "TestJobs",
     "TestLeases",
     "TestMaintenance",
     "TestQueue",
@@ -33,12 +46,10 @@ ON_SECOND = {
     "TestTriggers",
 }
 ONLY_ON = {
-    # Those who act on second processes are processes of their own, and always blocking.
+    # The actors of these cases are separate processes, and always blocking.
     "TestSecondProcess": ["sqlite-blocking", "postgres-blocking"],
-    # Junk is refused before anybody waits, so that one async way is enough.
-    "TestHostileInput": [kind for kind in KINDS if kind not in {"sqlite-async", "postgres-async"}],
 }
-THROUGH_POOLER = {"TestClaims", "TestCommits", "TestEvents", "TestRaces", "TestTriggers"}
+THROUGH_POOLER = {"TestClaims", "TestCommits", "TestEvents", "TestJobs", "TestRaces", "TestTriggers"}
 THROUGH_POOLER_LISTENING = {"TestWaits", "TestWakes"}
 
 
@@ -46,8 +57,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "bench" not in metafunc.fixturenames:
         return
     name = "" if metafunc.cls is None else metafunc.cls.__name__
-    every_second, every_pooled = (metafunc.config.getoption(f"--whole-{part}") for part in ("second", "pooler"))
+    if metafunc.config.getoption("--citus") is not None:
+        metafunc.parametrize("bench", CITUS[: 1 if name in ONLY_ON else 2], indirect=True)
+        return
+    every_way, every_second, every_pooled = (
+        metafunc.config.getoption(f"--whole-{part}") for part in ("facade", "second", "pooler")
+    )
+    both_ways = name not in ONLY_ON and (every_way or name in BOTH_WAYS)
     more = [
+        *((kind, both_ways) for kind in OTHER_WAY),
         (SECOND, every_second or name in ON_SECOND),
         (POOLED, every_pooled or name in THROUGH_POOLER),
         (LISTENING, every_pooled or name in THROUGH_POOLER_LISTENING),
@@ -57,7 +75,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class PooledBench(LocalBench):
-    """Handles of this process go through the pooler; a second process, which is given a URL alone, goes past it."""
+    """Handles of this process go through the pooler; a second process, which is given a URL alone, bypasses it."""
 
     def __init__(self, folder: Path, url: str, pooled_url: str, options: PostgresOptions) -> None:
         super().__init__("postgres", "blocking", folder, url)
@@ -78,6 +96,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBench
         opened = LocalBench(
             kind, way, tmp_path, request.getfixturevalue("postgres_url" if new else "clean_postgres_url")
         )
+    elif kind == "citus":
+        opened = LocalBench("postgres", way, tmp_path, emptied(request.getfixturevalue("citus_database"), new=new))
     elif kind == "second":
         opened = LocalBench("postgres", way, tmp_path, emptied(request.getfixturevalue("second_database"), new=new))
     else:
@@ -90,7 +110,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBench
 
 
 def emptied(database: Any, *, new: bool) -> str:
-    """The URL of a database that is as good as new, or new."""
+    """Return the URL of an emptied or new database."""
     if new:
         database.empty()
     else:

@@ -1,4 +1,4 @@
-"""Every example is run: those in docstrings, and those in the pages that a reader starts with."""
+"""Runs every example of the docstrings and of the pages that a reader starts with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def public_methods(facet: type) -> Iterator[tuple[str, Any]]:
 
 
 def examples() -> list[doctest.DocTest]:
-    """Every docstring of the package that has an example."""
+    """Return every docstring of the package that has an example."""
     finder = doctest.DocTestFinder(exclude_empty=True, recurse=True)
     found: dict[str, doctest.DocTest] = {}
     for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
@@ -79,7 +79,7 @@ def test_the_front_doors_have_examples(name: str) -> None:
 def test_everything_public_says_what_it_is(name: str) -> None:
     public = getattr(holdfast, name)
     if not inspect.isclass(public) and not inspect.isroutine(public):
-        return  # a type alias; that it is explained in the reference is tested there
+        return  # a type alias; the reference's test covers its explanation
     # A struct without a docstring of its own would show its parent's, or a generated one.
     assert vars(public).get("__doc__") if inspect.isclass(public) else public.__doc__, name
 
@@ -89,7 +89,7 @@ def test_everything_public_says_what_it_is(name: str) -> None:
 FENCE = re.compile(r"^(?P<indent> *)```python\b[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 NO_RUN = "<!-- no-run -->"
 ON_POSTGRES = "<!-- run on PostgreSQL -->"
-SERVER = re.compile(r"postgresql://\w+@db\.example\.net/agents")
+SERVER = re.compile(r"postgresql://\w+@(?:db|replica)\.example\.net/agents")
 
 
 class Block(NamedTuple):
@@ -98,7 +98,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(text: str, mark: str | None = None) -> list[Block]:
-    """The fenced Python blocks whose line before is this mark; without one, those that have none."""
+    """Return the fenced Python blocks preceded by this mark; without a mark, those that have none."""
     found: list[Block] = []
     for match in FENCE.finditer(text):
         before = text[: match.start()].rstrip("\n").rpartition("\n")[2].strip()
@@ -111,12 +111,12 @@ def blocks_of(text: str, mark: str | None = None) -> list[Block]:
 
 
 def run_page(text: str, name: str, mark: str | None = None) -> int:
-    """Run a page from top to bottom in one namespace, as a reader would. Returns the number of blocks."""
+    """Run a page from top to bottom in one namespace, as a reader would; return the number of blocks."""
     namespace: dict[str, Any] = {"__name__": "page"}
     blocks = blocks_of(text, mark)
     for block in blocks:
         source = "\n" * (block.line - 1) + block.code
-        # A reader's program has none of this file's imports from the future.
+        # A reader's program has none of this file's `__future__` imports.
         code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         if code.co_flags & inspect.CO_COROUTINE:
             asyncio.run(eval(code, namespace))
@@ -149,7 +149,7 @@ POSTGRES_PAGES = [page for page in PAGES if ON_POSTGRES in page.read_text(encodi
 
 @pytest.mark.parametrize("page", POSTGRES_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_runs_on_postgresql(page: Path, clean_postgres_url: str) -> None:
-    # The role is the administrator's: which rights a lesser one needs is tested beside this.
+    # The role is the administrator's: the rights that a lesser role needs are tested beside this.
     text = SERVER.sub(clean_postgres_url, page.read_text(encoding="utf-8"))
     assert clean_postgres_url in text
     assert run_page(text, str(page), ON_POSTGRES) == text.count(ON_POSTGRES)

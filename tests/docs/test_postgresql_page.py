@@ -1,4 +1,4 @@
-"""What the page about PostgreSQL says about a server is true of one: statements, rights, backups, failover."""
+"""The claims of the PostgreSQL page hold on a server: statements, rights, backups, failover."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def fetch(url: str, statement: str) -> list[Any]:
 
 
 def work_through(store: Any) -> None:
-    """A little of everything: settled, claimed and waiting work, leases, a wake, and a delivery that nobody started."""
+    """Create settled, claimed and waiting work, leases, a wake, and a delivery that was never started."""
     session = store.sessions.create("chat", owner="me")
     for number in range(3):
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", source_key=f"m{number}", payloads=["x"]))
@@ -217,7 +217,7 @@ def test_the_tables_that_change_most_may_be_vacuumed_sooner(administrator: Any, 
 
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A server that may be stopped."""
+    """A server that the test may stop."""
     request.getfixturevalue("postgres_database")
     server = sys.modules["holdfast_postgres_server"].Server()
     yield server
@@ -267,7 +267,7 @@ def test_a_dump_of_the_schema_is_everything_and_fences_can_be_raised_after_a_res
 
 
 class Standby:
-    """A copy of a server that follows it, in a folder of its own."""
+    """A standby of a server, in its own folder."""
 
     def __init__(self, primary: Any) -> None:
         self._run = primary._run
@@ -307,7 +307,7 @@ def test_a_store_that_names_both_servers_follows_the_one_that_can_write(own_serv
     try:
         query = "?target_session_attrs=read-write"
         assert query in TEXT
-        # The standby comes first, so that it has to be passed over.
+        # The standby is listed first, so that it has to be skipped.
         url = f"postgresql://postgres@/postgres{query}&host={standby.folder},{own_server.folder}"
         alone = f"postgresql://postgres@/postgres?host={standby.folder}"
         with holdfast.open_blocking(url) as store:
@@ -394,7 +394,7 @@ def test_a_commit_whose_standby_is_away_is_unknown_or_stored_and_uncertain(own_s
                 ended.set()
                 ender.join()
             assert doubt.value.outcome == "applied"
-            # A replay waits for the standby, too. Nobody waits any more once none is asked for.
+            # A replay waits for the standby, too. Without a configured standby, nothing waits any more.
             administrator.run("ALTER SYSTEM RESET synchronous_standby_names")
             administrator.rows("SELECT pg_reload_conf()")
             assert store.sessions.handle("chat").commit(holdfast.Commit(turn_id="1")).replayed
@@ -402,7 +402,7 @@ def test_a_commit_whose_standby_is_away_is_unknown_or_stored_and_uncertain(own_s
         administrator.close()
 
 
-# What a turn costs.
+# The cost of a turn.
 
 
 def test_what_a_turn_costs_can_be_measured(postgres_url: str) -> None:

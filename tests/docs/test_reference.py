@@ -1,4 +1,4 @@
-"""The committed reference is what the docstrings say today, and no public name is missing from it."""
+"""The committed reference matches the docstrings, and contains every public name."""
 
 import importlib.util
 import re
@@ -30,12 +30,12 @@ FACETS = {
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    """`tools/reference.py`, which is a script and no package."""
+    """Return `tools/reference.py`, which is a script and not a package."""
     spec = importlib.util.spec_from_file_location("reference_tool", ROOT / "tools" / "reference.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # A dataclass looks its module up while it is made.
+    # A dataclass looks its module up while its class is created.
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, spec.name, module)
         spec.loader.exec_module(module)
@@ -101,7 +101,7 @@ def test_a_page_that_was_changed_by_hand_is_noticed(reference: ModuleType, tmp_p
 
 def test_a_public_name_without_a_page_is_refused(reference: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stranger:
-        """A name from a module that no page is for."""
+        """A name from a module that has no page."""
 
     Stranger.__module__ = "holdfast.elsewhere"
     monkeypatch.setattr(holdfast, "Stranger", Stranger, raising=False)

@@ -1,4 +1,4 @@
-"""No page is orphaned, no link is dead, no command in the docs is wrong, and everything public is written down."""
+"""No page is orphaned, no link is dead, no command in the docs is wrong, and every public name is documented."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def name_of(path: Path) -> str:
 
 
 def tool(name: str) -> ModuleType:
-    """A script of `tools/`, which is no package."""
+    """Return a script of `tools/`, which is not a package."""
     spec = importlib.util.spec_from_file_location(f"{name}_tool", ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -69,7 +69,7 @@ def test_a_fault_in_the_site_ends_its_build(tmp_path: Path, page: str, text: str
     (tmp_path / "docs").mkdir()
     for name, content in pages.items():
         (tmp_path / "docs" / name).write_text(f"{content}\n", encoding="utf-8")
-    # The settings that are tested are those of the real site; only its pages are others.
+    # The tested settings are those of the real site; only the pages differ.
     settings = CONFIG.split("\nnav:\n")[0].replace("tools/site.py", str(ROOT / "tools" / "site.py"))
     (tmp_path / "mkdocs.yml").write_text(f"{settings}\nnav:\n  - index.md\n  - other.md\n", encoding="utf-8")
     done = subprocess.run(
@@ -95,7 +95,7 @@ def test_a_link_leads_to_a_file(page: Path) -> None:
 
 
 def calls() -> Iterator[str]:
-    """Every call of the command line that a page shows."""
+    """Return every command line that a page shows."""
     for page in READABLE:
         for block in CONSOLE.findall(page.read_text(encoding="utf-8")):
             for line in block.replace("\\\n", " ").splitlines():

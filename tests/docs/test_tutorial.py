@@ -1,4 +1,4 @@
-"""What the tutorial builds is the agent that the demo kills: every part of it, as it stands in the file."""
+"""The tutorial builds the agent that the demo kills: every part of it, exactly as in the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def parts_of(source: str) -> dict[str, str]:
-    """The text of everything defined at the top, by name; decorators belong to it, a note behind it does not."""
+    """Return the source of every top-level definition, by name, with its decorators and without comments after it."""
     lines, found = source.splitlines(), {}
     for node in ast.parse(source).body:
         match node:

@@ -1,4 +1,4 @@
-"""The web service of the how-to, run by two processes with the names that the page gives, keeps every message."""
+"""The web service of the how-to, run by two processes with the names from the page, keeps every message."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def test_two_processes_keep_every_message(tmp_path: Path) -> None:
             wanted = [f"{name} says {number}" for name in ("one", "other") for number in range(MESSAGES)]
             assert sorted(said) == sorted(wanted), "a message left the conversation"
             assert len(view.graph.nodes) == 2 * len(wanted)
-            # The model of the page says how much it was shown: two turns at once would not see each other.
+            # The page's model reports how much it was shown: two concurrent turns would not see each other.
             for index, (question, reply) in enumerate(in_pairs(view.graph.nodes)):
                 assert reply.payload["text"] == f"{2 * index} before; you said: {question.payload['text']}"

@@ -1,4 +1,4 @@
-"""A scratch place for faults on each backend, and children that are not slowed down by a measurement nobody gets."""
+"""A scratch place for faults on each backend, and children that do not measure coverage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.torture.places import PostgresScratch, Scratch, SqliteScratch
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_children() -> None:
-    """Children are forked from a process that does not measure coverage: they are killed before they could tell it."""
+    """Fork children from a process without coverage: they are killed before they could report it."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"):
             patch.delenv(name, raising=False)
@@ -27,7 +27,7 @@ def quick_children() -> None:
 
 @pytest.fixture
 def scratch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scratch]:
-    """A place on the backend that the test is for."""
+    """A scratch place on the test's backend."""
     kind: str = request.param
     place: Any
     if kind == "sqlite":

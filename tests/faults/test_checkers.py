@@ -1,4 +1,4 @@
-"""Each checker accepts histories that are right and names what is wrong with the others; all are made by hand."""
+"""Each checker accepts correct histories and names what is wrong with the others; all are written by hand."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_generated_history_of_5000_calls_is_explained_and_refuted_once_an_answ
     ends = [0, 0, 0, 0]
     for number in range(5_000):
         client = dice.randrange(4)
-        # The call takes effect at `now`, in a stretch that overlaps with those of the other clients.
+        # The call takes effect at `now`, in an interval that overlaps those of the other clients.
         now += 10
         sent = max(ends[client] + 1, now - dice.randrange(30))
         end = now + dice.randrange(9)
@@ -183,7 +183,7 @@ def test_many_unknown_commits_before_a_wrong_read_are_refuted_within_a_few_state
     lost = [call("commit", (None, f"u{number}"), None, (number, None), "unknown") for number in range(60)]
     assert not check_register([*lost, call("read", None, (30, "nothing"), (100, 101))]).ok
     assert check_register([*lost, call("read", None, (30, "u7"), (100, 101))]).ok
-    # As many commits as are needed can have happened, and no more.
+    # As many commits as are needed may have happened, and no more.
     assert check_register([*lost, call("commit", (60, "v"), 61, (100, 101))]).ok
     assert not check_register([*lost, call("commit", (61, "v"), 62, (100, 101))]).ok
 
@@ -215,7 +215,7 @@ def test_two_unknown_commits_for_each_of_many_gaps_are_told_apart_no_longer_than
 
 
 def in_some_order(history: list[Call]) -> bool:
-    """Whether any order of any choice of the unknown calls explains everything: tried one by one."""
+    """Report whether some order of some subset of the unknown calls explains everything, by trying each."""
     known = [one for one in history if one.outcome != "unknown"]
     maybe = [one for one in history if one.outcome == "unknown"]
     return any(
@@ -449,7 +449,7 @@ def test_a_lease_has_to_be_held_when_a_revision_is_written_under_it() -> None:
 
 def test_writes_under_rising_fences_are_right() -> None:
     acquired = [Acquired(1, 10), Acquired(2, 50)]
-    # The write of the first holder was sent before the second one heard, and was accepted before its writes.
+    # The first holder's write was sent before the second holder learned of its lease, and accepted before its writes.
     assert check_fences(acquired, [Accepted(1, 1, 20), Accepted(1, 2, 45), Accepted(2, 3, 60)]) == []
 
 
@@ -661,7 +661,7 @@ WRONG_QUEUES: dict[str, tuple[list[Call], Any, str]] = {
     "completed under a claim that nobody had": (
         [ENQUEUED, call("complete", ("c7", 7, ["b1"]), 1, (6, 7))],
         {"k1": ("b1", "completed")},
-        "claim c7 with fence 7 was completed and never given to anybody",
+        "claim c7 with fence 7 was completed and never handed out",
     ),
     "completed in part": (
         [ENQUEUED, SECOND, BOTH, call("complete", ("c1", 1, ["b1"]), 1, (6, 7))],

@@ -1,4 +1,4 @@
-"""`holdfast torture` as a person runs it: nothing that is there is touched, and a violation is told with its replay."""
+"""`holdfast torture` as a user runs it: existing data is untouched, and a violation is reported with its replay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = ("concurrent-clients", "kill-writer", "power-loss", "stop-holder")
 
 
 def filled(url: str) -> dict[str, Any]:
-    """A store with something in it; every row of every table."""
+    """A store with something in it; yields every row of every table."""
     with holdfast.open_blocking(url) as store:
         session = store.sessions.create("chat", name="mine")
         session.commit(holdfast.Commit(turn_id="turn-1", checkpoint=holdfast.Checkpoint(turn_state={"n": 1})))
@@ -160,7 +160,7 @@ def test_the_time_is_shared_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def begun(*arguments: object, until: Callable[[], object]) -> subprocess.Popen[bytes]:
-    """A torture that is at work."""
+    """A running torture."""
     command = [sys.executable, "-m", "holdfast", "torture", *map(str, arguments), "--minutes", "5"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     deadline_s = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""The simulated disk leaves after a loss of power what a real one may leave, and nothing else."""
+"""After a power loss, the simulated disk holds only states that a real disk may hold."""
 
 from __future__ import annotations
 

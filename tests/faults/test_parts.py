@@ -1,4 +1,4 @@
-"""What faults are made of does what it says: children, proxies, shares of time, and the report of a release."""
+"""The parts of faults work as specified: children, proxies, time budgets, and the report of a release."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_programs_that_the_servers_user_cannot_get_at_are_copied(tmp_path: Path)
         assert copied.is_relative_to(folder)
         assert servers.may_run(copied, nobody)
         assert (copied.parents[2] / "package.libs" / "libpq.so").read_text() == "a library"
-        # Where it can be run, and where nobody else runs it, it stays.
+        # A runnable program, or one without a second user, is not copied.
         assert servers.reachable(copied, tmp_path, nobody) == copied
         assert servers.reachable(programs, tmp_path, None) == programs
 
@@ -137,7 +137,7 @@ def test_a_run_that_cannot_be_judged_is_neither_a_case_nor_a_violation(tmp_path:
         assert (result.cases, result.runs, result.violations) == (2, 4, ())
         assert result.unjudged == ("seed 0: I3: too wide to be judged", "seed 2: I3: too wide to be judged")
         assert result.passed
-        # What is wrong in it is wrong all the same.
+        # A violation in an unjudged run counts all the same.
         assert run_fault(scratch, fault, seed=4, wanted=1).violations == (Violation(4, ("I1: odd",)),)
         never = fault._replace(run=lambda _, seed: Ran(1, (), (f"I3: {seed}",)))
         given_up = run_fault(scratch, never, seed=0, wanted=2)
@@ -207,5 +207,5 @@ def test_every_command_of_the_track_record_names_a_test_that_there_is() -> None:
     assert len(shown) > 5
     for path, name in shown:
         text = (TOOLS.parent / path).read_text(encoding="utf-8")
-        # A file without a name stands for all of its tests, which may be those of a contract that it inherits.
+        # A file without a test name stands for all of its tests, possibly those of a contract that it inherits.
         assert f"def {name}" in text if name else "class Test" in text or "def test_" in text

@@ -1,4 +1,4 @@
-"""Each planted bug is noticed by the fault that is there for it: a fault that cannot fail proves nothing."""
+"""Each planted bug is noticed by the fault that covers it: a fault that cannot fail proves nothing."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ PLANTED = [
     ("main_thread_lends_readers", "interrupts", "sqlite", "I9", 2_000),
     ("loop_completes_a_callers_future", "interrupts", "postgres", "I9", 2_000),
     ("failed_connection_returned", "cancel-statements", "postgres", None, 3_000),
-    # Which invariant shows it first depends on which turn was lost.
+    # The lost turn determines the invariant that fails first.
     ("commit_not_awaited", "server-crash", "postgres", None, 30),
     ("callers_commit_not_awaited", "within-crash", "postgres", "I1", 10),
-    # The caller's savepoint is gone with its transaction, or what it took back is stored.
+    # The caller's savepoint is gone with its transaction, or the rolled-back writes are stored.
     ("callers_transaction_committed", "within-crash", "sqlite", None, 10),
 ]
 
@@ -61,12 +61,13 @@ if os.environ.get("HOLDFAST_WHOLE"):
 def test_a_planted_bug_is_noticed(
     bug: str, name: str, scratch: Scratch, invariant: str | None, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scratch.fresh()  # the schema is made by code that is right
+    scratch.fresh()  # the schema is created by correct code
     monkeypatch.setattr(children, "PLANTED", (str(BUGS), bug))
     runpy.run_path(str(BUGS))[bug](monkeypatch.setattr)
     [fault] = [fault for fault in FAULTS if fault.name == name]
     monkeypatch.setattr("holdfast.torture.running.VIOLATIONS_A_FAULT", 1)
     monkeypatch.setattr("holdfast.torture.interrupts.SILENT_S", 5.0)
+    monkeypatch.setattr("holdfast.torture.cancels.STRANDED_S", 5.0)
     result = run_fault(scratch, fault, seed=SEED, wanted=most)
     assert result.violations, f"{bug} went unnoticed in {result.cases} {fault.unit}"
     problems = result.violations[0].problems

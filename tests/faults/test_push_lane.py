@@ -1,4 +1,4 @@
-"""Every fault is run on every backend that it applies to, as often as every push can afford, and everything holds."""
+"""Every fault runs on every backend that it applies to, as often as each push can afford, without a violation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.torture.running import run_fault
 
 SEED = 20_260_101
 
-# A minute at most where nobody else is at work; a busy machine must not make a failure of it.
+# At most a minute on an idle machine; a busy one must not fail.
 pytestmark = pytest.mark.timeout(1_500)
 
 CASES = [

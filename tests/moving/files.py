@@ -1,4 +1,4 @@
-"""Bundles as a test changes them: taken apart, and sealed again with the hashes that fit."""
+"""Helpers to change bundles: take one apart, and seal it again with matching hashes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(data: bytes) -> tuple[dict[str, Any], Lines]:
 
 
 def sealed(manifest: dict[str, Any], lines: Lines, *, version: int = 1, **facts: Any) -> bytes:
-    """Whoever changes a file on purpose can make its counts and hashes fit."""
+    """Build a bundle whose counts and hashes match its lines, as a deliberate forger could."""
     body = [msgspec.json.encode(line) + b"\n" for line in lines]
     counts = dict.fromkeys(KINDS, 0) | Counter(line["line"] for line in lines)
     turn = [data for data, line in zip(body, lines, strict=True) if line["line"] not in {"attachment", "work"}]
@@ -48,7 +48,7 @@ def read(data: bytes, limits: moving.BundleLimits | None = None) -> moving.Bundl
 
 
 def fill(store: holdfast.BlockingStore) -> None:
-    """One session with a line of every kind."""
+    """Create one session with a line of every kind."""
     chat = store.sessions.create("chat", name="Firsté", owner="ada")
     ref = chat.attachments.put(b"abc", media_type="text/plain")
     chat.commit(

@@ -1,10 +1,11 @@
-"""No bit of a bundle changes unnoticed; one that is refused leaves no trace; what reading one takes is bounded."""
+"""No bit of a bundle changes unnoticed; a refused bundle leaves no trace; the cost of reading one is bounded."""
 
 from __future__ import annotations
 
 import base64
 import functools
 import gzip
+import hashlib
 import io
 import random
 import tempfile
@@ -45,7 +46,7 @@ def refuse_without_a_trace(store: holdfast.BlockingStore, data: bytes, says: str
 
 
 def test_every_flipped_bit_is_refused() -> None:
-    """Every bit of the first line, a part of the others; any error of another type fails the test."""
+    """Every bit of the first line, a part of the others; an error of another type fails the test."""
     data = genuine()
     first = data.index(b"\n") + 1
     bits = [*range(first * 8), *random.Random(12).sample(range(first * 8, len(data) * 8), 2_000)]
@@ -145,6 +146,15 @@ def other_state(lines: Lines) -> None:
     one(lines, "component")["data"] = base64.b64encode(b"xyz").decode()
 
 
+def no_ref(lines: Lines) -> None:
+    one(lines, "component")["ref"] = "bytes-sha256:" + "0" * 64
+
+
+def other_format(lines: Lines) -> None:
+    line = one(lines, "component")
+    line["ref"] = line["ref"].replace("bytes", "json")
+
+
 def two_contents(lines: Lines) -> None:
     one(lines, "component")["document"] = 1
 
@@ -229,7 +239,7 @@ def test_limits_of_the_target_are_judged_before_anything_is_written() -> None:
     ):
         with holdfast.open_blocking("memory:", limits=limits) as store:
             refuse_without_a_trace(store, genuine(), "the file holds what the store refuses")
-    # Narrow, and wide enough: chunks are as large as the target takes them.
+    # Narrow, and just wide enough: chunks are as large as the target accepts.
     with holdfast.open_blocking("memory:", limits=holdfast.Limits(commit_nodes=1, commit_items=2)) as store:
         assert moving.restore(store, read(genuine())).outcome == "imported"
         with pytest.raises(holdfast.InvalidRequest, match="session_id"):
@@ -237,7 +247,7 @@ def test_limits_of_the_target_are_judged_before_anything_is_written() -> None:
 
 
 def test_what_the_target_has_of_the_session_is_judged_too(target: holdfast.BlockingStore) -> None:
-    """As an import that was interrupted leaves it, but with something in the way."""
+    """The state after an interrupted import, with a conflict added."""
     _, lines = opened(genuine())
     meta = msgspec.convert(one(lines, "meta")["meta"], holdfast.SessionMeta)
 
@@ -294,7 +304,7 @@ def test_a_large_bundle_is_judged_on_a_file_that_is_removed(tmp_path: Path, monk
 
 
 class Counted(io.BytesIO):
-    """A file that counts how much was asked for at a time."""
+    """A file that records how much is read at a time."""
 
     asked = 0
 
@@ -353,6 +363,59 @@ def test_text_is_not_taken_for_structure() -> None:
     text = msgspec.json.encode({"csv": 'a,"b",\\[{' * 10_000})
     assert bundles.decoded_bytes(text, 0) < len(text) + 1_000
     assert bundles.decoded_bytes(text, 10**9) > 2 * len(text)
+
+
+def test_what_is_held_until_the_turn_is_bounded_as_a_whole() -> None:
+    """Each line is within its bounds, has the right ref, and compresses well; together they would take ten times it."""
+    _, lines = opened(genuine())
+    document = [[] for _ in range(20_000)]
+    ref = "json-sha256:" + hashlib.sha256(msgspec.json.encode(document)).hexdigest()
+    place = lines.index(one(lines, "component"))
+    lines[place:place] = [{"line": "component", "name": f"c{n}", "ref": ref, "document": document} for n in range(20)]
+    data = gzip.compress(sealed(opened(genuine())[0], lines))
+    del lines, document
+    assert len(data) < 100_000
+    limits = moving.BundleLimits(decoded_bytes=8 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(holdfast.ImportRefused, match="bytes of memory with those that are held until the turn"):
+            read(data, limits)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < limits.decoded_bytes
+
+
+@pytest.mark.parametrize("kind", ["node", "attachment"])
+def test_ids_are_held_within_the_same_bound(kind: str) -> None:
+    manifest, lines = opened(genuine())
+    first = one(lines, kind, last=False)
+    place = lines.index(first)
+    for number in range(20):
+        more = msgspec.json.decode(msgspec.json.encode(first))
+        (more["node"] if kind == "node" else more["ref"])["id"] = f"{number}" + "x" * 100_000
+        lines.insert(place, more)
+    limits = moving.BundleLimits(decoded_bytes=2 << 20)
+    with pytest.raises(holdfast.ImportRefused, match="held until the turn"):
+        read(sealed(manifest, lines), limits)
+
+
+def test_numbers_that_take_long_to_read_are_bounded() -> None:
+    manifest, lines = opened(genuine())
+    one(lines, "node")["node"]["payload"] = ["1e300 is text"] * 2_000
+    assert read(sealed(manifest, lines), moving.BundleLimits(far_numbers=1_000))
+    one(lines, "node")["node"]["payload"] = [1e300, 2.5e-305] * 1_000
+    with pytest.raises(holdfast.ImportRefused, match="more than 1000 numbers beyond 1e±290"):
+        read(sealed(manifest, lines), moving.BundleLimits(far_numbers=1_000))
+    assert read(sealed(manifest, lines))
+
+
+@pytest.mark.parametrize("change", [other_state, no_ref, other_format], ids=lambda change: change.__name__)
+def test_a_component_is_compared_with_its_ref_when_its_line_is_read(change: Callable[[Lines], None]) -> None:
+    manifest, lines = opened(genuine())
+    change(lines)
+    with pytest.raises(holdfast.ImportRefused, match="the ref of component 'execution_state' is not the name"):
+        read(sealed(manifest, lines))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 
 def life_module() -> ModuleType:
-    """The module beside this one. Loaded by its path: in importlib's import mode, tests have no names."""
+    """Return the module of this folder. Loaded by its path: in importlib's import mode, tests have no module names."""
     name = "holdfast_observed_life"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("life.py"))

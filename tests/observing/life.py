@@ -1,4 +1,4 @@
-"""One life of a store that calls every public operation, some of them to be refused, with secrets in every payload."""
+"""Calls every public operation of a store, some of them to be refused, with secrets in every payload."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET: dict[str, Any] = {"secret": CANARY}
 
 
 class Life:
-    """Calls operations one by one and remembers what an observer should have been told of each."""
+    """Calls operations one by one and records what an observer should be told of each."""
 
     def __init__(self, store: holdfast.BlockingStore) -> None:
         self.store = store
@@ -39,7 +39,7 @@ class Life:
         self.expected.append((operation, type(caught.value).__name__))
 
     def run(self) -> None:
-        """All of it."""
+        """Run every call."""
         self.sessions()
         self.queue()
         self.processes()
@@ -95,6 +95,28 @@ class Life:
         self.tokens.append(claim.token)
         done("queue.abandon", store.queue.abandon, claim)
         done("queue.cancel", store.queue.cancel, "chat", batch.batch_id)
+        self.jobs()
+
+    def jobs(self) -> None:
+        store, done = self.store, self.done
+        for number in (1, 2):
+            done("queue.enqueue", store.queue.enqueue, holdfast.WorkDraft(session_id="chat", payloads=[number, SECRET]))
+        done("queue.wait_next", store.queue.wait_next, timeout_ms=60_000)
+        claim = done("queue.claim_next", store.queue.claim_next, owner_id="w", max_batches=1)
+        self.tokens.append(claim.token)
+        first = claim.batches[0].batch_id
+        done("queue.complete", store.queue.complete, claim)
+        done("queue.wait_settled", store.queue.wait_settled, "chat", first, timeout_ms=60_000)
+        claim = done("queue.claim_next", store.queue.claim_next, owner_id="w")
+        self.tokens.append(claim.token)
+        [dead] = done("queue.fail", store.queue.fail, claim, CANARY, retry_in_ms=None)
+        self.refused("queue.complete", holdfast.ClaimLost, store.queue.complete, claim)
+        done("queue.dead_letters", store.queue.dead_letters)
+        done("queue.retry", store.queue.retry, "chat", dead.batch_id)
+        claim = done("queue.claim_next", store.queue.claim_next, owner_id="w")
+        self.tokens.append(claim.token)
+        done("queue.complete_and_claim_next", store.queue.complete_and_claim_next, claim, owner_id="w")
+        done("queue.drop", store.queue.drop, "chat", dead.batch_id)
 
     def processes(self) -> None:
         store, done, refused = self.store, self.done, self.refused
@@ -215,7 +237,7 @@ class Life:
         done("maintenance.diagnose", store.maintenance.diagnose)
 
     def assert_silent(self, told: object) -> None:
-        """No content and no token is in what an observer was told."""
+        """Assert that an observer was told no content and no token."""
         text = json.dumps(told, default=repr)
         assert CANARY not in text
         assert self.tokens

@@ -1,4 +1,4 @@
-"""An operation is one record whose level says how it ended; what goes on behind it is told by class and number."""
+"""Each operation logs one record whose level says how it ended; background work is logged by class and number."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_operation_is_one_record_with_the_same_fields_and_no_content(
         assert set(vars(record)) - STANDARD - {"message"} == FIELDS
         assert record.levelno == (logging.DEBUG if record.error_class is None else logging.INFO)
         assert record.getMessage().startswith(f"{record.operation} {record.outcome} ")
-    # Whatever else the store has logged meanwhile is held to the same.
+    # Everything else that the store has logged is checked, too.
     whole.assert_silent([vars(record) for record in caplog.records])
     whole.assert_silent([record.getMessage() for record in caplog.records])
 
@@ -99,7 +99,7 @@ def test_garbage_collection_tells_its_steps(tmp_path: Path, caplog: pytest.LogCa
 
 
 class Stubborn(holdfast.Folder):
-    """A place that does not delete, as a full or distant one may not."""
+    """A byte store that does not delete, as a full or remote one may not."""
 
     def delete(self, space: str, name: str) -> int | None:
         raise OSError("canary-path")
@@ -125,7 +125,7 @@ def test_a_listener_that_cannot_connect_warns_once_and_says_when_it_listens_agai
     monkeypatch.setattr(listener, "LOOK_EVERY_S", 0.001)
 
     class Connection:
-        """As much of a driver's connection as a listener uses."""
+        """The part of a driver's connection that a listener uses."""
 
         def add_termination_listener(self, end: Any) -> None:
             self.end = end

@@ -26,7 +26,7 @@ OWN = {"outcome", "transactions", "reruns", "rows_read", "rows_written", "bytes_
 
 
 class Exported:
-    """Everything that an application would send away."""
+    """Collects everything that an application would export."""
 
     def __init__(self, **kwargs: Any) -> None:
         self._spans = InMemorySpanExporter()
@@ -76,14 +76,14 @@ def test_every_operation_is_one_span_and_one_point_without_content(
         assert span.kind is SpanKind.CLIENT
         assert (attributes["db.system.name"], attributes["db.operation.name"]) == (system, span.name)
         assert {name.removeprefix("holdfast.") for name in attributes} >= OWN
-        # A refusal is an answer, and no error of the trace's.
+        # A refusal is an answer, and not an error of the trace.
         assert span.status.status_code is StatusCode.UNSET
         assert span.events == ()
     points = exported.points()
     assert sum(point.count for point in points["db.client.operation.duration"]) == len(expected)
     refused = [point for point in points["db.client.operation.duration"] if "error.type" in point.attributes]
     assert sum(point.count for point in refused) == sum(error is not None for _, error in expected)
-    # Ids would make a series of each session.
+    # Ids would make one series for each session.
     allowed = {"db.system.name", "db.operation.name", "db.namespace", "error.type", "holdfast.direction"}
     assert {name for series in points.values() for point in series for name in point.attributes} <= allowed
     whole.assert_silent([span.to_json() for span in spans])
@@ -129,7 +129,7 @@ def test_spans_of_tasks_that_run_together_keep_their_own_parents(url: str, expor
 
 
 class Traced(holdfast.Folder):
-    """A place for bytes whose client makes spans of its own, as one of an object store would."""
+    """A byte store whose client makes its own spans, like that of an object store."""
 
     tracer: Any
 

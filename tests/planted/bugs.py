@@ -1,10 +1,11 @@
-"""Each bug here is small, likely and wrong, and a test that exists must fail while it is planted.
+"""Small, likely bugs; for each, an existing test must fail while it is planted.
 
-They are put over the right code with a monkeypatch, which takes them out again.
+A monkeypatch replaces the right code and restores it afterwards.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,31 +16,50 @@ import asyncpg
 import msgspec
 import pytest
 
-from holdfast import blocking, codec, dsn, folder, paging, store
-from holdfast.backends.postgres import PostgresBackend, attempts, borrowed, pooler_check
+from holdfast import blocking, codec, dsn, folder, paging, store, waiting
+from holdfast.backends.postgres import PostgresBackend, attempts, borrowed, looping, pooler_check, steps
+from holdfast.backends.postgres import backend as postgres_backend
+from holdfast.backends.postgres import link as postgres_link
 from holdfast.backends.postgres import opening as postgres_opening
 from holdfast.backends.postgres.connecting import OwnConnection
 from holdfast.backends.postgres.link import Link as PostgresLink
+from holdfast.backends.postgres.positions import Standing
+from holdfast.backends.postgres.replica import Following
 from holdfast.backends.postgres.server_watch import ServerWatch
 from holdfast.backends.postgres.transaction.base import Base
-from holdfast.backends.sqlite import link
+from holdfast.backends.sqlite import backend as sqlite_backend
+from holdfast.backends.sqlite import budget, link, readers
+from holdfast.backends.sqlite import opening as sqlite_opening
 from holdfast.cli import tail
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
 from holdfast.moving import bundle, restoring
 from holdfast.operations import attachments as attachment_operations
-from holdfast.operations import pages
+from holdfast.operations import pages, ready
 from holdfast.operations import triggers as operations
+from holdfast.ports.freshness import Freshness
+from holdfast.reading import ReadingBackend
 from holdfast.records.triggers import Emission
 from holdfast.rows import AttachmentRow
 from holdfast.rules import attachments as attachment_rules
+from holdfast.rules import (
+    claims,
+    deltas,
+    graph,
+    replacements,
+    schema_graph,
+    schema_keywords,
+    schema_patterns,
+    schemas,
+    selectors,
+    stretches,
+)
 from holdfast.rules import events as event_rules
-from holdfast.rules import graph, replacements, schemas, selectors
 from holdfast.rules import triggers as rules
-from holdfast.rules import work as work_rules
 from holdfast.rules.verification import bytes_outside
 from holdfast.statements import Statements
 from holdfast.store import maintenance
+from holdfast.waiting import AsyncWaiting
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -134,6 +154,22 @@ def a_put_trusts_the_file_that_is_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(folder.Folder, "_holds", lambda _self, path, _data: path.exists())
 
 
+def a_reader_opens_whatever_has_the_name(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(readers, "leads_to", lambda *_: True)
+
+
+def a_store_is_opened_in_the_thread_that_handlers_interrupt(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_backend, "undisturbed", lambda call, **_: call())
+
+
+def a_folder_is_written_in_the_thread_that_handlers_interrupt(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(waiting, "undisturbed", lambda call: call())
+
+
+def an_alarm_is_a_failure_of_what_it_interrupts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attachment_operations, "raised_by_handler", lambda _: False)
+
+
 def a_key_is_as_large_as_its_column(patch: pytest.MonkeyPatch) -> None:
     _rewrite(patch, "insert_session", ">= 2147483647", ">= 9223372036854775807")
 
@@ -151,6 +187,26 @@ def a_node_may_be_its_own_ancestor(patch: pytest.MonkeyPatch) -> None:
 def a_page_is_limited_by_rows_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pages, "fitting", lambda weights: len(list(weights)))
     patch.setattr(link.Link, "page", lambda self, name, bindings, _most_bytes: self.all(name, bindings))
+
+
+def what_is_fetched_is_not_weighed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(link, "weight", lambda _values: 0)
+
+
+def a_statement_takes_as_long_as_it_takes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budget.Budget, "stop", lambda _self: False)
+
+
+def rows_are_fetched_however_many_there_are(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(budget.Budget, "fetch", lambda _self, rows: list(rows))
+
+
+def a_schema_is_taken_for_ours_by_its_number(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_opening, "refuse_computed", lambda *_: None)
+
+
+def contents_are_weighed_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deltas, "require_room", lambda *_, **__: None)
 
 
 def a_failing_read_ends_verification(patch: pytest.MonkeyPatch) -> None:
@@ -229,6 +285,15 @@ def cleaning_up_replaces_the_error_of_a_lost_connection(patch: pytest.MonkeyPatc
     patch.setattr(PostgresLink, "_heeding", wrong)
 
 
+def a_thread_is_started_where_nothing_stops_it(patch: pytest.MonkeyPatch) -> None:
+    def wrong(cls: Any, url: Any, options: Any, clock: Any) -> Any:
+        thread = looping.LoopThread()
+        thread.start()
+        return thread.drive(cls.open(url, options, clock, thread))
+
+    patch.setattr(PostgresBackend, "open_blocking", classmethod(wrong))
+
+
 def an_import_is_written_before_it_is_judged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(restoring, "_rehearse", lambda target, read: None)
 
@@ -245,7 +310,7 @@ def an_iteration_ends_with_a_page_that_is_not_full(patch: pytest.MonkeyPatch) ->
 
 
 def a_constant_key_is_not_told(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(event_rules, "wakes_once", lambda event_types: ())
+    patch.setattr(event_rules, "wakes_once", lambda event_types: {})
 
 
 def whatever_comes_before_a_slash_is_the_host(patch: pytest.MonkeyPatch) -> None:
@@ -280,37 +345,99 @@ def a_tail_remembers_what_was_listed_and_not_what_was_read(patch: pytest.MonkeyP
     patch.setattr(tail.Logs, "news", wrong)
 
 
+def what_a_tail_reads_raises_its_next_floor(patch: pytest.MonkeyPatch) -> None:
+    right = tail.Feed.look
+
+    def wrong(self: Any) -> Iterator[Any]:
+        if not self.behind:
+            self._next_floor_ms = max(0, self._newest_ms - tail.OVERLAP_MS)
+        return right(self)
+
+    patch.setattr(tail.Feed, "look", wrong)
+
+
+def a_completion_does_not_look_at_the_fence(patch: pytest.MonkeyPatch) -> None:
+    right = claims.require_claim
+
+    def wrong(completion: Any, rows: Any, now_ms: int) -> Any:
+        fences = {row.batch_id: row.claim_fence for row in rows}
+        fence = fences.get(completion.batch_ids[0], completion.fence) if completion.batch_ids else completion.fence
+        return right(msgspec.structs.replace(completion, fence=fence), rows, now_ms)
+
+    patch.setattr(claims, "require_claim", wrong)
+
+
+def a_renewal_needs_the_newest_claim(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(claims, "require_bearers", claims.require_claim)
+
+
+def added_work_is_not_offered(patch: pytest.MonkeyPatch) -> None:
+    right = ready.keep
+
+    async def wrong(tx: Any, session_key: int, family: int, *, freed: bool) -> None:
+        if freed:
+            await right(tx, session_key, family, freed=freed)
+
+    patch.setattr(ready, "keep", wrong)
+
+
+def work_in_back_off_is_overtaken(patch: pytest.MonkeyPatch) -> None:
+    right = claims.claim_prefix
+
+    def wrong(candidates: Any, boundary: Any, most: int, *, kinds: Any, now_ms: int) -> int:
+        return right(candidates, boundary, most, kinds=kinds, now_ms=now_ms + 10**9)
+
+    patch.setattr(claims, "claim_prefix", wrong)
+
+
 def an_exclusive_claim_looks_at_leases_only(patch: pytest.MonkeyPatch) -> None:
-    right = work_rules.may_claim
+    right = claims.may_claim
 
     def wrong(lease: Any, others: Any, **asked: Any) -> bool:
         return right(lease, (False, False), **asked)
 
-    patch.setattr(work_rules, "may_claim", wrong)
+    patch.setattr(claims, "may_claim", wrong)
 
 
-def a_claim_reads_the_lease_before_it_waits_for_the_session(patch: pytest.MonkeyPatch) -> None:
+def a_claim_reads_the_lease_before_it_waits_for_the_queue(patch: pytest.MonkeyPatch) -> None:
     read = """    SELECT owner_id, token_hash, fence, expires_at_ms INTO v_lease
     FROM {schema}.leases
     WHERE kind = 'session'
-        AND resource = v_session_key::text
+        AND resource = p_session_key::text
     FOR SHARE;
 """
-    early = read.replace(
-        "v_session_key::text\n    FOR SHARE",
-        "(SELECT session_key::text FROM {schema}.sessions WHERE session_id = p_session_id AND dead = 0)",
-    )
-    lock = "    SELECT family, session_key INTO v_family, v_session_key\n"
+    lock = """    SELECT claimed_upto INTO v_claimed_upto
+    FROM {schema}.ready
+    WHERE family = v_family
+        AND session_key = v_session_key
+    FOR UPDATE;
+"""
+    # The lease's expiry from before the wait, by which the claim then judges.
+    early = """    SELECT expires_at_ms INTO v_expires_at_ms
+    FROM {schema}.leases
+    WHERE kind = 'session'
+        AND resource = v_session_key::text;
+"""
     right = postgres_opening._text_of
 
     def wrong(name: str, schema: str) -> str:
         text = right(name, schema)
-        if name != "functions.sql":
+        if name != "queue_functions.sql":
             return text
-        before, heading, claim = text.partition("FUNCTION " + f'"{schema}".claim_work_v1')
-        late, soon = (part.replace("{schema}", f'"{schema}"') for part in (read, early))
-        assert late in claim, claim
-        return before + heading + claim.replace(late, "", 1).replace(lock, soon + lock, 1)
+        changes = [
+            (
+                read,
+                read.replace(", expires_at_ms INTO", ", p_held_fence AS expires_at_ms INTO").replace("FOR SHARE", ""),
+            ),
+            ("    v_claimed_upto bigint;\nBEGIN", "    v_claimed_upto bigint;\n    v_expires_at_ms bigint;\nBEGIN"),
+            (lock, early + lock),
+            ("p_lease_fence, p_held_claim_id, p_held_fence,\n", "p_lease_fence, p_held_claim_id, v_expires_at_ms,\n"),
+        ]
+        for change in changes:
+            before, after = (part.replace("{schema}", f'"{schema}"') for part in change)
+            assert before in text, before
+            text = text.replace(before, after, 1)
+        return text
 
     patch.setattr(postgres_opening, "_text_of", wrong)
 
@@ -334,8 +461,59 @@ def another_database_goes_unnoticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ServerWatch, "see", lambda *_: False)
 
 
+def a_server_is_trusted_once_its_log_is_long_enough(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ServerWatch, "remember", lambda *_: None)
+
+
+def a_replica_answers_whatever_its_position(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Standing, "shows", lambda *_: True)
+
+
+def a_replica_is_asked_what_its_snapshot_lists(patch: pytest.MonkeyPatch) -> None:
+    _rewrite_on_postgresql(
+        patch,
+        "find_standing",
+        "coalesce(pg_xact_status($1::text::xid8), 'ended')",
+        "CASE WHEN pg_visible_in_snapshot($1::text::xid8, pg_current_snapshot()) THEN 'ended' ELSE 'in progress' END",
+    )
+
+
+def a_replica_of_another_timeline_answers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Standing, "shows", lambda self, _: self.status in {"ended", "committed"})
+
+
+def a_replica_that_was_promoted_answers(patch: pytest.MonkeyPatch) -> None:
+    async def trust(*_: Any) -> None:
+        return None
+
+    patch.setattr(Following, "require", trust)
+
+
+def every_read_goes_to_the_replica(patch: pytest.MonkeyPatch) -> None:
+    async def read(self: PostgresBackend, operation: Any, *, view: Any = None) -> Any:
+        return await self._fresh.read(operation, view, Freshness(None, 0, True), None)
+
+    patch.setattr(PostgresBackend, "read", read)
+
+
+def a_store_for_reads_decides(patch: pytest.MonkeyPatch) -> None:
+    async def write(self: ReadingBackend, operation: Any, **_: Any) -> Any:
+        return await self._read(operation)
+
+    patch.setattr(ReadingBackend, "write", write)
+
+
+def _rewrite_on_postgresql(patch: pytest.MonkeyPatch, name: str, right: str, wrong: str) -> None:
+    texts = postgres_link.statements_of("holdfast")
+    # Without the cached variants: they are made from the changed text.
+    marked = {known: text for known, text in {**texts._texts, **texts._marked}.items() if "+" not in known}
+    assert right in marked[name], marked[name]
+    changed = Statements({**marked, name: marked[name].replace(right, wrong)})
+    patch.setattr(postgres_backend, "statements_of", lambda _: changed)
+
+
 def _without_guard(patch: pytest.MonkeyPatch, guard: str, instead: str) -> None:
-    """Make schemas whose functions of turns lack a guard."""
+    """Create schemas whose turn functions lack a guard."""
     right = postgres_opening._text_of
 
     def wrong(name: str, schema: str) -> str:
@@ -391,6 +569,55 @@ def a_compiled_schema_is_not_weighed_against_its_payload(patch: pytest.MonkeyPat
     patch.setattr(schemas, "is_within", lambda *_, **__: True)
 
 
+def every_keyword_is_as_cheap_as_a_type(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(schemas, "_kept", {})  # a compiled schema keeps its cost
+    patch.setattr(schema_graph, "weight_of", lambda *_: schema_keywords.Weight(1))
+
+
+def a_keyword_that_is_not_known_is_free(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(schemas, "_kept", {})  # a compiled schema keeps its cost
+    patch.setattr(schema_keywords, "UNKNOWN_WORK", 0)
+
+
+def every_pattern_is_plain(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(schemas, "_kept", {})  # a compiled schema keeps its cost
+    patch.setattr(schema_graph, "cost_of_pattern", lambda _: schema_patterns.PatternCost(1, 1, "quick"))
+
+
+def a_hash_tells_everything_apart(patch: pytest.MonkeyPatch) -> None:
+    right = schema_keywords.whole_of
+    signs = itertools.count()
+    patch.setattr(schema_keywords, "whole_of", lambda *given: right(*given)._replace(sign=next(signs)))
+
+
+def components_are_held_without_a_bound(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(bundle, "_held_bytes", lambda *_: 0)
+
+
+def the_ref_of_a_component_is_believed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(bundle, "_ref_of", lambda line: line.ref)
+
+
+def an_import_holds_nothing_while_it_writes(patch: pytest.MonkeyPatch) -> None:
+    def claim(held: Any, store: Any, session_id: str, _: str) -> None:
+        held._store, held._session_id, held._renew_at_s = store, session_id, float("inf")
+        held.lease = None
+
+    patch.setattr(restoring.Held, "__init__", claim)
+    patch.setattr(restoring.Held, "__exit__", lambda *_: None)
+
+
+def an_import_trusts_what_it_was_judged_by(patch: pytest.MonkeyPatch) -> None:
+    facts: list[Any] = []
+    right = restoring._facts
+
+    def once(*given: Any) -> Any:
+        facts.append(facts[0] if facts else right(*given))
+        return facts[0]
+
+    patch.setattr(restoring, "_facts", once)
+
+
 def every_field_of_a_template_is_filled(patch: pytest.MonkeyPatch) -> None:
     def fill(field: str, template: Any, payload: Any, room: selectors.Room) -> str:
         values = {
@@ -400,3 +627,21 @@ def every_field_of_a_template_is_filled(patch: pytest.MonkeyPatch) -> None:
         return selectors.FIELD.sub(lambda place: values.get(place[1], place[0]), template.template)
 
     patch.setattr(selectors, "_fill", fill)
+
+
+def a_lost_node_looks_tombstoned(patch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: object) -> list[Any]:
+        return []
+
+    patch.setattr(stretches, "unread", wrong)
+
+
+def a_large_request_is_encoded_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
+    async def wrong(_: Any, call: Callable[[], Any], *, heavy: bool = False) -> tuple[Any, bool]:
+        return call(), False
+
+    patch.setattr(AsyncWaiting, "compute", wrong)
+
+
+def a_large_answer_is_decoded_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(steps, "weight_of", lambda _: 0)

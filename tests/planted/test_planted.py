@@ -1,12 +1,15 @@
-"""Every planted bug is caught by a test that exists: with the bug it fails, and without it passes.
+"""Every planted bug is caught by an existing test, which fails with the bug and passes without it.
 
-A test that could not fail would prove nothing. If a bug is not caught, this run fails.
+A test that cannot fail proves nothing. A bug that is not caught fails this run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
+import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,15 +17,30 @@ from typing import Any, TypeVar, cast
 import pytest
 from tests import test_folder
 from tests.backends.damages import answers
-from tests.backends.postgres import test_forgotten_pooler, test_lent_pool, test_lost_answers, test_row_security
+from tests.backends.postgres import (
+    test_forgotten_pooler,
+    test_interrupts,
+    test_lent_pool,
+    test_lost_answers,
+    test_replica,
+    test_replica_failover,
+    test_row_security,
+)
 from tests.backends.postgres import test_older_database as older
 from tests.backends.postgres import test_renewal_races as renewal_races
 from tests.backends.postgres import test_replication as replication
+from tests.backends.postgres.test_replica import servers  # noqa: F401 - a fixture
 from tests.backends.postgres.test_replication import unconfirmed  # noqa: F401 - a fixture
+from tests.backends.sqlite import test_computed, test_hostile_contents
+from tests.backends.sqlite import test_hostile_pages as hostile_pages
 from tests.backends.sqlite.furnished import seed
+from tests.backends.sqlite.test_interrupts import alarm, an_alarm_ends_an_opening
+from tests.backends.sqlite.test_places import replaced
 from tests.backends.sqlite.test_verify_damage import damaged, opened
+from tests.blocking import test_interrupted_files as interrupted_files
 from tests.cli import test_tail
-from tests.moving import test_bundles
+from tests.loop_gaps import test_loop_gaps as loop_gaps
+from tests.moving import test_bundles, test_imports
 from tests.planted import bugs
 from tests.test_clocks import Skewed, one_life_under_wrong_clocks
 from tests.test_judging import another_writes_while_an_event_is_judged
@@ -30,6 +48,7 @@ from tests.within import test_postgres as test_within_postgres
 
 import holdfast
 from holdfast import codec, columns
+from holdfast.backends.sqlite import budget
 from holdfast.blocking import BlockingStore
 from holdfast.opening import open_backend
 from holdfast.ports import Backend
@@ -40,9 +59,12 @@ from holdfast.testing.contract import (
     BoundsContract,
     ExclusiveClaimContract,
     HostileInputContract,
+    JobContract,
+    JobFailureContract,
     LocalBench,
     OutsideBytesContract,
     PageContract,
+    ReadingContract,
     SharedPutContract,
     WakeContract,
 )
@@ -67,7 +89,7 @@ def bench(folder: Path) -> Iterator[LocalBench]:
 
 @contextlib.contextmanager
 def failing_as_an_error() -> Iterator[None]:
-    """Raise an `AssertionError` where pytest would end the test because nothing was raised."""
+    """Raise an `AssertionError` where pytest would fail the test because nothing was raised."""
     try:
         yield
     except pytest.fail.Exception as failure:
@@ -144,6 +166,35 @@ def a_damaged_file_is_written_anew(folder: Path, _: pytest.FixtureRequest) -> No
     test_folder.test_a_put_over_a_damaged_file_writes_it_anew(folder, b"ab")
 
 
+def another_file_is_never_read(folder: Path, _: pytest.FixtureRequest) -> None:
+    with failing_as_an_error():
+        replaced(folder / "a.db")
+
+
+@contextlib.contextmanager
+def handling_an_alarm() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR2, lambda *_: alarm())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def an_alarm_in_an_opening_is_raised(folder: Path, _: pytest.FixtureRequest) -> None:
+    with handling_an_alarm(), failing_as_an_error(), pytest.MonkeyPatch.context() as patch:
+        an_alarm_ends_an_opening(folder / "a.db", lambda _: None, "_lock", patch)
+
+
+def an_alarm_in_a_folder_is_raised(folder: Path, _: pytest.FixtureRequest) -> None:
+    with handling_an_alarm(), failing_as_an_error(), pytest.MonkeyPatch.context() as patch:
+        interrupted_files.test_an_alarm_in_work_on_a_folder_reaches_its_caller(folder, "put", patch)
+
+
+def an_alarm_in_a_place_outside_is_raised(_folder: Path, _: pytest.FixtureRequest) -> None:
+    with handling_an_alarm(), failing_as_an_error():
+        interrupted_files.test_an_alarm_in_a_place_of_the_application_is_told_from_its_failure()
+
+
 def a_vast_key_does_not_spoil_new_sessions(folder: Path, _: pytest.FixtureRequest) -> None:
     seed(folder / "seed.db", folder / "shelf")
     path = damaged(folder / "seed.db", f"UPDATE sessions SET session_key = {2**62} WHERE session_id = 'fork'")
@@ -172,6 +223,36 @@ def a_page_ends_where_its_bytes_end(folder: Path, _: pytest.FixtureRequest) -> N
     with bench(folder) as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "PAGE_BYTES", 1_000)
         PageContract().test_work(made.open())
+
+
+def no_more_than_a_page_is_fetched(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, pytest.MonkeyPatch.context() as patch:
+        PageContract().test_no_more_than_a_page_is_ever_in_memory(made.open(), patch)
+
+
+def a_count_ends(folder: Path, _: pytest.FixtureRequest) -> None:
+    hostile_pages.furnish(folder / "state.db")
+    hostile_pages.knot(folder / "state.db", "sessions", levels=5)
+    with holdfast.open_blocking(folder / "state.db") as store, failing_as_an_error(), pytest.raises(holdfast.Corrupt):
+        store.maintenance.stats()
+
+
+def the_same_row_comes_only_so_often(folder: Path, _: pytest.FixtureRequest) -> None:
+    with pytest.MonkeyPatch.context() as patch, failing_as_an_error():
+        patch.setattr(budget, "BASE_BYTES", 10_000_000)
+        hostile_pages.test_rows_that_come_again_and_again_do_not_fill_the_memory(folder)
+
+
+def a_table_that_computes_is_refused(folder: Path, _: pytest.FixtureRequest) -> None:
+    path = folder / "state.db"
+    hostile_pages.furnish(path)
+    with failing_as_an_error():
+        test_computed.test_a_table_that_computes_is_refused(path, "revision INTEGER AS (1)")
+
+
+def contents_are_weighed_together(folder: Path, _: pytest.FixtureRequest) -> None:
+    with failing_as_an_error():
+        test_hostile_contents.test_many_frames_of_one_checkpoint_are_weighed_together(folder)
 
 
 def one_unreadable_file_does_not_hide_the_others(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -203,7 +284,7 @@ class Failing:
 
 
 def an_emission_is_all_or_nothing(folder: Path, _: pytest.FixtureRequest) -> None:
-    """Die before the first write, then before the second, until a run ends unharmed."""
+    """Die before the first write, then before the second, until a run completes."""
     backend = open_backend(str(folder / "state.db"), None, ManualClock(), BlockingWaiting())
     right = BlockingStore(Store(Context(backend, holdfast.Limits())), backend)
     with right:
@@ -255,7 +336,7 @@ def a_password_is_in_no_message(*_: object) -> None:
 
 
 def a_listing_is_iterated_to_its_end(*_: object) -> None:
-    """Its pages are cut by the bytes of their documents, and not by the number of their items."""
+    """Pages are cut by the bytes of their documents, not by the number of their items."""
     with holdfast.open_blocking("memory:") as store:
         session = store.sessions.create("chat")
         for number in range(4):
@@ -278,16 +359,48 @@ def a_tail_shows_each_event_once(folder: Path, _: pytest.FixtureRequest) -> None
         test_tail.test_what_is_written_between_listing_and_reading_is_shown_once(str(folder / "state.db"), patch)
 
 
+def a_tail_shows_what_changes_while_it_pauses(folder: Path, _: pytest.FixtureRequest) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_tail.test_what_changes_behind_a_pass_that_pauses_is_shown(str(folder / "state.db"), patch)
+
+
+def a_lost_node_is_damage(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        PageContract().test_a_lost_node_is_damage_and_never_looks_tombstoned(made.open(), "source")
+
+
 def an_exclusive_claim_is_alone(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
         ExclusiveClaimContract().test_an_exclusive_claim_is_not_given_beside_any_live_claim(made.open(), "w1")
+
+
+def a_keeper_outlives_a_widening(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        ExclusiveClaimContract().test_the_claim_from_before_a_widening_renews_all_batches(made.open(), made.clock)
+
+
+def a_completion_is_fenced(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        JobContract().test_a_claim_that_does_not_hold_settles_nothing(
+            made.open(), made, made.clock, "complete", "fence"
+        )
+
+
+def work_of_any_session_is_found(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        JobContract().test_work_of_any_session_is_claimed_and_none_means_none(made.open())
+
+
+def failed_work_keeps_its_place(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        JobFailureContract().test_failed_work_is_tried_again_later_at_its_old_place(made.open(), made.clock)
 
 
 @contextlib.contextmanager
 def ground_for_races(request: pytest.FixtureRequest) -> Iterator[renewal_races.Ground]:
     database = request.getfixturevalue("postgres_database")
     with contextlib.ExitStack() as stack:
-        # The functions are part of the schema: made anew before, with the bug or without it, and gone afterwards.
+        # The functions are part of the schema: created anew before, with or without the bug, and dropped afterwards.
         database.empty()
         stack.callback(database.empty)
         loop = EventLoop()
@@ -330,9 +443,19 @@ def a_restored_database_is_noticed(_: Path, request: pytest.FixtureRequest) -> N
         older.check_that_a_restored_dump_is_noticed(stores, older.WAYS["direct"], url, database, log)
 
 
+def an_older_copy_is_noticed(_: Path, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("postgres_database")
+    log = request.getfixturevalue("caplog")
+    with contextlib.ExitStack() as stack:
+        server: Any = sys.modules["holdfast_postgres_server"].Server()
+        stack.callback(server.remove)
+        stores = stack.enter_context(stores_on_postgresql())
+        older.check_that_an_older_copy_is_noticed(stores, server, log, "an older copy", "direct")
+
+
 @contextlib.contextmanager
 def a_store_with_its_own_schema(request: pytest.FixtureRequest) -> Iterator[tuple[holdfast.BlockingStore, Any]]:
-    """A store whose server functions are made anew, with the bug or without it, and gone afterwards."""
+    """A store whose server functions are created anew, with or without the bug, and dropped afterwards."""
     database = request.getfixturevalue("postgres_database")
     database.empty()
     try:
@@ -366,7 +489,7 @@ def a_turn_goes_on_from_the_head_that_is_stored(_: Path, request: pytest.Fixture
 
 
 def a_forgotten_pooler_is_named(folder: Path, request: pytest.FixtureRequest) -> None:
-    # Where it listens: a statement of an operation is refused by the servers behind it.
+    # The listener is the only place: a statement of an operation is refused by the servers behind the pooler.
     test_forgotten_pooler.test_a_listen_url_that_leads_to_a_pooler_is_named_and_waiters_poll(
         request.getfixturevalue("postgres_database"),
         request.getfixturevalue("clean_postgres_url"),
@@ -393,6 +516,43 @@ def a_callers_settings_stay(_: Path, request: pytest.FixtureRequest) -> None:
     test_within_postgres.test_an_operation_that_changed_a_setting_is_undone_and_refused(url, database)
 
 
+def a_replica_that_is_behind_is_refused(_: Path, request: pytest.FixtureRequest) -> None:
+    pair = request.getfixturevalue("servers")
+    with failing_as_an_error():
+        asyncio.run(test_replica.check_a_replica_that_stays_behind(pair))
+
+
+def a_turn_that_runs_is_not_shown(_: Path, request: pytest.FixtureRequest) -> None:
+    pair = request.getfixturevalue("servers")
+    with failing_as_an_error():
+        asyncio.run(test_replica.check_a_turn_that_runs(pair))
+
+
+def a_replica_of_another_history_is_refused(_: Path, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("postgres_database")
+    with failing_as_an_error():
+        test_replica_failover.check_a_replica_of_another_history()
+
+
+def a_replica_that_was_promoted_is_refused(_: Path, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("postgres_database")
+    with failing_as_an_error():
+        test_replica_failover.check_a_replica_that_was_promoted()
+
+
+def decisions_are_made_on_the_primary(_: Path, request: pytest.FixtureRequest) -> None:
+    pair = request.getfixturevalue("servers")
+    with failing_as_an_error():
+        asyncio.run(test_replica.check_that_the_store_asks_the_primary(pair))
+
+
+def a_store_for_reads_refuses_a_decision(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        store = made.open()
+        receipt = store.sessions.create("chat").commit(holdfast.Commit(turn_id="turn-1"))
+        ReadingContract().test_what_writes_waits_or_decides_is_refused(made, store, receipt, "session.commit again")
+
+
 def a_later_writer_is_left_alone(_: Path, request: pytest.FixtureRequest) -> None:
     loop = EventLoop()
     made = test_lost_answers.Cuttable(request.getfixturevalue("clean_postgres_url"), loop)
@@ -414,6 +574,12 @@ def a_lost_connection_of_a_lent_pool_is_replaced(_: Path, request: pytest.Fixtur
         test_lent_pool.test_a_write_with_a_key_is_answered_once_it_is_found(losable, "turn", "after")
 
 
+def an_interrupted_open_leaves_no_thread(_: Path, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue("clean_postgres_url")
+    with pytest.MonkeyPatch.context() as patch:
+        test_interrupts.check_that_an_interrupted_start_is_undone(url, patch, "after", patience_s=2)
+
+
 def nobody_waits_for_a_judgement(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made, pytest.MonkeyPatch.context() as patch:
         another_writes_while_an_event_is_judged(made, patch, patience_s=2)
@@ -424,9 +590,67 @@ def exponential_work_is_refused(folder: Path, _: pytest.FixtureRequest) -> None:
         BoundsContract().test_a_payload_that_takes_exponential_work_is_refused_each_time(made, made.open(), "all of")
 
 
+def heavy_keywords_are_weighed(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        BoundsContract().test_a_payload_that_one_keyword_works_long_for_is_refused(made, made.open(), "enum")
+
+
+def unknown_keywords_are_weighed(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        check = BoundsContract().test_a_payload_that_one_keyword_works_long_for_is_refused
+        check(made, made.open(), "an unknown keyword")
+
+
+def patterns_are_weighed(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        check = BoundsContract().test_a_payload_that_one_keyword_works_long_for_is_refused
+        check(made, made.open(), "a pattern that goes back")
+
+
+def shared_hashes_are_weighed(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        BoundsContract().test_a_payload_that_one_keyword_works_long_for_is_refused(made, made.open(), "uniqueItems")
+
+
+def what_an_import_holds_is_bounded(_: Path, __: pytest.FixtureRequest) -> None:
+    with failing_as_an_error():
+        test_bundles.test_what_is_held_until_the_turn_is_bounded_as_a_whole()
+
+
+def a_ref_is_compared_when_it_is_read(_: Path, __: pytest.FixtureRequest) -> None:
+    with failing_as_an_error():
+        test_bundles.test_a_component_is_compared_with_its_ref_when_its_line_is_read(test_bundles.no_ref)
+
+
+def two_imports_do_not_mix(_: Path, __: pytest.FixtureRequest) -> None:
+    with (
+        holdfast.open_blocking("memory:") as store,
+        pytest.MonkeyPatch.context() as patch,
+        failing_as_an_error(),
+    ):
+        test_imports.test_an_import_is_refused_while_another_one_holds_the_session(store, patch)
+
+
+def a_quicker_import_is_noticed(_: Path, __: pytest.FixtureRequest) -> None:
+    with (
+        holdfast.open_blocking("memory:") as store,
+        pytest.MonkeyPatch.context() as patch,
+        failing_as_an_error(),
+    ):
+        test_imports.test_an_import_is_judged_anew_if_another_one_was_quicker(store, patch, "whole")
+
+
 def unused_fields_are_not_looked_at(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
         BoundsContract().test_a_field_that_a_template_does_not_name_is_not_looked_at(made.open())
+
+
+def a_large_commit_leaves_the_loop_to_others(folder: Path, request: pytest.FixtureRequest) -> None:
+    loop_gaps.check_gap("sqlite", "commit of many small values", loop_gaps.SMALL, folder, request)
+
+
+def a_large_load_leaves_the_loop_to_others(folder: Path, request: pytest.FixtureRequest) -> None:
+    loop_gaps.check_gap("postgres", "load of documents", loop_gaps.SMALL, folder, request)
 
 
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
@@ -442,11 +666,20 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_sweep_removes_whatever_looks_unfinished, a_sweep_leaves_what_is_not_its_own),
         (bugs.a_file_is_read_whole_whatever_its_size, a_file_that_grew_is_not_read),
         (bugs.a_put_trusts_the_file_that_is_there, a_damaged_file_is_written_anew),
+        (bugs.a_reader_opens_whatever_has_the_name, another_file_is_never_read),
+        (bugs.a_store_is_opened_in_the_thread_that_handlers_interrupt, an_alarm_in_an_opening_is_raised),
+        (bugs.a_folder_is_written_in_the_thread_that_handlers_interrupt, an_alarm_in_a_folder_is_raised),
+        (bugs.an_alarm_is_a_failure_of_what_it_interrupts, an_alarm_in_a_place_outside_is_raised),
         (bugs.a_key_is_as_large_as_its_column, a_vast_key_does_not_spoil_new_sessions),
         (bugs.a_content_may_claim_any_size, a_claim_is_judged_before_it_is_believed),
         (bugs.a_node_may_follow_one_that_is_hidden, an_accepted_turn_reads_back_with_its_history),
         (bugs.a_node_may_be_its_own_ancestor, a_circle_is_never_shown),
         (bugs.a_page_is_limited_by_rows_alone, a_page_ends_where_its_bytes_end),
+        (bugs.what_is_fetched_is_not_weighed, no_more_than_a_page_is_fetched),
+        (bugs.a_statement_takes_as_long_as_it_takes, a_count_ends),
+        (bugs.rows_are_fetched_however_many_there_are, the_same_row_comes_only_so_often),
+        (bugs.a_schema_is_taken_for_ours_by_its_number, a_table_that_computes_is_refused),
+        (bugs.contents_are_weighed_one_by_one, contents_are_weighed_together),
         (bugs.a_failing_read_ends_verification, one_unreadable_file_does_not_hide_the_others),
         (bugs.what_does_not_decode_is_nothing, damage_is_never_read_as_nothing),
         (bugs.a_filter_is_written_into_the_statement, odd_owners_are_kept_apart),
@@ -458,11 +691,18 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_replayed_turn_is_rolled_back_because_it_wrote_nothing, a_turn_that_is_sent_again_waits_for_the_standby),
         (bugs.a_transaction_that_wrote_nothing_waits_for_no_standby, a_call_with_nothing_to_do_waits_for_the_standby),
         (bugs.an_exclusive_claim_looks_at_leases_only, an_exclusive_claim_is_alone),
-        (bugs.a_claim_reads_the_lease_before_it_waits_for_the_session, a_renewed_lease_holds_across_a_slow_turn),
+        (bugs.a_renewal_needs_the_newest_claim, a_keeper_outlives_a_widening),
+        (bugs.a_completion_does_not_look_at_the_fence, a_completion_is_fenced),
+        (bugs.added_work_is_not_offered, work_of_any_session_is_found),
+        (bugs.work_in_back_off_is_overtaken, failed_work_keeps_its_place),
+        (bugs.a_claim_reads_the_lease_before_it_waits_for_the_queue, a_renewed_lease_holds_across_a_slow_turn),
         (bugs.an_expiry_is_judged_by_the_time_before_its_lock, an_expired_lease_commits_no_turn),
+        (bugs.a_thread_is_started_where_nothing_stops_it, an_interrupted_open_leaves_no_thread),
         (bugs.cleaning_up_replaces_the_error_of_a_lost_connection, a_lost_connection_of_a_lent_pool_is_replaced),
         (bugs.a_role_may_hide_the_warnings_of_a_commit, an_unconfirmed_commit_is_told_behind_a_pooler),
         (bugs.a_tail_remembers_what_was_listed_and_not_what_was_read, a_tail_shows_each_event_once),
+        (bugs.what_a_tail_reads_raises_its_next_floor, a_tail_shows_what_changes_while_it_pauses),
+        (bugs.a_lost_node_looks_tombstoned, a_lost_node_is_damage),
         (bugs.an_import_is_written_before_it_is_judged, a_refused_import_leaves_no_trace),
         (bugs.an_iteration_ends_with_a_page_that_is_not_full, a_listing_is_iterated_to_its_end),
         (bugs.a_constant_key_is_not_told, a_constant_key_is_warned_of),
@@ -473,18 +713,38 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.another_database_goes_unnoticed, a_restored_database_is_noticed),
         (bugs.the_key_of_a_session_is_proof_of_its_id, a_turn_goes_where_it_says),
         (bugs.the_head_is_known_by_its_number, a_turn_goes_on_from_the_head_that_is_stored),
+        (bugs.a_server_is_trusted_once_its_log_is_long_enough, an_older_copy_is_noticed),
+        (bugs.a_replica_answers_whatever_its_position, a_replica_that_is_behind_is_refused),
+        (bugs.a_replica_is_asked_what_its_snapshot_lists, a_turn_that_runs_is_not_shown),
+        (bugs.a_replica_of_another_timeline_answers, a_replica_of_another_history_is_refused),
+        (bugs.a_replica_that_was_promoted_answers, a_replica_that_was_promoted_is_refused),
+        (bugs.every_read_goes_to_the_replica, decisions_are_made_on_the_primary),
+        (bugs.a_store_for_reads_decides, a_store_for_reads_refuses_a_decision),
         (bugs.an_event_is_judged_inside_of_the_transaction, nobody_waits_for_a_judgement),
         (bugs.a_compiled_schema_is_not_weighed_against_its_payload, exponential_work_is_refused),
         (bugs.every_field_of_a_template_is_filled, unused_fields_are_not_looked_at),
+        (bugs.every_keyword_is_as_cheap_as_a_type, heavy_keywords_are_weighed),
+        (bugs.a_keyword_that_is_not_known_is_free, unknown_keywords_are_weighed),
+        (bugs.every_pattern_is_plain, patterns_are_weighed),
+        (bugs.a_hash_tells_everything_apart, shared_hashes_are_weighed),
+        (bugs.components_are_held_without_a_bound, what_an_import_holds_is_bounded),
+        (bugs.the_ref_of_a_component_is_believed, a_ref_is_compared_when_it_is_read),
+        (bugs.an_import_holds_nothing_while_it_writes, two_imports_do_not_mix),
+        (bugs.an_import_trusts_what_it_was_judged_by, a_quicker_import_is_noticed),
+        (bugs.a_large_request_is_encoded_on_the_event_loop, a_large_commit_leaves_the_loop_to_others),
+        (bugs.a_large_answer_is_decoded_on_the_event_loop, a_large_load_leaves_the_loop_to_others),
     )
 }
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a bug may break a finalizer
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_caught(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     plant, check = PLANTED[name]
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
+        # A bug makes every gap long. Only a gap that other load lengthened is worth many tries.
+        patch.setattr(loop_gaps, "TRIES", 3)
         with pytest.raises((Exception, pytest.fail.Exception)) as caught:
             check(tmp_path, request)
     assert not isinstance(caught.value, TypeError), "the check itself is broken"

@@ -1,4 +1,4 @@
-"""An artifact comes back as it was put, and a ref that names content names no other."""
+"""An artifact comes back as it was put, and a content ref names exactly one content."""
 
 from __future__ import annotations
 

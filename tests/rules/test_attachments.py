@@ -1,4 +1,4 @@
-"""An attachment is named by its bytes, and its bytes are proven whenever they are read."""
+"""An attachment is named by its bytes, which are verified on every read."""
 
 from __future__ import annotations
 

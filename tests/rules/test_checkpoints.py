@@ -1,4 +1,4 @@
-"""What a ref names is stored or comes along; a missing body is damage and never an empty state."""
+"""Every ref names a body that is stored or sent along; a missing body is damage and never an empty state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A check gives back exactly what it was given, or refuses it with `InvalidRequest` and names the field."""
+"""A check returns exactly its input, or raises `InvalidRequest` that names the field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Name(str, enum.Enum):  # noqa: UP042 (the older spelling is the one whose 
 
 
 class Text(str):
-    """A subclass as a caller may have one."""
+    """A `str` subclass, as a caller may have one."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""A turn is accepted as a whole or refused for the first reason against it; the same turn twice is one turn."""
+"""A turn is accepted as a whole or refused for its first fault; the same turn sent twice is one turn."""
 
 from __future__ import annotations
 
@@ -53,12 +53,16 @@ CLAIM = WorkCompletion("chat", "claim:1:3", Token("secret"), 3, ("b1", "b2"))
 
 
 def batch(seq: int, **changes: Any) -> BatchRow:
-    plain = BatchRow(seq, f"b{seq}", 7, 7, None, "hash", "earliest_safe_boundary", "join", "never", 0, 0, b"[1]")
+    plain = BatchRow(
+        seq, f"b{seq}", 7, 7, None, "hash", "earliest_safe_boundary", "join", "never", "turn", 0, 0, 0, b"[1]"
+    )
     return msgspec.structs.replace(plain, **changes)
 
 
 def held(seq: int) -> BatchRow:
-    return batch(seq, claim_id="claim:1:3", claim_token_hash=SECRET, claim_fence=3, claim_expires_at_ms=200)
+    return batch(
+        seq, claim_id="claim:1:3", claim_token_hash=SECRET, claim_fence=3, claim_expires_at_ms=200, claim_size=2
+    )
 
 
 def node_row(position: int, node_id: str, parent: tuple[int, str] | None = None, **changes: Any) -> NodeRow:
@@ -304,8 +308,13 @@ def test_the_leaf_moves_to_the_last_node_or_where_it_is_told_to(
 
 def test_a_leaf_that_is_not_there_or_hidden_is_refused() -> None:
     hidden = msgspec.structs.replace(FACTS, nodes=(STORED[0], node_row(2, "b", (1, "a"), mark=1)))
-    for facts, leaf in ((FACTS, "x"), (hidden, "b")):
-        with pytest.raises(InvalidRequest, match="there is no node") as info:
+    gone = msgspec.structs.replace(FACTS, nodes=(STORED[0], node_row(2, "b", (1, "a"), mark=2)))
+    for facts, leaf, why in (
+        (FACTS, "x", "there is no node 'x': name a node that can be read"),
+        (hidden, "b", "'b' is tombstoned: name a node that can be read"),
+        (gone, "b", "'b' was vacuumed"),
+    ):
+        with pytest.raises(InvalidRequest, match=why) as info:
             judge(Commit(graph=Unchanged(leaf=leaf)), facts=facts)
         assert info.value.field == "graph.leaf"
 
@@ -488,7 +497,7 @@ def test_a_large_content_that_is_new_follows_what_the_head_has_in_its_place() ->
     assert commits.predecessors(commits.check_commit(Commit(), "chat", LIMITS, seed="seed"), facts) == {}
 
 
-# ---------------------------------------------------------------------------- how a turn is kept
+# ---------------------------------------------------------------------------- storage of a turn
 
 
 def test_what_a_turn_leaves_as_it_was_takes_no_room_and_older_forms_are_read() -> None:

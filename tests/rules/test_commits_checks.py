@@ -1,4 +1,4 @@
-"""What is wrong with a commit in itself is refused before anything is looked up, and at the place where it is wrong."""
+"""A commit that is invalid in itself is refused before any lookup, with the place of the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of any revision is the sum of what its turns spent; one that is not is damage."""
+"""The ledger of any revision is the sum of what its turns spent; any other ledger is damage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TURNS = st.lists(
 
 
 def summed(turns: list[list[Usage]]) -> list[tuple[Any, ...]]:
-    """What the turns spent, in first-seen order."""
+    """Return the turns' usage, added up, in first-seen order."""
     totals: dict[tuple[str, str], list[int]] = {}
     for usage in (one for turn in turns for one in turn):
         counts = [usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens]

@@ -1,4 +1,4 @@
-"""A delta rests on a key frame, never on a delta, and only while that is cheaper; it comes back, or that is told."""
+"""A delta rests on a key frame, never on a delta, only while that is cheaper, and is restored or reported as damage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NEXT = edited(BASE, 30_000, b"another hundred bytes" * 5)
 DELTA = deltas.stored(ref_of(NEXT), NEXT, RUN)
 
 
-# What is stored.
+# Encoding.
 
 
 def test_without_a_predecessor_a_content_is_stored_whole() -> None:
@@ -75,7 +75,7 @@ def test_the_largest_delta_can_be_read_with_the_window_that_readers_grant() -> N
     assert deltas.DELTA_UP_TO_BYTES == 2**27
 
 
-# How long a run is.
+# Length of a run.
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_delta_is_worth_it_up_to_half_a_key_frame_and_to_what_the_run_took_on_
 
 @pytest.mark.parametrize("growth", [1, 3, 10, 30, 100, 200, 400])
 def test_a_run_is_as_long_as_the_cheapest_of_all_lengths(growth: int) -> None:
-    """A delta grows by so many thousandths of its key frame a turn; every length of a run is tried."""
+    """A delta grows by so many thousandths of its key frame each turn; every length of a run is tried."""
     frame, turns = 1_000_000, 2_000
 
     def average(length: int) -> float:
@@ -145,7 +145,7 @@ def test_nothing_goes_on_from_a_content_that_is_gone_or_whose_key_frame_is() -> 
     assert deltas.run_of(DELTA.hash, [WHOLE]) is None
 
 
-# What comes back.
+# Decoding.
 
 
 @STEADY
@@ -165,7 +165,7 @@ def test_whatever_changed_the_content_comes_back(edits: list[tuple[int, int, byt
     row = deltas.stored(ref_of(data), data, run)
     assert deltas.opened([row, base]) == {base.hash: run.data, row.hash: data}
     if len(data) >= SIZE:
-        # Eight times at most three hundred new bytes, and for each the place where the old ones go on.
+        # Eight times at most three hundred new bytes, and for each the place where the old ones continue.
         assert len(row.body) <= 12 + sum(len(inserted) for _, _, inserted in edits) + 100 * (len(edits) + 1)
 
 
@@ -242,7 +242,7 @@ def test_a_damaged_byte_of_a_delta_is_told_or_was_a_count_of_its_run(at: int, fl
     except Corrupt:
         assert at >= struct.calcsize("<IQ")
     else:
-        # The counts in front are about the next delta's price. A frame has a few bits that say nothing.
+        # The leading counts concern the next delta's price. A frame has a few bits without meaning.
         assert found[DELTA.hash] == NEXT
 
 

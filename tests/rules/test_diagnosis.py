@@ -1,4 +1,4 @@
-"""Every concern has its facts, its bound and its advice, and facts without fault have none."""
+"""Every concern has its facts, its bound and its advice, and healthy facts raise none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an event selects, whether it may come, whether it ends its process, and whom it wakes."""
+"""Selection from events, their acceptance, the end of a process, and the wakes that events send."""
 
 from __future__ import annotations
 
@@ -175,6 +175,7 @@ def test_an_event_is_checked_and_encoded() -> None:
         stable('["news",{"a":2,"b":1}]'),
         "key",
         Scope("chat"),
+        LIMITS.text_bytes,
     )
 
 

@@ -1,4 +1,4 @@
-"""A selector finds what the JSON pointer standard says, and a template is filled in one pass."""
+"""A selector follows the JSON Pointer standard, and a template is filled in one pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is sent, in whatever place, a check accepts it or refuses it with an error of ours."""
+"""A check accepts any value in any place, or raises a Holdfast error."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from holdfast.rules import (
     artifacts,
     attachments,
     checks,
+    claims,
     commits,
     events,
     grants,
@@ -45,7 +46,7 @@ class Name(str, enum.Enum):  # noqa: UP042 (the older spelling is the one whose 
 
 
 class Text(str):
-    """A subclass as a caller may have one."""
+    """A `str` subclass, as a caller may have one."""
 
     __slots__ = ()
 
@@ -101,13 +102,13 @@ ANYTHING = st.sampled_from(ODD) | st.recursive(
 
 
 class Arguments(tuple[Any, ...]):
-    """What a check takes one by one: each may be anything, but all are there."""
+    """The separate arguments of a check: each may be anything, but all are present."""
 
     __slots__ = ()
 
 
 def places(value: Any) -> list[tuple[Any, ...]]:
-    """The way to every part of a value, itself included."""
+    """Yield the path to every part of a value, itself included."""
     inner: list[tuple[Any, Any]] = []
     if isinstance(value, msgspec.Struct):
         inner = [(name, getattr(value, name)) for name in value.__struct_fields__]
@@ -120,7 +121,7 @@ def places(value: Any) -> list[tuple[Any, ...]]:
 
 
 def with_part(value: Any, way: tuple[Any, ...], part: Any) -> Any:
-    """The value with another part at the end of a way; as it is if the way does not exist (any more)."""
+    """Return the value with another part at the end of a path; unchanged if the path does not exist (any more)."""
     if not way:
         return part
     key, *rest = way
@@ -241,7 +242,7 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
     ),
     "handle": (lambda v: triggers.sequence_of("handle", v, "trigger:", Limits()), "trigger:1"),
     "draft": (lambda v: work.check_draft("draft", v, Limits()), DRAFT),
-    "claim": (lambda v: work.check_claim("claim", v, Limits()), CLAIM),
+    "claim": (lambda v: claims.check_claim("claim", v, Limits()), CLAIM),
     "batch ids": (lambda v: work.check_batch_ids(v, Limits()), ["a", "b"]),
 }
 

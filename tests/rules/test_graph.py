@@ -1,4 +1,4 @@
-"""History is append-only: a node stands after its parent, keeps its place, and goes only when nobody sees it."""
+"""History is append-only: a node comes after its parent, keeps its place, and stays while any view includes it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from holdfast.errors import Corrupt, InvalidRequest, NodeConflict
 from holdfast.records.graph import Graph, Node
 from holdfast.records.limits import Limits
-from holdfast.rows import NodeRow, RevisionRow, Segment, SessionRow
-from holdfast.rules import graph, sessions
+from holdfast.rows import POSITION_BITS, NodeRow, RevisionRow, Segment, SessionRow
+from holdfast.rules import graph, sessions, stretches
+from holdfast.rules.stretches import Stretch
 
 STEADY = settings(derandomize=True, deadline=None)
 LIMITS = Limits()
@@ -183,7 +184,7 @@ def test_a_session_is_full_at_its_last_position() -> None:
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[tuple[str, str | None]]:
-    """Nodes, parents before children."""
+    """Draw nodes, parents before children."""
     size = draw(st.integers(0, 8))
     parents = [draw(st.integers(-1, index - 1)) for index in range(size)]
     return [(f"n{index}", None if parent < 0 else f"n{parent}") for index, parent in enumerate(parents)]
@@ -227,7 +228,7 @@ def test_places_are_dense_and_in_order_and_a_replay_takes_none(
 )
 def test_a_replacing_graph_extends_the_one_that_it_begins_with(nodes: list[Node], extends: bool) -> None:
     current = [row(1, "a"), row(2, "b", (1, "a"))]
-    # A parent after its child is refused earlier; here only the order is of interest.
+    # A parent after its child is refused earlier; only the order matters here.
     intents = tuple(one for given in nodes for one in checked(given))
     assert graph.extends(session(node_count=2), intents, current) is extends
 
@@ -370,11 +371,12 @@ def test_half_a_leaf_is_damage(lost: str) -> None:
 
 def test_a_session_hides_its_own_nodes_and_those_that_nobody_else_is_left_to_hide() -> None:
     own, inherited = row(1, "a"), row(1, "x", session_key=5)
-    graph.require_own("node_ids", session(), [own], {5, 7})
-    graph.require_own("node_ids", session(), [own, inherited], {7})
-    with pytest.raises(InvalidRequest, match="'x' belongs to the session") as info:
-        graph.require_own("node_ids", session(), [own, inherited], {5, 7})
-    assert info.value.field == "node_ids"
+    places = {"a": "node_ids[0]", "x": "node_ids[1]"}
+    graph.require_own(places, session(), [own], {5, 7}, "no")
+    graph.require_own(places, session(), [own, inherited], {7}, "no")
+    with pytest.raises(InvalidRequest, match="'x' belongs to the session that this was forked from: no") as info:
+        graph.require_own(places, session(), [own, inherited], {5, 7}, "no")
+    assert info.value.field == "node_ids[1]"
 
 
 # Retention, against a model that keeps every view as an explicit list of nodes.
@@ -482,3 +484,31 @@ def test_a_family_of_the_dead_keeps_nothing() -> None:
     assert graph.retained_segments([session(deleted_at_ms=1)], {7: [(0, 3)]}) == {}
     assert graph.retained_segments([session()], {}) == {(7, 0): 3}
     assert graph.retained_segments([session(epoch=3, node_count=5)], {7: [(0, 2), (3, 4)]}) == {(7, 3): 5, (7, 0): 2}
+
+
+def test_a_view_is_cut_into_stretches_between_two_keys() -> None:
+    segments = [Segment(7, 2, 5), Segment(3, 0, 4)]
+    own, inherited = Stretch(2, at(7, 3), at(7, 5)), Stretch(0, at(3, 1), at(3, 4))
+    assert stretches.stretches_of(segments) == [own, inherited]
+    assert (own.session_key, own.whole, inherited.session_key, inherited.whole) == (7, 3, 3, 4)
+    assert stretches.stretches_of(segments, first_key=at(3, 2)) == [own, Stretch(0, at(3, 2), at(3, 4))]
+    assert stretches.stretches_of(segments, last_key=at(3, 2)) == [Stretch(0, at(3, 1), at(3, 2))]
+    assert stretches.stretches_of(segments, first_key=at(3, 4), last_key=at(7, 3)) == [
+        Stretch(2, at(7, 3), at(7, 3)),
+        Stretch(0, at(3, 4), at(3, 4)),
+    ]
+    assert stretches.stretches_of([Segment(7, 2, 2)]) == []
+
+
+def test_only_stretches_with_unread_nodes_are_counted_and_a_short_count_is_damage() -> None:
+    view = stretches.stretches_of([Segment(7, 0, 2), Segment(3, 0, 1)])
+    rows = [row(1, "a"), row(1, "b", node_key=at(3, 1))]
+    assert stretches.unread(view, rows) == view[:1]
+    assert stretches.unread(view, [*rows, row(2, "c")]) == []
+    stretches.require_stored(view[0], 2)
+    with pytest.raises(Corrupt, match="nodes 7/0: 1 of the 2 nodes from position 1 to 2 are there"):
+        stretches.require_stored(view[0], 1)
+
+
+def at(session_key: int, position: int) -> int:
+    return (session_key << POSITION_BITS) + position

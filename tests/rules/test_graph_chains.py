@@ -1,4 +1,4 @@
-"""How nodes find their parents, their order and their ids, and what comes back of what was hidden."""
+"""Nodes get their parents, their order and their ids, and hidden nodes come back as specified."""
 
 from __future__ import annotations
 
@@ -73,6 +73,58 @@ def test_a_child_may_stand_before_its_parent_and_the_last_node_is_last_with_pare
     assert found.last == "d"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([node("e", parent="d"), node("d")], {"e": "d", "d": "l"}),
+        ([node("e", parent="d"), node("d"), node("f")], {"e": "d", "d": "l", "f": "d"}),
+        ([node("e", parent="d"), node("d", parent="c"), node("c")], {"e": "d", "d": "c", "c": "l"}),
+        ([node("e", parent="c"), node("d"), node("c")], {"e": "c", "d": "e", "c": "l"}),
+        ([node("e", parent="x"), node("d"), node("x", parent="d")], {"e": "x", "x": "d", "d": "l"}),
+        ([node("e", parent="d"), node("r", parent=None), node("d")], {"e": "d", "r": None, "d": "r"}),
+    ],
+    ids=["child first", "one more", "named", "by following", "named later", "another in between"],
+)
+def test_a_node_follows_the_leaf_if_the_one_before_it_descends_from_it(
+    nodes: list[Node], expected: dict[str, str | None]
+) -> None:
+    leaf = row(1, "l")
+    found = placed(nodes, [leaf], leaf=(leaf.node_key, "l"))
+    assert dict(edges(found)) == expected
+    assert graph.further_ids(checked(*nodes), {}, (leaf.node_key, "l")) == (("l",) if "l" in expected.values() else ())
+    in_a_graph = {one.id: one.parent for one in graph.with_parents("nodes", checked(*nodes))}
+    assert in_a_graph == {name: None if parent == "l" else parent for name, parent in expected.items()}
+
+
+@STEADY
+@given(st.lists(st.integers(-2, 7), min_size=1, max_size=8))
+def test_a_parent_that_is_left_out_never_closes_a_circle(choices: list[int]) -> None:
+    """-2 leaves the parent out, -1 makes a root, and any other number names a node."""
+    names = [f"n{index}" for index in range(len(choices))]
+    expected: dict[str, str | None] = {}
+    for name, choice in zip(names, choices, strict=True):
+        if choice >= -1:
+            expected[name] = None if choice == -1 else names[choice % len(names)]
+
+    def ancestors(name: str | None) -> list[str]:
+        found: list[str] = []
+        while name is not None and name not in found:
+            found.append(name)
+            name = expected.get(name)
+        return found
+
+    circles = any(one is not None and name in ancestors(one) for name, one in expected.items())
+    nodes = [node(name, **({"parent": expected[name]} if name in expected else {})) for name in names]
+    for before, name in zip([None, *names], names, strict=False):
+        if name not in expected:
+            expected[name] = None if name in ancestors(before) else before
+    if circles:
+        with pytest.raises(InvalidRequest):
+            placed(nodes)
+    else:
+        assert dict(edges(placed(nodes))) == expected
+
+
 def test_a_stored_parent_that_stands_after_its_child_does_not_become_the_last_node() -> None:
     found = placed([node("c", parent="p"), node("p")], [row(1, "p")])
     assert (edges(found), found.last) == ([("c", "p")], "c")
@@ -82,10 +134,12 @@ def test_a_stored_parent_that_stands_after_its_child_does_not_become_the_last_no
     ("nodes", "field"),
     [
         ([node("a", parent="b"), node("b", parent="a")], "nodes[0].parent"),
-        ([node("x", parent=None), node("a", parent="c"), node("b", parent="a"), node("c")], "nodes[1].parent"),
-        ([node("c", parent="p"), node("p")], "nodes[0].parent"),
+        (
+            [node("x", parent=None), node("a", parent="c"), node("b", parent="a"), node("c", parent="b")],
+            "nodes[1].parent",
+        ),
     ],
-    ids=["two", "three", "by following"],
+    ids=["two", "three"],
 )
 def test_nodes_that_would_be_their_own_ancestors_are_refused(nodes: list[Node], field: str) -> None:
     with pytest.raises(InvalidRequest, match="its own ancestor") as info:
@@ -148,7 +202,7 @@ def test_an_id_that_is_none_is_refused_where_ids_must_be_given(id: Any) -> None:
             checked(node(id))
 
 
-# What was hidden.
+# Hidden nodes.
 
 HIDDEN = [row(1, "a"), row(2, "b", (1, "a"), mark=1), row(3, "c", (2, "b"), mark=1)]
 

@@ -1,4 +1,4 @@
-"""At most one holder at any time, a higher fence each time, and no proof but token, fence and time together."""
+"""At most one holder at any time, a higher fence each time, and proof only by token, fence and time together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUILD = OnProcess("build")
 
 
 def row(**changes: object) -> LeaseRow:
-    """The lease of `w1` on the process: fence 4, from 100 to 200."""
+    """Return the lease of `w1` on the process: fence 4, from 100 to 200."""
     token_hash = hashlib.sha256(b"secret").hexdigest()
     return msgspec.structs.replace(LeaseRow("process", "build", "w1", token_hash, 4, 100, 200), **changes)
 
@@ -214,7 +214,7 @@ def test_a_lease_on_something_else_does_not_complete_a_process(resource: Resourc
     assert info.value.field == "lease.resource"
 
 
-# A life of a lease.
+# The life of a lease.
 
 
 STEPS = st.lists(

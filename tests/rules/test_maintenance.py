@@ -1,4 +1,4 @@
-"""A policy never forgets a head, and blobs without any revision are evidence and not garbage."""
+"""A retention policy never removes a head, and blobs without any revision are evidence and not garbage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an operation ended, and whom it was about."""
+"""An observation reports an operation's outcome and its subject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was checked belongs to the store: whatever the caller does to its own objects afterwards changes nothing."""
+"""Checked values belong to the store: later changes by the caller to its own objects have no effect."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ LIMITS = Limits()
 
 
 class Documents:
-    """Mutable documents that a caller keeps its hands on, and spoils after the check."""
+    """Mutable documents that a caller keeps, and changes after the check."""
 
     def __init__(self) -> None:
         self._made: list[Any] = []
 
     def one(self) -> Any:
-        """A document that is fine when it is checked."""
+        """Return a document that is valid when it is checked."""
         document = {"v": [1]}
         self._made.append(document)
         return document
 
     def listing(self, *items: Any) -> list[Any]:
-        """A list of records."""
+        """Return a list of records."""
         made = list(items)
         self._made.append(made)
         return made
 
     def mapping(self, **items: Any) -> dict[str, Any]:
-        """Records by name."""
+        """Return records by name."""
         self._made.append(items)
         return items
 
     def spoil(self) -> None:
-        """Put something else into every one of them, which no check would let pass."""
+        """Put a value into each of them that no check would accept."""
         for made in self._made:
             if isinstance(made, list):
                 made.clear()
@@ -73,7 +73,7 @@ def _event(documents: Documents) -> Any:
 
 
 def _planned(documents: Documents) -> Callable[[], Any]:
-    """An event that ends its process: what is stored and what it means come from the same payload."""
+    """Plan an event that ends its process: the stored payload and its meaning come from the same copy."""
     kind = EventType("over", terminal=TerminalRule("completed", Payload()), wake=WakeRule(Payload()))
     registered = processes.check_registration(ProcessRegistration("p", External(), event_types=[kind]), LIMITS)
     row = processes.new_process(registered, now_ms=5)

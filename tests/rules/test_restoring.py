@@ -1,4 +1,4 @@
-"""What is restored must be what its own parts say, or it is refused."""
+"""A restored value must agree with its own parts, or it is refused."""
 
 from __future__ import annotations
 

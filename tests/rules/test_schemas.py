@@ -1,4 +1,4 @@
-"""A payload fits its schema or is refused at the place where it does not; a schema fetches nothing and ends."""
+"""A payload fits its schema or is refused with the place where it does not; a schema fetches nothing and terminates."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_payload_that_fits_is_accepted(payload: Any, schema: Any) -> None:
         (True, {"type": "integer"}, "payload"),
         ("a" * 40 + "b", {"pattern": r"^(a|aa)+\1$"}, "payload"),
     ],
-    ids=["nothing fits", "required", "type", "deep", "true is no number", "endless pattern"],
+    ids=["nothing fits", "required", "type", "deep", "true is not a number", "endless pattern"],
 )
 def test_a_payload_that_does_not_fit_is_refused_where_it_does_not(payload: Any, schema: Any, field: str) -> None:
     with pytest.raises(InvalidRequest) as info:

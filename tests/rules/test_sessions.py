@@ -1,4 +1,4 @@
-"""A handle acts on the incarnation that it knew and on no other; a fork starts where its source stood."""
+"""A handle acts only on the incarnation that it knows; a fork starts at its source's head."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_forks_of_forks_have_a_limit() -> None:
     assert (info.value.field, info.value.limit) == ("source", 2)
 
 
-# What a deletion does to processes.
+# Deletion and processes.
 
 
 CENSUS = st.lists(

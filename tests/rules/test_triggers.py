@@ -1,4 +1,4 @@
-"""One occurrence reaches one subscription once, under ids that anybody can work out again."""
+"""One occurrence reaches one subscription once, under ids that can be derived again."""
 
 from __future__ import annotations
 

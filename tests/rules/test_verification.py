@@ -1,4 +1,4 @@
-"""Every rule of verification accepts what is sound and names what is not."""
+"""Every rule of verification accepts sound data and names damage."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def batch(**changes: Any) -> r.BatchRow:
 
 CLAIM: dict[str, Any] = {
     "claim_id": "claim:5:2", "claim_owner": "w", "claim_token_hash": HASH, "claim_fence": 2, "claimed_at_ms": 1,
-    "claim_expires_at_ms": 2,
+    "claim_expires_at_ms": 2, "claim_size": 1, "attempts": 1,
 }  # fmt: skip
 SETTLED: dict[str, Any] = {"settled_state": "completed", "settled_at_ms": 2, "source_key": "k"}
 
@@ -152,13 +152,22 @@ SETTLED: dict[str, Any] = {"settled_state": "completed", "settled_at_ms": 2, "so
         ({**SETTLED, "settled_at_ms": None}, ["is settled without a time, or the other way round"]),
         ({"settled_at_ms": 1}, ["is settled without a time, or the other way round"]),
         ({**SETTLED, "settled_state": "claimed"}, ["is settled as 'claimed'"]),
-        ({**SETTLED, "source_key": None}, ["is settled, but claimed or kept for no source key"]),
-        ({**SETTLED, **CLAIM}, ["is settled, but claimed or kept for no source key"]),
+        ({**SETTLED, "source_key": None}, []),
+        ({**SETTLED, **CLAIM, "settled_revision": 2}, []),
+        ({**CLAIM, "settled_revision": 2}, ["revision 2 settled it, but it is not completed"]),
+        ({**SETTLED, **CLAIM, "settled_state": "dead", "last_error": "e"}, []),
+        ({**SETTLED, **CLAIM, "settled_state": "dead"}, ["is dead without a claim and an error"]),
+        ({**SETTLED, "settled_state": "dead", "last_error": "e"}, ["is dead without a claim and an error"]),
+        ({**CLAIM, "claim_size": 0}, ["has a claim of 0 batches after 1 attempts"]),
+        ({**CLAIM, "attempts": 0}, ["has a claim of 1 batches after 0 attempts"]),
+        ({"claim_size": 1}, ["has a claim of 1 batches after 0 attempts"]),
+        ({"kind": "mail"}, ["hash is not what the content says"]),
         ({**CLAIM, "claim_owner": None}, ["has half a claim"]),
         ({**CLAIM, "claim_id": None}, ["has half a claim"]),
         ({**CLAIM, "claim_exclusive": 2}, ["its claim is exclusive 2 times"]),
         ({"claim_exclusive": 1}, ["its claim is exclusive 1 times"]),
-        ({**CLAIM, "claim_fence": 3}, ["its claim 'claim:5:2' is not one of fence 3"]),
+        ({**CLAIM, "claim_fence": 3}, []),
+        ({**CLAIM, "claim_fence": 1}, ["its claim 'claim:5:2' is not one of fence 1"]),
         ({**CLAIM, "claim_id": "claim:5:0", "claim_fence": 0}, ["its claim 'claim:5:0' is not one of fence 0"]),
         ({**CLAIM, "claim_id": "claim:8:2"}, ["its claim 'claim:8:2' is not one of fence 2"]),
         ({**CLAIM, "claim_id": "5:2"}, ["its claim '5:2' is not one of fence 2"]),
@@ -173,6 +182,25 @@ def test_a_batch_alone(changes: dict[str, Any], expected: list[str]) -> None:
 def test_a_batch_that_does_not_decode_is_corrupt() -> None:
     with pytest.raises(Corrupt):
         list(rules.batch(batch(payloads=b"{}"), LIVING))
+
+
+READY = r.ReadyRow(3, 1, 2, "turn", 0, 5, None, 7)
+
+
+@pytest.mark.parametrize(
+    ("row", "owner", "expected"),
+    [
+        (READY, LIVING, []),
+        (READY, None, []),
+        (but(READY, level=0, due_at_ms=9), LIVING, []),
+        (but(READY, level=3), LIVING, ["offers work at level 3"]),
+        (but(READY, level=0), LIVING, ["offers nothing, and never will"]),
+        (but(READY, family=2), LIVING, ["it is in family 2, its session in 1"]),
+        (READY, but(LIVING, deleted_at_ms=1), ["its session is deleted"]),
+    ],
+)
+def test_a_ready_row_alone(row: r.ReadyRow, owner: r.SessionRow | None, expected: list[str]) -> None:
+    assert problems(rules.ready(row, owner)) == [f"ready 3: {one}" for one in expected]
 
 
 HELD = r.LeaseRow("session", "3", "w", HASH, 1, 1, 2)
@@ -245,7 +273,7 @@ ENDED = {"status": "completed", "outcome": codec.encode_record(holdfast.Complete
         ({"registration_hash": HASH}, (1, 2, 2), 0, ["registration_hash is not what the content says"]),
         ({"definition_hash": None}, (1, 2, 2), 0, ["definition_hash is not what the content says"]),
         ({"originator_session_id": None}, (1, 2, 2), 0, ["originator_session_id is not what the content says"]),
-        ({"wake_frame_id": None}, (1, 2, 2), 0, ["wakes somebody whom its registration does not name"]),
+        ({"wake_frame_id": None}, (1, 2, 2), 0, ["wakes a target that its registration does not name"]),
         ({"waiting": 1}, (1, 2, 2), 0, ["waits 1 times, for None"]),
         ({**WAITS, "waiting": 0}, (1, 2, 2), 0, [f"waits 0 times, for {holdfast.SignalWait('go', 1)}"]),
         ({**WAITS, **ENDED}, (1, 2, 2), 1, [f"waits 1 times, for {holdfast.SignalWait('go', 1)}"]),
@@ -399,7 +427,7 @@ def test_a_delivery_alone(changes: dict[str, Any], expected: list[str]) -> None:
     assert problems(rules.delivery(row)) == [f"deliveries o/4: {one}" for one in expected]
 
 
-# ---------------------------------------------------------------------------- what is gone
+# ---------------------------------------------------------------------------- missing rows
 
 
 def test_an_orphan_names_its_parent_and_how_many_are_like_it() -> None:

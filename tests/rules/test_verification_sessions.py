@@ -1,4 +1,4 @@
-"""Every rule about sessions accepts what is sound and names what is not."""
+"""Every rule about sessions accepts sound data and names damage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast import rows as r
 from holdfast.errors import Corrupt
 from holdfast.records.commits import Usage
 from holdfast.records.maintenance import Finding
-from holdfast.rules import commits
+from holdfast.rules import commits, stretches
 from holdfast.rules import verification_sessions as session_rules
 from holdfast.rules.commits import TurnBody
 
@@ -77,7 +77,7 @@ def test_a_family_is_founded_by_a_session(row: r.SessionRow, founder: r.SessionR
     assert problems(session_rules.family(row, founder)) == expected
 
 
-STRANGER = "sessions 3: inherits from 2, which is no older session of its family"
+STRANGER = "sessions 3: inherits from 2, which is not an older session of its family"
 BEYOND = "sessions 3: inherits nodes up to 4 that 2 never had"
 
 
@@ -125,9 +125,10 @@ def test_the_last_node_stands_where_the_session_says(node_count: int, epoch: int
 
 
 def test_a_segment_is_whole() -> None:
-    assert problems(session_rules.segment(r.Segment(3, 2, 5), 3)) == []
-    short = ["nodes 3/2: 2 of the 3 nodes up to position 5 are there"]
-    assert problems(session_rules.segment(r.Segment(3, 2, 5), 2)) == short
+    [stretch] = stretches.stretches_of([r.Segment(3, 2, 5)])
+    assert problems(session_rules.stretch(stretch, 3)) == []
+    short = ["nodes 3/2: 2 of the 3 nodes from position 3 to 5 are there"]
+    assert problems(session_rules.stretch(stretch, 2)) == short
 
 
 # ---------------------------------------------------------------------------- turns
@@ -229,7 +230,7 @@ def test_a_graph_only_grows(changes: dict[str, Any], sound: bool) -> None:
 
 
 def spent(forgotten: int = 0, *, wrong: int = 0) -> session_rules.Spending:
-    """Revision 2 spends (1, 0, 0, 2) and then as much again in revision 3, where another model spends 5."""
+    """Return a ledger: revision 2 spends (1, 0, 0, 2), revision 3 the same again, and another model spends 5 there."""
     spending = session_rules.Spending({}, {}, None, [])
     spending.add(2, TurnBody(usage=(Usage("turn", "m", 1, 0, 0, 2),), spent=forgotten + 3))
     others = (Usage("turn", "other", 5), Usage("turn", "m", 1, 0, 0, 2))

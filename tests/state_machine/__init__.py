@@ -1,1 +1,1 @@
-"""Databases are led through the same random life, and whatever one answers, the others answer too."""
+"""Runs the same random calls on several databases, which must all give the same answers."""

@@ -1,4 +1,4 @@
-"""Many short lives instead of one long one: a failing life is replayed by its seed and made as short as it can be."""
+"""Runs many short lives instead of one long one: a failing life is replayed by its seed and shortened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHRINK_SECONDS = 20
 
 
 def live(seed: str, numbers: Sequence[int], folder: Path, third: MakeSide | None = None) -> Counter[str]:
-    """One life. Returns how often each answer was seen."""
+    """Run one life; return how often each answer was seen."""
     machine = Machine(seed, folder, third)
     try:
         machine.run(numbers)
@@ -30,7 +30,7 @@ def live(seed: str, numbers: Sequence[int], folder: Path, third: MakeSide | None
 def live_often(
     seed: str, steps: int, folder: Path, third: MakeSide | None = None, *, shorten: bool = True
 ) -> tuple[int, Counter[str]]:
-    """Lives until so many steps are done. A difference is reported with the shortest life that shows it."""
+    """Run lives until so many steps are done. A difference is reported with the shortest life that shows it."""
     done, answered = 0, Counter[str]()
     while done < steps:
         numbers = range(min(LIFE_STEPS, steps - done))
@@ -47,12 +47,12 @@ def live_often(
 def shortened(
     seed: str, numbers: list[int], folder: Path, found: Difference, third: MakeSide | None = None
 ) -> Difference:
-    """Leave out ever smaller stretches of a failing life for as long as it still fails, or the time is up."""
-    deadline = time.monotonic() + SHRINK_SECONDS
+    """Leave out ever smaller parts of a failing life as long as it still fails and time remains."""
+    deadline = time.process_time() + SHRINK_SECONDS
     size = len(numbers) // 2
-    while size >= 1 and time.monotonic() < deadline:
+    while size >= 1 and time.process_time() < deadline:
         start = 0
-        while start < len(numbers) and time.monotonic() < deadline:
+        while start < len(numbers) and time.process_time() < deadline:
             fewer = numbers[:start] + numbers[start + size :]
             try:
                 live(seed, fewer, folder, third)

@@ -1,6 +1,6 @@
-"""Each bug here is small, likely and wrong; the machine has to notice every one of them.
+"""Small, likely bugs, each of which the machine has to notice.
 
-They are planted in the memory backend, by putting a method over the right one.
+They are planted in the memory backend, by replacing a method.
 """
 
 from __future__ import annotations
@@ -18,20 +18,39 @@ Method = Callable[..., Any]
 
 
 def forgets_settled_work(self: Any, right: Method) -> Method:
-    async def settle_batches(seqs: Any, state: str, now_ms: int) -> int:
-        settled = await right(self, seqs, state, now_ms)
-        for seq in seqs:
-            self.tables.work.drop(seq)
-        return int(settled)
+    async def save_batches(rows: Any) -> int:
+        saved = await right(self, rows)
+        for row in rows:
+            if row.settled_state is not None:
+                self.tables.work.drop(row.enqueue_seq)
+        return int(saved)
 
-    return settle_batches
+    return save_batches
 
 
 def a_claim_lives_a_millisecond_longer(self: Any, right: Method) -> Method:
-    async def ready_batches(session_key: int, now_ms: int, limit: int) -> Any:
-        return await right(self, session_key, now_ms - 1, limit)
+    async def ready_batches(session_key: int, now_ms: int, limit: int, *, with_back_off: bool) -> Any:
+        return await right(self, session_key, now_ms - 1, limit, with_back_off=with_back_off)
 
     return ready_batches
+
+
+def work_in_back_off_is_offered(self: Any, right: Method) -> Method:
+    async def queue_front(session_key: int, claimed_upto: int, now_ms: int) -> Any:
+        return [
+            msgspec.structs.replace(row, retry_at_ms=0) for row in await right(self, session_key, claimed_upto, now_ms)
+        ]
+
+    return queue_front
+
+
+def a_session_with_work_is_not_offered(self: Any, right: Method) -> Method:
+    async def save_ready(row: Any) -> None:
+        before = await self.find_ready(row.session_key)
+        if before is None or before.level >= row.level:
+            await right(self, row)
+
+    return save_ready
 
 
 def a_tombstone_does_not_cut_the_path(self: Any, right: Method) -> Method:
@@ -57,7 +76,7 @@ EVENT_PAGES = itertools.count(1)
 
 def an_event_comes_twice(self: Any, right: Method) -> Method:
     async def list_events(filter: Any) -> Any:
-        # Every third time: a reader that goes on until a page is empty would go on for ever.
+        # Every third time: otherwise a reader that stops at an empty page would never stop.
         back = int(next(EVENT_PAGES) % 3 == 0)
         return await right(self, msgspec.structs.replace(filter, after=max(0, filter.after - back)))
 
@@ -120,8 +139,10 @@ def the_text_order_ignores_case(self: Any, right: Method) -> Method:
 
 
 PLANTED: dict[str, Callable[[Any, Method], Method]] = {
-    "settle_batches": forgets_settled_work,
+    "save_batches": forgets_settled_work,
     "ready_batches": a_claim_lives_a_millisecond_longer,
+    "save_ready": a_session_with_work_is_not_offered,
+    "queue_front": work_in_back_off_is_offered,
     "read_path": a_tombstone_does_not_cut_the_path,
     "revive_nodes": what_a_turn_brings_back_stays_hidden,
     "list_events": an_event_comes_twice,
@@ -136,11 +157,11 @@ PLANTED: dict[str, Callable[[Any, Method], Method]] = {
 
 
 def plant(monkeypatch: Any, name: str) -> None:
-    """Put a wrong method over the right one."""
+    """Replace the right method by a wrong one."""
     right, wrong = getattr(MemoryTransaction, name), PLANTED[name]
     monkeypatch.setattr(MemoryTransaction, name, lambda self, *args, **kwargs: wrong(self, right)(*args, **kwargs))
 
 
 def plant_a_trace(monkeypatch: Any) -> None:
-    """A refused call keeps what it had staged."""
+    """Make a refused call keep its staged writes."""
     monkeypatch.setattr(Table, "roll_back", Table.commit)

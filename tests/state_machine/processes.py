@@ -1,4 +1,4 @@
-"""What can happen to processes, their events and handles, triggers, artifacts, and the store as a whole."""
+"""Steps on processes, their events and handles, triggers, artifacts, and the store as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to sessions: made, opened, committed, read, forked, tombstoned, deleted and made again."""
+"""Steps on sessions: create, open, commit, read, fork, tombstone, delete and create again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def commit(m: Machine) -> None:
     m.known.commits.append((handle, wanted))
     receipt = m.on(handle, "commit", wanted)
     if receipt is None:
-        # A stale guess is corrected sometimes; otherwise nothing would ever be accepted again.
+        # A stale revision is corrected sometimes; otherwise nothing would ever be accepted again.
         if m.chance(0.5) and handle.session_id is not None and refresh(m, handle) is None and handle in m.known.handles:
             m.known.handles.remove(handle)
         return

@@ -1,4 +1,4 @@
-"""Small pools of values: few enough to collide all the time, odd enough to find what a database treats differently."""
+"""Small pools of values: few enough to collide often, odd enough to find differences between databases."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ EVENT_TYPES = (
 
 
 def document(m: Machine) -> Any:
-    """Mostly one that is accepted."""
+    """Draw a document, mostly a valid one."""
     return m.pick(GOOD_DOCUMENTS if m.chance(0.97) else DOCUMENTS)
 
 
@@ -89,7 +89,7 @@ def node(m: Machine, known: Sequence[str] | deque[str], parents: list[str]) -> h
         parent = "nobody"
     made = holdfast.Node(
         "" if m.chance(0.15) else node_id,
-        # Left out, it is what comes before.
+        # A left-out parent is the node before.
         **({} if m.chance(0.4) else {"parent": parent}),
         kind=m.pick(("event", "note")),
         payload=document(m),
@@ -103,7 +103,7 @@ def node(m: Machine, known: Sequence[str] | deque[str], parents: list[str]) -> h
 
 
 def nodes(m: Machine, known: Sequence[str] | deque[str]) -> list[holdfast.Node]:
-    """A few nodes, mostly on top of each other or of those that are known."""
+    """Draw a few nodes, mostly children of each other or of known ones."""
     made: list[holdfast.Node] = []
     for _ in range(m.rng.randint(1, 4 if m.chance(0.97) else 8)):
         made.append(node(m, known, [one.id for one in made if one.id]))
@@ -113,7 +113,7 @@ def nodes(m: Machine, known: Sequence[str] | deque[str]) -> list[holdfast.Node]:
 
 
 def draft(m: Machine, *, session_id: str | None) -> holdfast.WorkDraft:
-    """Work to enqueue: new, sent again, or sent again with a change."""
+    """Draw work to enqueue: new, sent again, or sent again with a change."""
     if m.known.drafts and m.chance(0.15):
         again = m.pick(m.known.drafts)
         return again if m.chance(0.7) else msgspec.structs.replace(again, payloads=[document(m)])
@@ -125,6 +125,8 @@ def draft(m: Machine, *, session_id: str | None) -> holdfast.WorkDraft:
         slot="join" if m.chance(0.8) else "exclusive",
         merge_key=m.pick(("never", "payload_default", "payload_default", holdfast.Group("g"), holdfast.Group("h"))),
         available_at_ms=m.maybe(0.2, (m.clock.now_ms() + 700, 5, 2**63 - 1)) or 0,
+        kind=m.pick(("turn", "turn", "turn", "mail")),
+        priority=m.pick((0, 0, 0, 1, -1)),
     )
     if m.chance(0.1):
         made = holdfast.WorkDraft.command(session_id or m.session_id(), "refresh", idempotency_key=m.pick(("i1", "i2")))
@@ -174,7 +176,7 @@ def usage(m: Machine) -> list[holdfast.Usage]:
 
 
 def proof(m: Machine, session_id: str | None) -> holdfast.WorkClaim | holdfast.WorkCompletion | None:
-    """A claim to settle: one of this session if there is any, however old, sometimes forged."""
+    """Draw a claim to settle: one of this session if there is any, however old, sometimes forged."""
     own = [claim for claim in m.known.claims if claim.session_id == session_id]
     options = own if own and m.chance(0.9) else list(m.known.claims)
     if not options:
@@ -195,7 +197,7 @@ def proof(m: Machine, session_id: str | None) -> holdfast.WorkClaim | holdfast.W
 
 
 def lease(m: Machine, resource: holdfast.OnSession | holdfast.OnProcess | None = None) -> holdfast.Lease | None:
-    """A lease that was once given, sometimes forged."""
+    """Draw a lease that was once granted, sometimes forged."""
     options = [one for one in m.known.leases if resource is None or one.resource == resource] or list(m.known.leases)
     if not options:
         return None
@@ -231,7 +233,7 @@ def graph_delta(m: Machine, handle: Handle, session_id: str) -> Any:
 
 
 def attachments(m: Machine, session_id: str) -> list[str]:
-    """Mostly those of the session, without which the turn is refused."""
+    """Draw attachments, mostly those of the session, without which the turn is refused."""
     own = [name for handle, name in m.known.attachments if handle.session_id == session_id or m.chance(0.05)]
     return m.some(own, most=2)
 

@@ -1,4 +1,4 @@
-"""What can happen to work, leases and time: handed out, lost, given back, settled, and seen to be so."""
+"""Steps on work, leases and time: claim, lose, abandon, settle, and read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def advance(m: Machine) -> None:
     by = m.pick((1, 100, 499, 500, 1_000, 10_000, -250))
     left = [claim.expires_at_ms - m.clock.now_ms() for claim in m.known.claims]
     if m.chance(0.3):
-        # To the very end of a claim: a millisecond decides there.
+        # To the exact expiry of a claim, where a millisecond decides.
         by = min((one for one in left if one > 0), default=by)
     m.log.append((m.number, f"clock advances by {by}", (), {}, None))
     m.clock.advance(by)
@@ -53,7 +53,15 @@ def widen(m: Machine) -> None:
         return
     held = m.pick(list(m.known.claims)[-4:])
     session_id = held.session_id if m.chance(0.95) else m.session_id()
-    wider = m.call("queue.claim", session_id, owner_id=held.owner_id, ttl_ms=m.pick(TTLS[1:]), holding=held)
+    wider = m.call(
+        "queue.claim",
+        session_id,
+        owner_id=held.owner_id,
+        boundary=m.pick((None, None, *BOUNDARIES)),
+        ttl_ms=m.pick(TTLS[1:]),
+        exclusive=m.chance(0.3),
+        holding=held,
+    )
     if wider is not None:
         m.known.claims.append(wider)
 
@@ -89,6 +97,60 @@ def renew_or_abandon(m: Machine) -> None:
             m.known.claims.append(renewed)
     else:
         m.call("queue.abandon", proof)
+
+
+KINDS = (None, None, None, ["turn"], ["mail"], ["mail", "turn"], ["other"])
+
+
+@rule(10)
+def claim_next(m: Machine) -> None:
+    asked = {
+        "owner_id": values.owner(m),
+        "kinds": m.pick(KINDS),
+        "ttl_ms": m.pick(TTLS[1:]),
+        "max_batches": m.pick((1, 1, 2, 50)),
+        "exclusive": m.chance(0.3),
+    }
+    proof = values.proof(m, m.session_id()) if m.chance(0.4) else None
+    if proof is None:
+        claimed = m.call("queue.claim_next", **asked)
+    else:
+        answer = m.call("queue.complete_and_claim_next", proof, **asked)
+        claimed = None if answer is None else answer[1]
+    if claimed is not None:
+        m.known.claims.append(claimed)
+
+
+@rule(9)
+def settle(m: Machine) -> None:
+    proof = values.proof(m, m.session_id())
+    if proof is None:
+        return
+    if m.chance(0.5):
+        m.call("queue.complete", proof)
+    else:
+        retry_in_ms = m.pick((0, 1, 500, 5_000, None))
+        m.call("queue.fail", proof, "broke", retry_in_ms=retry_in_ms, max_attempts=m.pick((None, 1, 2, 3)))
+
+
+@rule(4)
+def dead_letters(m: Machine) -> None:
+    if m.chance(0.4):
+        m.pages("queue.dead_letters", session_id=m.maybe(0.4, (m.session_id(),)), kind=m.maybe(0.3, ("turn", "mail")))
+        return
+    page = m.call("queue.dead_letters", limit=3)
+    dead = [] if page is None else [(batch.session_id, batch.batch_id) for batch in page]
+    chosen = m.pick([*dead, *list(m.known.batches)[-2:], ("s1", "work:nobody")])
+    m.call("queue.retry" if m.chance(0.6) else "queue.drop", *chosen)
+
+
+@rule(3)
+def wait_for_work(m: Machine) -> None:
+    if m.chance(0.6):
+        m.call("queue.wait_next", timeout_ms=0, kinds=m.pick(KINDS), exclusive=m.chance(0.3))
+    else:
+        session_id, batch_id = m.maybe(0.95, m.known.batches) or ("s1", "work:nobody")
+        m.call("queue.wait_settled", session_id, batch_id, timeout_ms=0)
 
 
 @rule(3)

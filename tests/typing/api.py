@@ -1,4 +1,4 @@
-"""The public API as a user writes it; mypy and basedpyright prove that every result has the type it is said to have.
+"""The public API as a user writes it; mypy and basedpyright prove that every result has its documented type.
 
 Nothing here is run.
 """
@@ -51,6 +51,7 @@ async def turn(session: holdfast.Session, claim: holdfast.WorkClaim, lease: hold
     assert_type(receipt.revision, int)
     assert_type(receipt.checkpoint_ref, str | None)
     assert_type(receipt.enqueued, tuple[str, ...])
+    assert_type(receipt.position, str)
     assert_type(receipt.manifest.ref("turn_state"), holdfast.Ref)
     kept = holdfast.Checkpoint.keeping(receipt.manifest, turn_state={"turn": 2})
     assert_type(kept, holdfast.Checkpoint)
@@ -91,6 +92,7 @@ async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
     assert_type(claim, holdfast.WorkClaim | None)
     assert_type(await store.queue.claim_exactly("chat", ["b"], owner_id="w"), holdfast.WorkClaim | None)
     if claim is not None:
+        assert_type(await store.queue.claim("chat", owner_id="w", holding=claim), holdfast.WorkClaim | None)
         assert_type(await store.queue.renew(claim, ttl_ms=1_000), holdfast.WorkClaim)
         assert_type(await store.queue.abandon(claim), int)
         assert_type(await store.queue.abandon(claim.completion()), int)
@@ -101,7 +103,7 @@ async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
     batch = await store.queue.get("chat", "b")
     assert_type(batch, holdfast.WorkBatch | None)
     if batch is not None:
-        assert_type(batch.state, Literal["pending", "claimed", "completed", "cancelled"])
+        assert_type(batch.state, Literal["pending", "claimed", "completed", "cancelled", "dead"])
     assert_type(await store.queue.list("chat"), holdfast.Page[holdfast.WorkBatch])
     assert_type(await store.queue.list_pending("chat"), holdfast.Page[holdfast.WorkBatch])
     assert_type(holdfast.every(store.queue.list, "chat", limit=10), AsyncIterable[holdfast.WorkBatch])
@@ -109,6 +111,19 @@ async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
         assert_type(summary, holdfast.SessionSummary)
     assert_type(await store.queue.sessions(), holdfast.Page[str])
     assert_type(await store.queue.wait("chat", timeout_ms=1_000), None)
+    following = await store.queue.claim_next(owner_id="w", kinds=["mail"], ttl_ms=1_000, exclusive=True)
+    assert_type(following, holdfast.WorkClaim | None)
+    assert_type(await store.queue.wait_next(timeout_ms=1_000, kinds=["mail"]), None)
+    if claim is not None:
+        assert_type(await store.queue.complete(claim), holdfast.WorkReceipt)
+        pair = await store.queue.complete_and_claim_next(claim.completion(), owner_id="w")
+        assert_type(pair, tuple[holdfast.WorkReceipt, holdfast.WorkClaim | None])
+        failed = await store.queue.fail(claim, "no answer", retry_in_ms=None, max_attempts=3)
+        assert_type(failed, tuple[holdfast.WorkBatch, ...])
+    assert_type(await store.queue.dead_letters(kind="mail"), holdfast.Page[holdfast.WorkBatch])
+    assert_type(await store.queue.retry("chat", "b"), holdfast.WorkBatch | None)
+    assert_type(await store.queue.drop("chat", "b"), holdfast.WorkBatch | None)
+    assert_type(await store.queue.wait_settled("chat", "b", timeout_ms=1_000), holdfast.WorkBatch)
 
 
 async def attachments(store: holdfast.Store, session: holdfast.Session) -> None:
@@ -247,6 +262,9 @@ async def the_rest(store: holdfast.Store) -> None:
     report = await store.maintenance.verify()
     assert_type(report, holdfast.VerifyReport)
     assert_type(report.findings, tuple[holdfast.Finding, ...])
+    anything: holdfast.Receipt = await store.sessions.handle("chat").commit(holdfast.Commit())
+    assert_type(store.reading(after=anything, wait_ms=0, fall_back=False), holdfast.Store)
+    assert_type(store.reading(after=await store.position()), holdfast.Store)
     assert_type(store.durability, Literal["ephemeral", "durable"])
     assert_type(store.schema_version, int)
     assert_type(store.ddl(), str)
@@ -315,11 +333,12 @@ def without_await() -> None:
         assert_type(store.triggers.source_key("cron"), str)
         assert_type(store.artifacts.get("module", "main"), holdfast.Artifact | None)
         assert_type(store.maintenance.verify().ok, bool)
+        assert_type(store.reading(after=store.position()), holdfast.BlockingStore)
         assert_type(store.durability, Literal["ephemeral", "durable"])
 
 
 async def wrong(store: holdfast.Store, session: holdfast.Session, blocking: holdfast.BlockingStore) -> None:
-    """Mistakes that mypy must see: an ignore that is not needed is an error. `mistakes.py` is for basedpyright."""
+    """Mistakes that mypy must report: an unneeded ignore is an error. `mistakes.py` is for basedpyright."""
     await session.load(at="3")  # type: ignore[arg-type]
     await session.commit(turn_id="t")  # type: ignore[call-arg]
     await store.queue.claim("chat", "w")  # type: ignore[call-arg]

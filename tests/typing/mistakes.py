@@ -1,6 +1,6 @@
-"""Mistakes that basedpyright must see: an ignore that is not needed is an error here.
+"""Mistakes that basedpyright must report: an unneeded ignore is an error here.
 
-The same mistakes are in `api.py` for mypy; each checker obeys the other's ignores, so that one file cannot hold both.
+`api.py` has the same mistakes for mypy; each checker obeys the other's ignores, so that one file cannot hold both.
 """
 
 # mypy: ignore-errors

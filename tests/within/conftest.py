@@ -1,4 +1,4 @@
-"""An application with rows of its own, on SQLite and on PostgreSQL, and the ways in which it holds its connection."""
+"""An application with its own rows, on SQLite and on PostgreSQL, and the kinds of connection that it may hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = "CREATE TABLE {} (id text)"
 
 
 class Application:
-    """An application with a table of its own beside the store's, one connection, and transactions that it ends."""
+    """An application with its own table beside the store's, one connection, and transactions that it ends itself."""
 
     table = "application_orders"
 
@@ -49,7 +49,7 @@ class Application:
         raise NotImplementedError
 
     def settings(self) -> Any:
-        """Everything that can be set on the connection, as it is now."""
+        """Return every setting of the connection."""
         raise NotImplementedError
 
     def insert(self, name: str) -> None:
@@ -97,7 +97,7 @@ class PostgresApplication(Application):
         super().__init__(loop.drive(opened(url)))
         self.pool = loop.drive(pooled(url)) if way == "pool" else None
         self.connection = loop.drive(connected(url, self.pool))
-        # Gone with the connection: other tests count what is in the database.
+        # Dropped with the connection: other tests count the tables in the database.
         self.run(TABLE.format(self.table).replace("TABLE", "TEMPORARY TABLE"))
 
     def call(self, result: Any) -> Any:

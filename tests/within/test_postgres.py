@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL is lent as it is: its isolation, its settings, its failures, and its end."""
+"""A connection to PostgreSQL is lent unchanged: its isolation, its settings, its failures, and its end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def queued(store: Any, session_id: str = "chat") -> int:
 def test_waiters_of_the_same_store_are_pushed_at_the_commit(
     clean_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Far longer than the test: whoever wakes was told.
+    # Far longer than the test: a waiter that wakes was notified.
     monkeypatch.setattr(listening, "SAFETY_POLL_S", 60.0)
 
     async def case(store: Any, connection: Any) -> None:
@@ -288,7 +288,7 @@ def test_a_cancelled_operation_leaves_no_trace_and_the_transaction_usable(clean_
             task = asyncio.ensure_future(
                 within.sessions.handle("new").commit(holdfast.Commit(turn_id="t", enqueues=[held]))
             )
-            # It is blocked by the other's lock, after it has made its own session.
+            # It waits for the other's lock, after it has created its own session.
             blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             while not await other.fetchval(blocked):
                 await asyncio.sleep(0)

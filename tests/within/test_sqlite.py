@@ -1,4 +1,4 @@
-"""A connection to SQLite is lent only if it cannot break what the store promises."""
+"""A connection to SQLite is accepted only if it cannot break the store's guarantees."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_standard_librarys_sqlite_is_refused_with_the_reason(store: Any, pat
     class Mine(sqlite3.Connection):
         pass
 
-    # Of a file of their own: to open the store's would be the very mistake.
+    # Of separate files: opening the store's file would be the very mistake.
     for connection in (sqlite3.connect(":memory:"), sqlite3.connect(":memory:", factory=Mine)):
         with pytest.raises(holdfast.InvalidRequest, match="another copy of SQLite"):
             store.within(connection)
@@ -89,7 +89,7 @@ def test_only_a_write_transaction_is_lent(store: Any, connect: Any) -> None:
             store.within(connection)
         connection.execute("ROLLBACK")
     connection.execute("CREATE TABLE orders (id)")
-    # What apsw's own context manager begins is a write transaction once something was written.
+    # The transaction of apsw's own context manager becomes a write transaction at its first write.
     with connection:
         connection.execute("INSERT INTO orders VALUES (1)")
         store.within(connection).queue.enqueue(WORK)
@@ -258,7 +258,7 @@ def test_bytes_outside_of_the_database_take_no_part(path: Path, connect: Any, tm
         assert session.attachments.get(ref.id).data == b"put before"
         assert session.attachments.forget(ref.id)
         connection.execute("ROLLBACK")
-        # The row came back, and so the bytes must still be there.
+        # The row came back, so the bytes must still exist.
         assert store.sessions.handle("chat").attachments.get(ref.id).data == b"put before"
         connection.execute("BEGIN IMMEDIATE")
         assert store.within(connection).sessions.delete("chat").deleted

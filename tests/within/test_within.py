@@ -1,4 +1,4 @@
-"""Rows of the application's and the agent's state become durable together or not at all, on both databases."""
+"""The application's rows and the agent's state become durable together or not at all, on both databases."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_refused_operation_leaves_no_trace_and_the_transaction_goes_on(app: An
     within = app.within()
     app.insert("before")
     session = within.sessions.handle("chat")
-    # The head is judged after the follow-up's session was made: that must go, too.
+    # The head is judged after the follow-up's session was created: that must be rolled back, too.
     follow_up = holdfast.WorkDraft(session_id="another", payloads=["x"])
     with pytest.raises(holdfast.HeadConflict) as conflict:
         app.call(session.commit(turn("late", expected_revision=7, enqueues=[follow_up])))
@@ -150,7 +150,7 @@ def test_a_handle_remembers_nothing_that_may_be_rolled_back(app: Any) -> None:
     app.begin()
     assert app.call(handle.commit(holdfast.Commit(session_id="b"))).session_id == "b"
     app.run("COMMIT")
-    # Deleted and made anew inside, then rolled back: the first life goes on.
+    # Deleted and created anew inside, then rolled back: the first incarnation continues.
     app.call(app.store.sessions.create("c"))
     app.begin()
     app.call(within.sessions.delete("c"))
@@ -174,7 +174,7 @@ def test_a_waiter_in_another_process_wakes_after_the_commit_and_not_after_a_roll
             app.call(app.within().queue.enqueue(work("two")))
             assert waiter.poll() is None
             app.run("COMMIT")
-            # Both or none: there was no moment at which one of them alone could be seen.
+            # Both or none: at no moment could one of them alone be seen.
             assert waiter.stdout.readline() == "found 2\n"
             assert waiter.wait(PATIENCE_S) == 0
         finally:
@@ -185,9 +185,9 @@ def test_nobody_waits_inside_a_transaction(app: Any) -> None:
     prepare(app)
     app.begin()
     within = app.within()
-    with pytest.raises(holdfast.InvalidRequest, match="connection: nobody can wait"):
+    with pytest.raises(holdfast.InvalidRequest, match="connection: a caller cannot wait"):
         app.call(within.queue.wait("chat", timeout_ms=1_000))
-    with pytest.raises(holdfast.InvalidRequest, match="connection: nobody can wait"):
+    with pytest.raises(holdfast.InvalidRequest, match="connection: a caller cannot wait"):
         app.call(within.processes.wait("p", timeout_ms=1_000))
     app.call(within.queue.enqueue(work("still usable")))
     app.run("COMMIT")

@@ -1,4 +1,4 @@
-"""A second process that waits for work, and says that it does and how much it found."""
+"""A second process that waits for work, and reports that it waits and how much it found."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Databases behind the ports: they store and return rows, and decide nothing."""
+"""Backends: implement the ports over a database. They store and return rows, and decide nothing."""

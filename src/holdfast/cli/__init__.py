@@ -1,4 +1,4 @@
-"""The command line is arguments in, store calls, rendering out; it knows nothing but the public store."""
+"""The command line: parse arguments, call the public store, print the result. It uses no internals of the store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and say with the exit code how it went."""
+    """Run one command and return its exit code."""
     import sys
 
     from holdfast.cli.running import run

@@ -1,4 +1,4 @@
-"""What an error of the store advises is said in the words of the command line: its options, commands and arguments."""
+"""Rewords the advice in the store's errors for the command line: its options, commands and arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIELDS = {
     "attachment_id": "ATTACHMENT",
     "policy.keep_revisions": "--keep-revisions",
 }
-"""What a parameter of the interface is called here; one that is not listed comes from a file and keeps its name."""
+"""Command-line names of the store's parameters. One that is not listed comes from a file and keeps its name."""
 
 OF_COMMANDS = {
     "processes list": {"session_id": "--started-by"},
@@ -47,7 +47,7 @@ OF_COMMANDS = {
     "triggers list": {"session_id": "--session", "source_type": "--source-type", "source_key": "--source-key"},
     "vacuum": {"session_id": "--session"},
 }
-"""What it is called by a command that takes it as something else than most."""
+"""Overrides for commands that take a parameter under another name than most."""
 
 PHRASES = (
     ("import it under another id", "import it under another id (--as)"),
@@ -55,7 +55,10 @@ PHRASES = (
     ("raise busy_timeout_ms", "give it more --patience"),
     ("raise lock_timeout_ms", "give it more --patience"),
     ("raise statement_timeout_ms", "give it more --patience"),
-    ('open the store with PostgresOptions(pooler="transaction")', "add --pooler transaction"),
+    (
+        'open the store with PostgresOptions(pooler="transaction"), or with a URL that leads past the pooler',
+        "add --pooler transaction, or give a --url that leads past the pooler",
+    ),
     ("lower max_connections, or raise the server's limit", "retry, or raise the server's limit"),
     (", or raise max_connections or acquire_timeout_ms", ""),
     (
@@ -70,7 +73,7 @@ PHRASES = (
     ("see session.history()", "see holdfast sessions history"),
     ("declare it in event_types", "see holdfast processes show for those that it declares"),
 )
-"""What a backend advises those who open it in a program, and what it means here."""
+"""Advice of the store to programs, and the same advice at a shell."""
 
 OF_A_COPY = (
     ("import it under another id", "export it, and import it under another id (--as)"),
@@ -79,18 +82,18 @@ OF_A_COPY = (
         "do --from-attachments and --to-attachments name the folders that they were written to? If so, they are lost",
     ),
 )
-"""What that means to a command that has two stores; everything else means the same."""
+"""Replacements for a command with two stores. All other phrases stay the same."""
 
 
 def at_a_shell(text: str, phrases: tuple[tuple[str, str], ...] = PHRASES) -> str:
-    """What was advised to a program, as advice to a person at a shell."""
+    """Replace advice for programs by advice for a shell."""
     for phrase, here in phrases:
         text = text.replace(phrase, here)
     return text
 
 
 def said_of_a_copy(error: holdfast.HoldfastError) -> str:
-    """The error as one who copies can act on it: he has two stores, and chose none of the keys."""
+    """Return the error's text for `copy`, which has two stores and whose user chose none of the keys."""
     match error:
         case holdfast.SessionDeleted():
             return f"session {error.session_id!r} was deleted in the target: copy it into a new store"
@@ -106,7 +109,7 @@ def said_of_a_copy(error: holdfast.HoldfastError) -> str:
 
 
 def said(error: holdfast.HoldfastError, command: str = "") -> str:
-    """The error as a person at a shell can act on it, who typed this command."""
+    """Return the error's text for a user who typed this command."""
     match error:
         case holdfast.SchemaMissing():
             return _missing(error)
@@ -131,7 +134,7 @@ def said(error: holdfast.HoldfastError, command: str = "") -> str:
 
 
 def _missing(error: holdfast.SchemaMissing) -> str:
-    """Say which store is missing; a name that is mistyped must not lead to a new and empty one."""
+    """Name the missing store, so that a mistyped name does not lead to a new, empty one."""
     if isinstance(error, holdfast.StoreMissing):
         if error.similar:
             return f"there is no file {error.path}: did you mean {' or '.join(error.similar)}?"
@@ -143,7 +146,7 @@ def _missing(error: holdfast.SchemaMissing) -> str:
 
 
 def _named(error: holdfast.HoldfastError, names: dict[str, str]) -> str:
-    """The error with what it is about called as it was typed."""
+    """Return the error's text with the field named as on the command line."""
     match error:
         case holdfast.InvalidRequest():
             return f"{names.get(error.field, error.field)}: {error.problem}"

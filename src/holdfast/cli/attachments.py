@@ -1,4 +1,4 @@
-"""Attachments are read through the session that has them, and swept only if nobody committed them."""
+"""Commands for attachments: read through the session that has them; swept only if no commit refers to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.cli.terminal import moment, printable, size
 
 
 def list_attachments(call: Call) -> int:
-    """One page of a session's attachments, or of every session's uncommitted ones."""
+    """List one page of a session's attachments, or of every session's uncommitted ones."""
     given = call.options
     with call.store() as store:
         if given.uncommitted:
@@ -41,7 +41,7 @@ def list_attachments(call: Call) -> int:
 
 
 def get(call: Call) -> int:
-    """One attachment's bytes, in a file or on standard output."""
+    """Write one attachment's bytes to a file or to standard output."""
     given = call.options
     if given.json and given.output == "-":
         raise Misused("bytes and JSON do not go into one stream: add --output FILE")
@@ -64,9 +64,9 @@ def get(call: Call) -> int:
 
 
 def sweep(call: Call) -> int:
-    """References that nobody committed, forgotten, and bytes that nobody refers to, deleted."""
+    """Forget references that were never committed, and delete bytes without a reference."""
     with call.store() as store:
-        call.confirm("Forget attachments that nobody committed, and delete their bytes?")
+        call.confirm("Forget attachments that no turn committed, and delete their bytes?")
         with call.terminal.progress("sweeping attachments") as progress:
             report = store.attachments.sweep(older_than_ms=call.options.older_than, progress=progress.tell)
     show_report(call, report)
@@ -106,7 +106,7 @@ COMMANDS = (
     ),
     Command(
         "attachments sweep",
-        "forget attachments that nobody committed",
+        "forget attachments that no turn committed",
         sweep,
         (
             argument(

@@ -1,4 +1,4 @@
-"""A command is declared once, as a value: parser, help, completion and manual are all made from it."""
+"""Declares a command once, as a value. Parser, help, completion and manual are all made from it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MOST_OF_A_PAGE = 1000
 
 
 class Argument(NamedTuple):
-    """One argument or option, as argparse is told of it."""
+    """One argument or option, with its argparse settings."""
 
     names: tuple[str, ...]
     settings: dict[str, Any]
 
 
 class Command(NamedTuple):
-    """One command: what it is called, takes, does and prints."""
+    """One command: its name, arguments, function and output."""
 
     name: str
     summary: str
@@ -33,28 +33,28 @@ class Command(NamedTuple):
     notes: str = ""
     opens_a_store: bool = True
     without: tuple[str, ...] = ()
-    """Options that every other command has, and that would mean nothing here."""
+    """Options that every other command has and that have no meaning here."""
 
 
 def argument(*names: str, **settings: Any) -> Argument:
-    """An argument or option."""
+    """Declare an argument or option."""
     return Argument(names, settings)
 
 
-# What arguments may look like.
+# Argument types.
 
 
 def duration_ms(text: str) -> int:
-    """A length of time with its unit, in milliseconds."""
+    """Parse a duration with its unit into milliseconds."""
     number = text.rstrip("dhms")
     unit = text[len(number) :]
     if not number.isascii() or not number.isdigit() or unit not in DURATIONS_MS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of time: write 500ms, 30s, 15m, 12h or 7d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time: write 500ms, 30s, 15m, 12h or 7d")
     return _bounded(text, int(number) * DURATIONS_MS[unit])
 
 
 def up_to(most: str) -> Callable[[str], int]:
-    """A length of time that is not longer than this one."""
+    """Return a parser for durations of at most this length."""
 
     def bounded_ms(text: str) -> int:
         value = duration_ms(text)
@@ -66,14 +66,14 @@ def up_to(most: str) -> Callable[[str], int]:
 
 
 def whole(text: str) -> int:
-    """A whole number from 0 on."""
+    """Parse a whole number from 0 on."""
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return _bounded(text, int(text))
 
 
 def page_size(text: str) -> int:
-    """As many as one page may have."""
+    """Parse the size of a page."""
     number = whole(text)
     if not 1 <= number <= MOST_OF_A_PAGE:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and {MOST_OF_A_PAGE}")
@@ -87,7 +87,7 @@ def _bounded(text: str, value: int) -> int:
 
 
 def document(text: str) -> object:
-    """A JSON document: as text, or `@file` to read it from there."""
+    """Parse a JSON document: the text itself, or `@file` to read it from a file."""
     from pathlib import Path
 
     import msgspec

@@ -1,4 +1,4 @@
-"""Completion scripts are made from the parser, so a shell offers exactly what the parser takes."""
+"""Makes completion scripts from the parser, so that a shell offers exactly the words that the parser takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 class Place(NamedTuple):
-    """A point of the command tree: what may come next, and which options take a value from a list, or any value."""
+    """A point of the command tree: the words that may follow, and the options that take a value (listed or free)."""
 
     path: tuple[str, ...]
     words: list[tuple[str, str]]
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 
 def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Place]:
-    """Every point of the tree below a parser."""
+    """Yield every point of the tree below a parser."""
     words: list[tuple[str, str]] = []
     choices: dict[str, list[str]] = {}
     valued: list[str] = []
@@ -48,7 +48,7 @@ def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
 
 
 def bash(found: list[Place]) -> str:
-    """The script for bash."""
+    """Return the script for bash."""
     valued = sorted({name for place in found for name in place.valued})
     cases = "".join(
         f'    "{" ".join(place.path)}") words="{" ".join(word for word, _ in place.words)}" ;;\n' for place in found
@@ -85,7 +85,7 @@ complete -F _holdfast holdfast
 
 
 def zsh(found: list[Place]) -> str:
-    """The script for zsh."""
+    """Return the script for zsh."""
     valued = sorted({name for place in found for name in place.valued})
     cases = "".join(
         f'    "{" ".join(place.path)}") offers=({" ".join(_zsh_word(word, text) for word, text in place.words)}) ;;\n'
@@ -125,7 +125,7 @@ def _zsh_word(word: str, text: str) -> str:
 
 
 def fish(found: list[Place]) -> str:
-    """The script for fish."""
+    """Return the script for fish."""
     lines = [
         "# fish completion for holdfast; load it with: holdfast completion fish | source",
         "complete -c holdfast -f",
@@ -135,7 +135,7 @@ def fish(found: list[Place]) -> str:
         if not place.path:
             where = "__fish_use_subcommand"
         else:
-            # A group's own words are offered until one of its commands is there.
+            # Offer a group's own words until one of its commands is typed.
             seen = [f"__fish_seen_subcommand_from {word}" for word in place.path]
             below = [word for word, _ in place.words if not word.startswith("-")] if place.path[0] in groups else []
             if len(place.path) == 1 and below:
@@ -161,7 +161,7 @@ def _fish_text(text: str) -> str:
 
 
 def completion(call: Call) -> int:
-    """The script, on standard output."""
+    """Print the script."""
     from holdfast.cli.parser import build
 
     made = {"bash": bash, "zsh": zsh, "fish": fish}[call.options.shell](list(places(build())))

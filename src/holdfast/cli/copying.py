@@ -1,4 +1,4 @@
-"""A store is copied session by session and thing by thing, each whole; a second run goes on where the first stopped."""
+"""Copies a store session by session and item by item, each as a whole. A second run resumes where the first stopped."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ ONE_OF = {
 
 
 def one_thing() -> tuple[type[holdfast.HoldfastError], ...]:
-    """What concerns one thing leaves the others to be copied; a database that is away ends the run."""
-    # Asked for when it is needed: the names of errors load the store, and help does not wait for that.
+    """Return the errors that concern one item only. Any other error, such as a lost database, ends the run."""
+    # A function, not a constant: the names of errors load the store, and `--help` must not wait for that.
     return (holdfast.Conflict, holdfast.NotFound, holdfast.InvalidRequest, holdfast.Corrupt)
 
 
 class Tally:
-    """What became of everything."""
+    """Counts of copied, present and refused items."""
 
     def __init__(self) -> None:
         self.copied: list[str] = []
@@ -49,11 +49,11 @@ class Tally:
         self.without_bytes = 0
 
     def seen(self, manifest: moving.Manifest) -> None:
-        """Count what a bundle does not hold."""
+        """Count attachments that a bundle has no bytes for."""
         self.without_bytes += manifest.without_bytes
 
     def take_session(self, session_id: str, copy: Callable[[], bool]) -> None:
-        """Copy a session."""
+        """Copy a session and record the result."""
         try:
             if copy():
                 self.copied.append(session_id)
@@ -63,7 +63,7 @@ class Tally:
             self.refused.append({"part": "sessions", "session_id": session_id, "problem": said_of_a_copy(problem)})
 
     def take(self, part: str, id: str, copy: Callable[[], bool]) -> None:
-        """Copy anything else."""
+        """Copy any other item and record the result."""
         counts = self.others[part]
         try:
             counts["copied" if copy() else "already_there"] += 1
@@ -72,7 +72,7 @@ class Tally:
 
 
 def copy(call: Call) -> int:
-    """Everything of one store, in another."""
+    """Copy everything from one store into another."""
     given = call.options
     source_url, target_url = given.source, given.target
     for option, url in (("--from", source_url), ("--to", target_url)):
@@ -147,7 +147,7 @@ COMMANDS = (
         (
             argument("--from", dest="source", metavar="URL", required=True, help="the store to read"),
             argument("--to", dest="target", metavar="URL", required=True, help="the store to write, made by init"),
-            argument("--sessions-only", action="store_true", help="leave everything behind that is no session"),
+            argument("--sessions-only", action="store_true", help="leave everything behind that is not a session"),
             argument("--from-schema", metavar="NAME", help="the schema of a PostgreSQL source"),
             argument("--to-schema", metavar="NAME", help="the schema of a PostgreSQL target"),
             argument("--from-attachments", metavar="FOLDER", help="where the source keeps attachment bytes"),
@@ -159,7 +159,7 @@ COMMANDS = (
         "  `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not copied),\n"
         "  `forgotten` (what the target does not know of the sessions just copied: `turn_ids`, `settled_source_keys`).",
         "Run it again after an interruption: what is there is not copied twice. Nothing is overwritten.\n"
-        "Leases are never copied: a running process arrives owned by nobody.\n"
+        "Leases are never copied: a running process arrives without an owner.\n"
         "Ids of earlier turns and source keys of settled work do not move: a turn or work from before the move that\n"
         "is sent again to the target runs again. Let retries end before you copy.\n"
         "Of deleted sessions nothing moves, so the target accepts their ids for new ones.\n"

@@ -1,4 +1,4 @@
-"""The demo shows its timeline as it happens, and ends with a count that is right or an exit code that is not."""
+"""Plays the demo with a live timeline. Exits non-zero unless the final count is right."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WHO = {"user": "bold", "clock": "bold", "worker-1": "cyan", "worker-2": "green",
 
 
 def demo(call: Call) -> int:
-    """One performance, from an empty session to the count."""
+    """Play once, from an empty session to the count."""
     from holdfast.demo.stage import Stage, Stalled
 
-    # Not HOLDFAST_URL: what plays here must not play in a store that somebody meant for something else.
+    # HOLDFAST_URL is ignored: the demo must not write into a store that was meant for something else.
     if call.options.url == "":
         raise Misused("--url is empty: name a store, or leave it out")
     url = call.options.url or _fresh_file()
@@ -57,7 +57,7 @@ def _fresh_file() -> str:
 
 
 def _settings(call: Call, url: str) -> dict[str, Any] | None:
-    """How every process opens the store; None for the defaults of SQLite."""
+    """Return the options with which every process opens the store; None for the defaults of SQLite."""
     if not url.startswith(POSTGRES):
         call.settings(url, migrate=True)
         return None
@@ -93,7 +93,7 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
         line(("nothing was lost, and nothing was done twice", "green"))
     else:
         line(("the count is wrong", "red"))
-    # A URL may hold a password, which does not belong on a screen.
+    # A URL may hold a password, so it is not printed.
     where = f"--url {shlex.quote(url)}"
     if url.startswith(POSTGRES):
         where = f"--url … --schema {shlex.quote(call.options.schema or SCHEMA)}"
@@ -111,7 +111,7 @@ def _leases(report: Report) -> str:
 
 
 def _program() -> str:
-    """How this program was started: from a clone it is on nobody's path."""
+    """Return the command line that starts this program. In a clone it is not on the PATH."""
     import shutil
     import sys
     from pathlib import Path
@@ -161,7 +161,7 @@ COMMANDS = (
             argument(
                 "--url",
                 metavar="URL",
-                # Given before the command, it counts as well.
+                # Also accepted before the command.
                 default=argparse.SUPPRESS,
                 help="the store to play in: a path, sqlite:<path> or postgresql://… (default: a new file)",
             ),

@@ -1,4 +1,4 @@
-"""A conversation is drawn top down: what goes on stays in its column, and only what branches off moves right."""
+"""Draws a conversation top down: a continuation stays in its column, and only side branches move right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Drawn(NamedTuple):
 
 
 def path_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> set[str]:
-    """The ids from the leaf up to the root, or up to a tombstone."""
+    """Return the ids from the leaf up to the root, or up to a tombstone."""
     by_id = {node.id: node for node in nodes}
     path: set[str] = set()
     while leaf in by_id and leaf not in path:
@@ -33,7 +33,7 @@ def path_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> set[str]:
 
 
 def draw(nodes: Sequence[holdfast.Node], leaf: str | None, *, unicode: bool) -> Iterator[Drawn]:
-    """The lines of the tree, side branches before what goes on."""
+    """Yield the lines of the tree, side branches before the continuation."""
     branch, rail = ("├─", "│ ") if unicode else ("|-", "| ")
     by_id = {node.id: node for node in nodes}
     path = path_of(nodes, leaf)
@@ -41,7 +41,7 @@ def draw(nodes: Sequence[holdfast.Node], leaf: str | None, *, unicode: bool) -> 
     for node in nodes:
         children.setdefault(node.parent, []).append(node.id)
     roots = [*tombstones_of(nodes, leaf), *children.get(None, [])]
-    # An explicit stack: a conversation may be longer than Python's.
+    # An explicit stack: a conversation may be deeper than Python's recursion limit.
     stack = [(root, "", "") for root in reversed(roots)]
     while stack:
         node_id, first, rest = stack.pop()

@@ -1,4 +1,4 @@
-"""A session goes into a file and comes out of one whole: the file says what it holds, and is checked before use."""
+"""Exports a session to a file and imports it, each as a whole. The file has a manifest and is checked before use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WITHOUT_BYTES = "they live elsewhere, or were never put; if they lie in a folder
 
 
 def export(call: Call) -> int:
-    """A session, written to a file or to standard output."""
+    """Write a session to a file or to standard output."""
     import gzip
 
     from holdfast.moving import exporting
@@ -46,7 +46,7 @@ def export(call: Call) -> int:
 
 
 def import_(call: Call) -> int:
-    """A session, read from a file or from standard input."""
+    """Read a session from a file or from standard input."""
     import tempfile
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Housekeeping asks before it removes anything, does it in bounded steps, and reports what it did."""
+"""Housekeeping commands: ask before they remove anything, work in bounded steps, and report the counts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ STEP_ROWS = 10_000
 
 
 def collect(call: Call) -> int:
-    """What nobody reaches, deleted."""
+    """Delete unreachable blobs and nodes."""
     with call.store() as store:
-        call.confirm("Delete blobs and nodes that nobody reaches?")
+        call.confirm("Delete unreachable blobs and nodes?")
         with call.terminal.progress("collecting garbage of families") as progress:
             report = store.maintenance.collect_garbage(progress=progress.tell)
     show_report(call, report)
@@ -23,7 +23,7 @@ def collect(call: Call) -> int:
 
 
 def vacuum(call: Call) -> int:
-    """Tombstoned nodes, emptied."""
+    """Remove the content of tombstoned nodes."""
     session_id: str | None = call.options.session
     with call.store() as store:
         if session_id is not None:
@@ -36,7 +36,7 @@ def vacuum(call: Call) -> int:
 
 
 def prune(call: Call) -> int:
-    """What a policy allows, forgotten."""
+    """Forget what a retention policy allows."""
     given = call.options
     policy = holdfast.RetentionPolicy(
         keep_revisions=given.keep_revisions,
@@ -85,7 +85,7 @@ def _rows(report: holdfast.PruneReport) -> int:
 
 
 def verify(call: Call) -> int:
-    """Everything read, and what is wrong."""
+    """Read everything and list the damage."""
     terminal = call.terminal
     with call.store() as store, terminal.progress("verifying rows") as progress:
         report = store.maintenance.verify(progress=progress.tell)
@@ -114,11 +114,11 @@ def _say_what_was_not_read(call: Call, report: holdfast.VerifyReport) -> None:
         )
     if report.foreign_attachments:
         said = counted(report.foreign_attachments, "attachment")
-        call.terminal.line((f"not read: {said} at URIs of somebody else, which no store can read", "yellow"))
+        call.terminal.line((f"not read: {said} at URIs outside the store, which it cannot read", "yellow"))
 
 
 def doctor(call: Call) -> int:
-    """What endangers the store, and what to do."""
+    """List dangers to the store and their remedies."""
     try:
         with call.store() as store, call.terminal.waiting("examining"):
             diagnosis = store.maintenance.diagnose(integrity=not call.options.quick)
@@ -142,7 +142,7 @@ def doctor(call: Call) -> int:
 COMMANDS = (
     Command(
         "gc",
-        "delete blobs and nodes that nobody reaches",
+        "delete unreachable blobs and nodes",
         collect,
         (YES,),
         ("holdfast gc", "holdfast gc --yes --json"),

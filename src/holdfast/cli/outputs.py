@@ -1,4 +1,4 @@
-"""A file that a command writes is whole or as it was, and never the store; what is no plain file is only written to."""
+"""Writes output files atomically, and never over the store. A target that is not a regular file is written in place."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 UNFINISHED = re.compile(r"\.holdfast-[0-9a-f]{16}")
 UNFINISHED_FOR_S = 24 * 3600
-"""A file that nobody has written to for so long is not being written any more."""
+"""An unfinished file older than this is an orphan, no longer written to."""
 BESIDE_A_DATABASE = ("", "-wal", "-shm", "-journal")
 
 
 @contextlib.contextmanager
 def whole_file(call: Call, name: str) -> Generator[IO[bytes]]:
-    """What is written here becomes the file of this name at the end, if the end is reached; asks before it replaces."""
+    """Yield a temporary file and rename it to `name` on success. Asks before it replaces a file."""
     if name.endswith(os.sep):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-    # A link stays a link: what it leads to is written.
+    # Write through a symlink to its target, and keep the link.
     target = Path(os.path.realpath(name))
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
@@ -58,7 +58,7 @@ def whole_file(call: Call, name: str) -> Generator[IO[bytes]]:
 
 
 def _sweep_unfinished(folder: Path) -> None:
-    """Remove what commands that were killed a day ago or more left in this folder. Best effort."""
+    """Remove files that commands left in this folder when they were killed a day ago or more. Best effort."""
     with contextlib.suppress(OSError):
         for left in folder.iterdir():
             if UNFINISHED.fullmatch(left.name) is None:
@@ -81,7 +81,7 @@ def _spare_the_store(call: Call, name: str, target: Path) -> None:
 
 
 def _umask() -> int:
-    """What new files are not allowed. It can only be asked for by setting it."""
+    """Return the process's umask. Reading it requires setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

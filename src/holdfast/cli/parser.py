@@ -1,8 +1,9 @@
-"""The parser is made from the declared commands and adds nothing to them but the options that every command has."""
+"""Builds the parser from the declared commands and the options that all of them share."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -75,30 +76,32 @@ EXIT_CODES = {
 
 
 class Unparsed(Exception):
-    """The words of a call make no command; the message says where help is."""
+    """The arguments form no command. The message names the help."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are raised, so that all errors of a command are told in one place."""
+    """A parser that raises its errors, so that one place reports all errors of a command."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the call, in one line."""
+        """Raise the error as one line."""
         raise Unparsed(f"{message}: see {self.prog} --help")
 
 
 class Version(argparse.Action):
-    """Look the version up only if it is asked for."""
+    """Looks the version up only when it is printed."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        """Print the version and leave."""
+        """Print the version and exit."""
         from importlib.metadata import version
 
-        print(f"holdfast {version('holdfast')}")
+        # As with the help, the later flush reports a failed write.
+        with contextlib.suppress(OSError):
+            print(f"holdfast {version('holdfast')}")
         parser.exit()
 
 
 def build(words: Sequence[str] | None = None) -> Parser:
-    """The parser, or as much of it as these words can need: a command that they do not name has no options."""
+    """Build the parser, or only the part that these words need: commands that they do not name get no options."""
     codes = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
     root = Parser(
         prog="holdfast",
@@ -145,6 +148,7 @@ def _add_command(place: Any, name: str, command: Command, *, whole: bool) -> Non
 
 def _add(parser: argparse.ArgumentParser, arguments: Iterable[Argument], *, default_too: bool = False) -> None:
     for given in arguments:
-        # Common options stand before or after the command: the later place must not undo the earlier one.
+        # Common options are accepted before and after the command. The later default must not overwrite the earlier
+        # value.
         settings: dict[str, Any] = given.settings if default_too else {**given.settings, "default": argparse.SUPPRESS}
         parser.add_argument(*given.names, **settings)

@@ -1,4 +1,4 @@
-"""Processes are looked at, signalled and asked to stop; only whoever runs one ends it."""
+"""Commands that show processes, signal them and ask them to stop. Only the runner of a process ends it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STATUSES = ("running", "completed", "failed", "cancelled", "any")
 
 
 def list_processes(call: Call) -> int:
-    """One page of the processes."""
+    """List one page of processes."""
     given = call.options
     with call.store() as store:
         page = store.processes.list(
@@ -43,13 +43,13 @@ def list_processes(call: Call) -> int:
 
 
 def _require_starter(store: holdfast.BlockingStore, session_id: str) -> None:
-    # One that started processes and did nothing else need not be a session of this store.
+    # A session that only started processes may have no rows of its own in this store.
     if not store.processes.list(status="any", started_by=session_id, limit=1).items:
         require_session(store, session_id)
 
 
 def require(store: holdfast.BlockingStore, process_id: str) -> holdfast.Process:
-    """The process, which must be there."""
+    """Return the process, or raise `UnknownProcess`."""
     process = store.processes.get(process_id)
     if process is None:
         raise holdfast.UnknownProcess(process_id)
@@ -57,7 +57,7 @@ def require(store: holdfast.BlockingStore, process_id: str) -> holdfast.Process:
 
 
 def show(call: Call) -> int:
-    """One process, who runs it and who holds it."""
+    """Show one process, its lease and its grants."""
     process_id: str = call.options.process
     with call.store() as store:
         process = require(store, process_id)
@@ -92,7 +92,7 @@ def show(call: Call) -> int:
 
 
 def events(call: Call) -> int:
-    """A process's log."""
+    """List a process's log."""
     given = call.options
     start: int | str = 0 if given.after is None else given.after
     if isinstance(start, str) and start.isascii() and start.isdigit():
@@ -118,7 +118,7 @@ def events(call: Call) -> int:
 
 
 def signal(call: Call) -> int:
-    """A signal to a process."""
+    """Send a signal to a process."""
     given = call.options
     with call.store() as store:
         receipt = store.events.signal(given.process, given.name, given.payload, replay_key=given.replay_key)
@@ -126,7 +126,7 @@ def signal(call: Call) -> int:
 
 
 def cancel(call: Call) -> int:
-    """A request to stop."""
+    """Ask a process to stop."""
     given = call.options
     with call.store() as store:
         process = require(store, given.process)
@@ -197,6 +197,6 @@ COMMANDS = (
         (PROCESS, argument("--reason", metavar="TEXT", help="why"), YES),
         ('holdfast processes cancel build-7 --reason "too late" --yes',),
         "An `AppendReceipt`.",
-        "Asks first. The process ends when whoever runs it obeys.",
+        "Asks first. The process ends when its runner obeys.",
     ),
 )

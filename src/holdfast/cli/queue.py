@@ -1,9 +1,10 @@
-"""Queued work is looked at without claiming it, and cancelled only if nobody holds it."""
+"""Commands that list queued work without claiming it, and cancel a batch only if it is unclaimed."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import holdfast
 from holdfast.cli.commands import LIMIT, SESSION, YES, Command, argument
@@ -17,7 +18,7 @@ STRETCH = 1000
 
 
 def list_work(call: Call) -> int:
-    """Unsettled work, of one session or of all."""
+    """List unsettled work of one session or of all."""
     given = call.options
     found: list[holdfast.WorkBatch] = []
     complete = True
@@ -36,15 +37,18 @@ def list_work(call: Call) -> int:
         call.terminal.json({"items": found, "complete": complete})
         return 0
     call.terminal.table(
-        ("batch", "session", "state", "items", "source key", "available", "enqueued"),
+        ("batch", "session", "kind", "state", "held by", "attempts", "items", "source key", "available", "enqueued"),
         [
             (
                 one.batch_id,
                 one.session_id,
+                one.kind,
                 one.state,
+                one.claimed_by,
+                one.attempts,
                 len(one.items),
                 one.source_key,
-                moment(one.available_at_ms) if one.available_at_ms else "at once",
+                _available(one),
                 moment(one.enqueued_at_ms),
             )
             for one in found
@@ -55,11 +59,16 @@ def list_work(call: Call) -> int:
     return 0
 
 
+def _available(batch: holdfast.WorkBatch) -> str:
+    at_ms = max(batch.available_at_ms, batch.retry_at_ms)
+    return moment(at_ms) if at_ms else "at once"
+
+
 def _everywhere(
     store: holdfast.BlockingStore, listing: Callable[..., holdfast.Page[holdfast.WorkBatch]]
 ) -> Iterator[holdfast.WorkBatch]:
     for one in every(store.sessions.list, limit=STRETCH):
-        # A session that is deleted meanwhile takes its work with it.
+        # Deleting a session deletes its work.
         with contextlib.suppress(holdfast.SessionDeleted):
             yield from every(listing, one.session_id, limit=STRETCH)
 
@@ -69,7 +78,7 @@ def _unknown(session_id: str, batch_id: str) -> Refused:
 
 
 def show(call: Call) -> int:
-    """One batch with its payloads."""
+    """Show one batch with its payloads."""
     with call.store() as store:
         batch = store.queue.get(call.options.session, call.options.batch)
         if batch is None:
@@ -84,13 +93,20 @@ def show(call: Call) -> int:
             ("batch", batch.batch_id),
             ("session", batch.session_id),
             ("state", batch.state),
+            ("kind", batch.kind),
+            ("priority", batch.priority),
+            ("attempts", batch.attempts),
+            ("last error", batch.last_error),
+            ("held by", batch.claimed_by),
+            ("held until", moment(batch.claim_expires_at_ms)),
             ("source key", batch.source_key),
             ("delivery", batch.delivery),
             ("slot", batch.slot),
             ("merge key", batch.merge_key if isinstance(batch.merge_key, str) else f"group {batch.merge_key.name}"),
             ("enqueued", moment(batch.enqueued_at_ms)),
-            ("available", moment(batch.available_at_ms) if batch.available_at_ms else "at once"),
+            ("available", _available(batch)),
             ("settled", moment(batch.settled_at_ms)),
+            ("settled by revision", batch.settled_revision),
         ]
     )
     for item in batch.items:
@@ -99,7 +115,7 @@ def show(call: Call) -> int:
 
 
 def cancel(call: Call) -> int:
-    """One batch out of the queue."""
+    """Cancel one pending batch."""
     session_id, batch_id = call.options.session, call.options.batch
     with call.store() as store:
         there = store.queue.get(session_id, batch_id)
@@ -111,11 +127,70 @@ def cancel(call: Call) -> int:
             call.confirm(f"Cancel batch {batch_id!r} of session {session_id!r}?")
             batch = store.queue.cancel(session_id, batch_id)
     if batch is None:
-        raise Refused(f"batch {batch_id!r} was not cancelled: it is settled or in somebody's hands")
+        raise Refused(f"batch {batch_id!r} was not cancelled: it is settled or claimed")
     if call.options.json:
         call.terminal.json(batch)
     else:
         call.terminal.line(f"cancelled {batch_id}")
+    return 0
+
+
+def list_dead(call: Call) -> int:
+    """List the dead letters."""
+    given = call.options
+    with call.store() as store:
+        letters = every(store.queue.dead_letters, session_id=given.session, kind=given.kind, limit=STRETCH)
+        found = list(islice(letters, given.limit + 1))
+        if not found and given.session is not None:
+            require_session(store, given.session)
+    complete, found = len(found) <= given.limit, found[: given.limit]
+    if given.json:
+        call.terminal.json({"items": found, "complete": complete})
+        return 0
+    call.terminal.table(
+        ("batch", "session", "kind", "attempts", "last error", "dead since"),
+        [
+            (one.batch_id, one.session_id, one.kind, one.attempts, gist(one.last_error), moment(one.settled_at_ms))
+            for one in found
+        ],
+    )
+    if not complete:
+        call.terminal.note("there is more: raise --limit, or name a --session or a --kind")
+    return 0
+
+
+def retry(call: Call) -> int:
+    """Put one dead batch back at its place in the queue."""
+    return _revise(call, "Retry", "retried", lambda store: store.queue.retry)
+
+
+def drop(call: Call) -> int:
+    """Drop one dead batch."""
+    return _revise(call, "Drop", "dropped", lambda store: store.queue.drop)
+
+
+def _revise(
+    call: Call,
+    verb: str,
+    done: str,
+    chosen: Callable[[holdfast.BlockingStore], Callable[[str, str], holdfast.WorkBatch | None]],
+) -> int:
+    session_id, batch_id = call.options.session, call.options.batch
+    with call.store() as store:
+        there = store.queue.get(session_id, batch_id)
+        if there is None:
+            require_session(store, session_id)
+            raise _unknown(session_id, batch_id)
+        batch = None
+        if there.state == "dead":
+            call.confirm(f"{verb} batch {batch_id!r} of session {session_id!r}?")
+            batch = chosen(store)(session_id, batch_id)
+    if batch is None:
+        raise Refused(f"batch {batch_id!r} was not {done}: it is not dead; see queue dead")
+    if call.options.json:
+        call.terminal.json(batch)
+    else:
+        call.terminal.line(f"{done} {batch_id}")
     return 0
 
 
@@ -126,7 +201,7 @@ COMMANDS = (
         list_work,
         (
             argument("--session", metavar="SESSION", help="only this session's"),
-            argument("--pending", action="store_true", help="only what nobody holds"),
+            argument("--pending", action="store_true", help="only unclaimed work"),
             LIMIT,
         ),
         ("holdfast queue list", "holdfast queue list --session chat-42 --pending"),
@@ -143,11 +218,41 @@ COMMANDS = (
     ),
     Command(
         "queue cancel",
-        "take a batch that nobody holds out of the queue",
+        "take an unclaimed batch out of the queue",
         cancel,
         (SESSION, BATCH, YES),
         ("holdfast queue cancel chat-42 work:5f0c… --yes",),
         "The `WorkBatch`, cancelled.",
         "Asks first.",
+    ),
+    Command(
+        "queue dead",
+        "list work that failed at its last attempt",
+        list_dead,
+        (
+            argument("--session", metavar="SESSION", help="only this session's"),
+            argument("--kind", metavar="KIND", help="only work of this kind"),
+            LIMIT,
+        ),
+        ("holdfast queue dead", "holdfast queue dead --kind send-mail --json"),
+        "An object: `items` (each a `WorkBatch`) and `complete` (false if `--limit` cut the list).",
+    ),
+    Command(
+        "queue retry",
+        "put a dead batch back at its old place",
+        retry,
+        (SESSION, BATCH, YES),
+        ("holdfast queue retry chat-42 work:5f0c… --yes",),
+        "The `WorkBatch`, pending.",
+        "Asks first. All its attempts are before it again.",
+    ),
+    Command(
+        "queue drop",
+        "take a dead batch off the list",
+        drop,
+        (SESSION, BATCH, YES),
+        ("holdfast queue drop chat-42 work:5f0c… --yes",),
+        "The `WorkBatch`, cancelled.",
+        "Asks first. Its source key stays used until retention forgets it.",
     ),
 )

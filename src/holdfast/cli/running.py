@@ -1,4 +1,4 @@
-"""A command runs between two lines: nothing is created unasked, and every error ends as one line and an exit code."""
+"""Runs a command. Nothing is created unless asked for, and every error becomes one line and an exit code."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 POSTGRES = ("postgresql://", "postgres://")
 UNREAD = 141
-"""What a shell says of a program that SIGPIPE ended: 128 and the number of the signal."""
+"""Exit code of a shell for a program that SIGPIPE ended: 128 plus the number of the signal."""
 
 
 class Refused(Exception):
-    """What was asked for is not done; the message says why and what to do."""
+    """The request was not carried out. The message says why and what to do."""
 
 
 class Misused(Exception):
-    """The call itself is wrong."""
+    """The command line itself is wrong."""
 
 
 class Call:
@@ -34,7 +34,7 @@ class Call:
         self.terminal = terminal
 
     def url(self) -> str:
-        """Which store is meant."""
+        """Return the URL of the store."""
         url: str | None = self.options.url
         if url is None:
             url = os.environ.get("HOLDFAST_URL")
@@ -46,7 +46,7 @@ class Call:
         return url
 
     def settings(self, url: str, *, migrate: bool, schema: str | None = None) -> Any:
-        """How the store at a URL is to be opened."""
+        """Return the options with which to open the store at a URL."""
         waits_ms: int | None = self.options.patience
         if url.startswith(POSTGRES):
             name = next((one for one in (schema, self.options.schema) if one is not None), "holdfast")
@@ -57,7 +57,7 @@ class Call:
                 pooler=self.options.pooler or "none",
                 migrate=migrate,
                 lock_timeout_ms=usual.lock_timeout_ms if waits_ms is None else waits_ms,
-                # What takes long by itself is not cut short by little patience with others.
+                # A short `--patience` limits waits for locks. It must not cut off a statement that is slow by itself.
                 statement_timeout_ms=max(usual.statement_timeout_ms or 0, waits_ms or 0),
             )
         if (schema, self.options.schema, self.options.pooler) != (None, None, None):
@@ -68,7 +68,7 @@ class Call:
         return holdfast.SqliteOptions(migrate=migrate, busy_timeout_ms=usual_ms if waits_ms is None else waits_ms)
 
     def store(self, *, migrate: bool = False, new_folder: bool = False) -> holdfast.BlockingStore:
-        """The store, open; made or upgraded only by those commands that are there for it."""
+        """Open the store. Only the commands that exist for it create or upgrade one."""
         url = self.url()
         folder: str | None = self.options.attachments
         if not new_folder:
@@ -76,18 +76,18 @@ class Call:
         return self.open(url, self.settings(url, migrate=migrate), folder)
 
     def open(self, url: str, settings: Any, attachments: str | None) -> holdfast.BlockingStore:
-        """Any store, open. What another store accepted under wider limits can be read and moved all the same."""
+        """Open any store with the widest limits, so that it can be read whatever limits it was written under."""
         from holdfast.wide import WIDE
 
         try:
             return holdfast.open_blocking(url, options=settings, limits=WIDE, attachments=attachments)
         except holdfast.SchemaMissing as missing:
-            # A command may open two stores. A URL of a server may hold a password, which does not belong on a screen.
+            # The note tells two stores of one command apart. It omits a server's URL, which may hold a password.
             missing.add_note(f"schema {settings.schema}" if url.startswith(POSTGRES) else url)
             raise
 
     def confirm(self, question: str) -> None:
-        """Go on only if `--yes` was given or a person says so."""
+        """Return if `--yes` was given or the user confirms; raise otherwise."""
         if self.options.yes:
             return
         if not self.terminal.can_ask():
@@ -97,7 +97,7 @@ class Call:
 
 
 def require_folder(option: str, folder: str | None) -> None:
-    """A folder that is read must be there: a wrong name looks like bytes that are lost."""
+    """Raise `Misused` unless the folder exists: with a wrong name all bytes would look lost."""
     from pathlib import Path
 
     if folder is not None and not Path(folder).is_dir():
@@ -105,14 +105,14 @@ def require_folder(option: str, folder: str | None) -> None:
 
 
 def require_ordinary(session_id: str) -> None:
-    """An id that is chosen here is one that any program can use, and not only those that raised its limits."""
+    """Refuse an id that the default limits do not allow: programs without wider limits must be able to use it."""
     with holdfast.open_blocking("memory:") as ordinary:
         ordinary.sessions.handle(session_id).meta()
 
 
 def _write_everything() -> None:
-    """Unbuffered, standard output may take a part of what it is given and nobody looks: put a buffer before it."""
-    # A stream that a program put there for its own purposes stays as it is.
+    """Put a buffer before an unbuffered standard output, whose short writes go unnoticed."""
+    # A stream that the embedding program replaced stays as it is.
     unchanged = sys.stdout is sys.__stdout__
     out: Any = sys.stdout
     if unchanged and out is not None and isinstance(out.buffer, io.RawIOBase):
@@ -121,11 +121,28 @@ def _write_everything() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Parse, run, and turn whatever happens into an exit code."""
-    from holdfast.cli.parser import Unparsed, build
-
+    """Parse and run the command, and turn every result into an exit code."""
     _write_everything()
     terminal = Terminal(sys.stdin or io.StringIO(), sys.stdout or io.StringIO(), sys.stderr or io.StringIO())
+    try:
+        return _run(arguments, terminal)
+    finally:
+        _let_go_of_unread_output()
+
+
+def _let_go_of_unread_output() -> None:
+    """Point streams that fail to flush at the null device, so that the interpreter's own flush at exit succeeds."""
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+def _run(arguments: list[str], terminal: Terminal) -> int:
+    from holdfast.cli.parser import Unparsed, build
+
     as_json = "--json" in arguments
     try:
         parser = build(arguments)
@@ -134,11 +151,18 @@ def run(arguments: list[str]) -> int:
             parser.prog = f"holdfast {options.declared.name}"
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     except SystemExit as leaving:
+        # The help or the version was printed.
+        try:
+            terminal.flush()
+        except BrokenPipeError:
+            pass
+        except OSError as error:
+            return _tell(terminal, error, *_said(error, ""), as_json=as_json)
         return leaving.code if isinstance(leaving.code, int) else 2
     except Unparsed as error:
         return _tell(terminal, error, 2, _hidden(str(error), arguments), as_json=as_json)
     if sys.stdout is None:
-        # Closed by whoever started this. A file that is opened now could take its place, and be written over.
+        # The parent closed it. A file opened from now on could get its descriptor and be overwritten.
         return _tell(terminal, OSError(), 74, "there is no standard output to write to", as_json=as_json)
     command: Command = options.declared
     as_json = options.json
@@ -148,20 +172,17 @@ def run(arguments: list[str]) -> int:
         code = command.run(Call(options, terminal))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone, which is its right: what the command found out holds all the same.
+        # The reader closed the pipe, as it may. The command's own result stands.
         code = UNREAD if code is None else code
     except KeyboardInterrupt:
         code = _tell(terminal, KeyboardInterrupt(), 130, "interrupted", as_json=as_json)
     except Exception as error:
         if options.debug:
-            raise
+            import traceback
+
+            terminal.traceback(_hidden("".join(traceback.format_exception(error)), arguments))
         code, message = _said(error, command.name)
         _tell(terminal, error, code, _hidden(message, arguments), as_json=as_json)
-    try:
-        sys.stdout.flush()
-    except OSError:
-        # Nothing more can be written, so the interpreter must not try it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
 
 
@@ -177,27 +198,27 @@ def _tell(terminal: Terminal, error: BaseException, code: int, message: str, *, 
 
 
 def _hidden(message: str, arguments: list[str]) -> str:
-    """Hide words of the call that may hold a password: an option that is mistyped makes a URL an unknown word."""
+    """Hide words of the command line that may hold a password: after a mistyped option, a URL is an unknown word."""
     from holdfast.dsn import without_secrets
 
     return without_secrets(message, [*arguments, os.environ.get("HOLDFAST_URL", "")])
 
 
 def _refuse_what_means_nothing(command: Command, options: Any) -> None:
-    """Before its name a command can be given options that it does not take after it."""
+    """Refuse options that the parser accepts before the command's name and the command does not take."""
     for name in command.without:
         if getattr(options, name.removeprefix("--")) is not None:
             raise Misused(f"{command.name} does not take {name}: see holdfast {command.name} --help")
 
 
 def _said(error: Exception, command: str) -> tuple[int, str]:
-    """The exit code of an error, and what to do about it."""
+    """Return the exit code and the message of an error."""
     if isinstance(error, Refused):
         return 1, str(error)
     if isinstance(error, Misused):
         return 2, str(error)
     if isinstance(error, OSError):
-        # What cannot be opened has a name, and another can be given. What fails later has none.
+        # A failed open names its file, and the user can name another. Later failures name none.
         if error.filename is None:
             return 74, f"input or output failed: {error.strerror or error}"
         return 2, f"{error.filename}: {error.strerror or error}"

@@ -1,4 +1,4 @@
-"""Sessions are listed, read, drawn, forked and deleted through one public call each."""
+"""Commands that list, read, draw, fork and delete sessions, by one public call each."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import holdfast
 from holdfast.cli import files
 from holdfast.cli.commands import AFTER, LIMIT, PAGE, PAGE_JSON, SESSION, YES, Command, argument, whole
-from holdfast.cli.running import Call, Misused, require_ordinary
+from holdfast.cli.running import Call, Misused, Refused, require_ordinary
 from holdfast.cli.terminal import Part, gist, moment
 from holdfast.paging import every
 
 OUTLINE_TRIES = 3
-"""How often a conversation is read that goes on meanwhile, before it is drawn as it was seen last."""
+"""Retries of a read during which the session changed. After the last one the newest reading is drawn."""
 MARKS = {"head": ("◆", "@"), "path": ("●", "*"), "side": ("○", "o"), "tombstone": ("✗", "x")}
 COLOURS = {"head": "green", "path": "cyan", "side": "dim", "tombstone": "red"}
 
 
 def list_sessions(call: Call) -> int:
-    """One page of the sessions."""
+    """List one page of sessions."""
     given = call.options
     with call.store() as store:
         page = store.sessions.list(
@@ -42,7 +42,7 @@ def list_sessions(call: Call) -> int:
 
 
 def show_page(call: Call, page: holdfast.Page[object], titles: tuple[str, ...], rows: list[tuple[object, ...]]) -> int:
-    """A page of any listing, as a table or as JSON."""
+    """Print a page of any listing, as a table or as JSON."""
     if call.options.json:
         call.terminal.json(page)
         return 0
@@ -53,7 +53,7 @@ def show_page(call: Call, page: holdfast.Page[object], titles: tuple[str, ...], 
 
 
 def show(call: Call) -> int:
-    """One session as it stands."""
+    """Show one session."""
     session_id: str = call.options.session
     with call.store() as store:
         session = store.sessions.handle(session_id)
@@ -101,7 +101,7 @@ def show(call: Call) -> int:
 
 
 def _without_state(frame: holdfast.AgentFrame) -> dict[str, object]:
-    """A frame without its bytes, which its ref stands for."""
+    """Return a frame's fields without its bytes; its ref stands for them."""
     import msgspec
 
     fields = msgspec.structs.asdict(frame)
@@ -110,7 +110,7 @@ def _without_state(frame: holdfast.AgentFrame) -> dict[str, object]:
 
 
 def require_session(store: holdfast.BlockingStore, session_id: str) -> None:
-    """Refuse a session of which there is nothing at all, so that a wrong id does not look like an idle session."""
+    """Raise `UnknownSession` if nothing is stored for the id, so that a wrong id does not look like an idle session."""
     session = store.sessions.handle(session_id)
     if not (
         session.meta() is not None
@@ -123,7 +123,7 @@ def require_session(store: holdfast.BlockingStore, session_id: str) -> None:
 
 
 def history(call: Call) -> int:
-    """The retained revisions."""
+    """List the retained revisions."""
     given = call.options
     with call.store() as store:
         session = store.sessions.handle(given.session)
@@ -142,7 +142,7 @@ def history(call: Call) -> int:
 
 
 def graph(call: Call) -> int:
-    """The conversation as a tree."""
+    """Draw the conversation as a tree."""
     from holdfast.cli import drawing
 
     terminal = call.terminal
@@ -187,13 +187,24 @@ def graph(call: Call) -> int:
 def _outline(
     session: holdfast.BlockingSession, at: int | None
 ) -> tuple[holdfast.SessionView | None, list[holdfast.Node]]:
-    """The head, and every node with what its payload says on a line: the payloads are read a page at a time."""
-    view, nodes = _seen(session, at)
-    for _ in range(OUTLINE_TRIES):
+    """Read the head, and every node with a one-line gist of its payload. Payloads are read a page at a time."""
+    view: holdfast.SessionView | None = None
+    nodes: list[holdfast.Node] = []
+    for tries_left in reversed(range(OUTLINE_TRIES + 1)):
+        try:
+            view, nodes = _seen(session, at)
+        except holdfast.InvalidRequest as error:
+            # The graph was replaced between two of its pages.
+            if error.field != "after":
+                raise
+            if not tries_left:
+                raise Refused(
+                    "the graph is replaced while it is read, again and again: name a revision with --at"
+                ) from error
+            continue
         now = session.load(holdfast.ActivePath(last=0), at=at)
         if view is None or now is None or (now.revision, now.node_count) == (view.revision, view.node_count):
             break
-        view, nodes = _seen(session, at)
     return view, nodes
 
 
@@ -210,7 +221,7 @@ def _seen(session: holdfast.BlockingSession, at: int | None) -> tuple[holdfast.S
 
 
 def fork(call: Call) -> int:
-    """A new session from a point of another."""
+    """Fork a new session from a point of another."""
     given = call.options
     if given.at is not None and given.at_revision is not None:
         raise Misused("--at and --at-revision name two points to fork from: give one")
@@ -228,7 +239,7 @@ def fork(call: Call) -> int:
 
 
 def delete(call: Call) -> int:
-    """A session, erased."""
+    """Erase a session."""
     session_id: str = call.options.session
     with call.store() as store:
         require_session(store, session_id)
@@ -239,7 +250,7 @@ def delete(call: Call) -> int:
 
 
 def show_report(call: Call, report: Any) -> None:
-    """What was done, field by field."""
+    """Print a report field by field."""
     import msgspec
 
     if call.options.json:
@@ -320,6 +331,6 @@ COMMANDS = (
         (SESSION, YES),
         ("holdfast sessions delete chat-42", "holdfast sessions delete chat-42 --yes --json"),
         "A `SessionDeletionReport`.",
-        "Asks first. Processes go on; those that nobody holds any more are listed.",
+        "Asks first. Processes go on; those that no session holds any more are listed.",
     ),
 )

@@ -1,15 +1,15 @@
-"""A store is made by `init`, upgraded by `migrate`, and only looked at by everything else here."""
+"""Commands for a whole store: `init` creates it, `migrate` upgrades it, all others here only read."""
 
 from __future__ import annotations
 
 import holdfast
-from holdfast.cli.commands import Command
+from holdfast.cli.commands import Command, argument
 from holdfast.cli.running import Call, Refused
 from holdfast.cli.terminal import length, size
 
 
 def init(call: Call) -> int:
-    """Make the schema, or find it made."""
+    """Create the schema. Idempotent."""
     created = False
     try:
         store = call.store()
@@ -27,7 +27,7 @@ def init(call: Call) -> int:
 
 
 def migrate(call: Call) -> int:
-    """Upgrade the schema, or find it current."""
+    """Upgrade the schema. Idempotent."""
     before: int | None = None
     try:
         store = call.store()
@@ -47,7 +47,7 @@ def migrate(call: Call) -> int:
 
 
 def status(call: Call) -> int:
-    """How much of everything there is, and what waits."""
+    """Show counts of everything, and the waiting work."""
     with call.store() as store:
         stats = store.maintenance.stats()
         durability, now_ms = store.durability, store.now_ms()
@@ -82,9 +82,9 @@ def status(call: Call) -> int:
 
 
 def schema(call: Call) -> int:
-    """The statements that make the schema; nothing is opened."""
+    """Print the statements that create the schema, or distribute it. Opens nothing."""
     url = call.url()
-    text = holdfast.ddl(url, options=call.settings(url, migrate=False))
+    text = holdfast.ddl(url, options=call.settings(url, migrate=False), distribute_by=call.options.distribute_by)
     if not text:
         raise Refused("a store in memory has no schema")
     if call.options.json:
@@ -122,9 +122,19 @@ COMMANDS = (
         "schema",
         "print the statements that make the schema",
         schema,
-        examples=("holdfast schema --url postgresql://db/app --schema agents > agents.sql",),
+        arguments=(
+            argument(
+                "--distribute-by",
+                choices=("schema", "family"),
+                help="print the statements that spread the schema over a Citus cluster instead",
+            ),
+        ),
+        examples=(
+            "holdfast schema --url postgresql://db/app --schema agents > agents.sql",
+            "holdfast schema --url postgresql://db/app --distribute-by family | psql postgresql://db/app",
+        ),
         json="An object: `ddl`.",
-        notes="Nothing is opened and nobody is asked, so the store need not exist.",
+        notes="Opens and asks nothing, so the store need not exist.",
         without=("--attachments", "--patience"),
     ),
 )

@@ -1,9 +1,9 @@
-"""What happens is shown as it happens: one process by waiting for it, everything else by bounded looks at listings.
+"""Follows a store live: waits for one process, and polls listings for everything else, in bounded steps.
 
-The store wakes those who wait for one process, so `--process` waits, and those who wait for work of one session, so
-`--session` waits for that while there is none. It has no wait for "anything at all", so the rest is looked at again and
-again: the feed of changed sessions for turns, running processes and the feed of ended ones for events, and the sessions
-with ready work for the queue. A look reads at most `MOST` of each; of a feed the next look reads the rest.
+The store can wake a waiter for one process, so `--process` waits, and for work of one session, so `--session` waits
+while that session has none. The store has no wait for "anything at all", so the rest is polled: the feed of changed
+sessions for turns, running processes and the feed of ended ones for events, and the sessions with ready work for the
+queue. One look reads at most `MOST` of each; the next look reads the rest of a feed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ INTERVAL_MS = 1000
 LEAST_INTERVAL_MS = 10
 LONGEST_INTERVAL_MS = 3_600_000
 OVERLAP_MS = 30_000
-"""A change may become visible after a later one: each look goes back this far, and shows nothing twice.
+"""Each pass goes back this far, because a change may become visible after a later one. Nothing is shown twice.
 
-It covers the default timeouts of locks and statements. What forgets a session or process relies on it as well."""
+It covers the default timeouts of locks and statements. Forgetting a shown session or process relies on it as well.
+"""
 
 
 def tail(call: Call) -> int:
-    """Happenings, until the time is over or somebody interrupts."""
+    """Print events until the time is over or the user interrupts."""
     given = call.options
     if given.process is not None and given.session is not None:
         raise Misused("--process and --session are two things to follow: give one")
@@ -53,7 +54,7 @@ def tail(call: Call) -> int:
             else:
                 _look_again(call, store, ends_s)
         except KeyboardInterrupt:
-            # The way to end a tail.
+            # Ctrl-C is the normal way to end a tail.
             return 0
     return 0
 
@@ -84,19 +85,23 @@ def _look_again(call: Call, store: holdfast.BlockingStore, ends_s: float | None)
     if session_id is not None:
         require_session(store, session_id)
     work = Work(store, session_id)
-    looks: list[Turns | Work | Logs] = [Turns(store, session_id, since_ms), work]
+    feeds: list[Turns | Logs] = [Turns(store, session_id, since_ms)]
     if session_id is None:
-        looks.append(Logs(store, since_ms))
+        feeds.append(Logs(store, since_ms))
     interval_ms = INTERVAL_MS if call.options.interval is None else call.options.interval
     pause_s = min(max(LEAST_INTERVAL_MS, interval_ms), LONGEST_INTERVAL_MS) / 1000
+    pending = feeds
     while True:
-        news = [one for look in looks for one in look.news()]
-        # What happened in one millisecond stays in the order of its session or log, in which each look gives it.
+        news = [one for look in (*pending, work) for one in look.news()]
+        # The sort is stable: events of one millisecond keep the order of their session or log.
         for one in sorted(news, key=lambda said: said["at_ms"]):
             _show(call, one)
         now_s = time.monotonic()
-        if any(look.behind for look in looks):
+        # A feed that finished its pass waits for the other one: passes of different lengths might never end together.
+        pending = [feed for feed in pending if feed.behind]
+        if pending:
             continue
+        pending = feeds
         if ends_s is not None and now_s >= ends_s:
             return
         work.pause(pause_s if ends_s is None else max(0.0, min(pause_s, ends_s - now_s)))
@@ -124,26 +129,41 @@ def _event(event: holdfast.ProcessEvent) -> dict[str, Any]:
 
 
 class Feed(Generic[T]):
-    """What changed, in the order of change: a look goes on where the last one stopped, or a little before the end."""
+    """Lists changes in passes of many pages. A pass begins a little before the time at which the last one began.
+
+    A pass lists everything that was visible when it began and changed since its floor. An item that changes again moves
+    ahead of the cursor in the order of change, because each item's time is read while its row is locked. Only a change
+    that lands behind the cursor can be missed. It became visible after the pass began, so its time is at most
+    `OVERLAP_MS` before that, and the next pass lists it. Nothing that is read during a pass may raise the next floor: a
+    pass lasts as long as the reader of a tail pauses.
+    """
 
     def __init__(
-        self, listing: Callable[[int, str | None], holdfast.Page[T]], changed_at_ms: Callable[[T], int], since_ms: int
+        self,
+        listing: Callable[[int, str | None], holdfast.Page[T]],
+        changed_at_ms: Callable[[T], int],
+        now_ms: Callable[[], int],
+        since_ms: int,
     ) -> None:
         self._listing = listing
         self._changed_at_ms = changed_at_ms
+        self._now_ms = now_ms
         self._newest_ms = since_ms
         self._after: str | None = None
-        self.floor_ms = since_ms
+        self.floor_ms = self._next_floor_ms = max(0, since_ms - OVERLAP_MS)
 
     @property
     def behind(self) -> bool:
-        """Whether the last look had to stop before the end."""
+        """Return whether the last look stopped before the end."""
         return self._after is not None
 
     def look(self) -> Iterator[T]:
-        """What may be new."""
+        """Yield items that may be new."""
         if not self.behind:
-            self.floor_ms = max(0, self._newest_ms - OVERLAP_MS)
+            self.floor_ms = self._next_floor_ms
+            # Take the earlier of two clocks: the writer's may be ahead of this store's, or behind it.
+            began_ms = min(self._now_ms(), self._newest_ms)
+            self._next_floor_ms = max(self.floor_ms, began_ms - OVERLAP_MS)
         for _ in range(MOST // PAGE):
             page = self._listing(self.floor_ms, self._after)
             for one in page:
@@ -155,9 +175,9 @@ class Feed(Generic[T]):
 
 
 class Shown(NamedTuple):
-    """How far a session or log was shown: the number of the newest turn or event that was read, not only listed.
+    """Progress in a session or log: the number of the newest turn or event that was read, not only listed.
 
-    Others write between a listing and the reading that follows it, so the two differ under load.
+    Others write between a listing and the read that follows it, so the two differ under load.
     """
 
     number: int
@@ -166,7 +186,7 @@ class Shown(NamedTuple):
 
 
 class Turns:
-    """Turns that were committed, found through the feed of changed sessions."""
+    """Committed turns, found through the feed of changed sessions."""
 
     def __init__(self, store: holdfast.BlockingStore, session_id: str | None, since_ms: int) -> None:
         self._store = store
@@ -177,25 +197,25 @@ class Turns:
         def changed(since_ms: int, after: str | None) -> holdfast.Page[holdfast.SessionSummary]:
             return store.sessions.list(changed_since_ms=since_ms, after=after, limit=PAGE)
 
-        self._feed = Feed(changed, lambda one: one.changed_at_ms, since_ms)
+        self._feed = Feed(changed, lambda one: one.changed_at_ms, store.now_ms, since_ms)
 
     @property
     def behind(self) -> bool:
-        """Whether there is more than one look takes."""
+        """Return whether there is more than one look takes."""
         return self._feed.behind
 
     def news(self) -> Iterator[dict[str, Any]]:
-        """Each turn once."""
+        """Yield each turn once."""
         for one in self._feed.look():
             if self._session_id in {None, one.session_id}:
                 yield from self._turns(one)
-        # A session that is forgotten was shown up to its last change before the floor, and is read on from there.
+        # A forgotten session was shown up to its last change before the floor, and is read on from there.
         self._shown = {name: shown for name, shown in self._shown.items() if shown.changed_at_ms >= self._feed.floor_ms}
 
     def _turns(self, one: holdfast.SessionSummary) -> Iterator[dict[str, Any]]:
         shown = self._shown.get(one.session_id)
         if shown is not None and (one.revision < shown.number or one.created_at_ms != shown.created_at_ms):
-            shown = None  # deleted, and made anew
+            shown = None  # deleted and recreated
         new = [] if shown is not None and one.revision == shown.number else self._history(one.session_id, shown)
         number, changed_at_ms = one.revision, one.changed_at_ms
         if new:
@@ -212,10 +232,10 @@ class Turns:
             }
 
     def _history(self, session_id: str, shown: Shown | None) -> list[holdfast.Revision]:
-        """Return what is new, the newest first."""
+        """Return the new revisions, newest first."""
         new: list[holdfast.Revision] = []
         oldest_ms = self._since_ms if shown is not None else max(self._since_ms, self._feed.floor_ms)
-        # Deleted since it was listed, it has none.
+        # It may have been deleted since it was listed.
         with contextlib.suppress(holdfast.SessionDeleted):
             for entry in every(self._store.sessions.handle(session_id).history, newest_first=True, limit=PAGE):
                 if entry.committed_at_ms < oldest_ms or (shown is not None and entry.revision <= shown.number):
@@ -225,9 +245,7 @@ class Turns:
 
 
 class Work:
-    """Batches that came, were claimed, or were settled."""
-
-    behind = False
+    """Batches that were enqueued, claimed or settled."""
 
     def __init__(self, store: holdfast.BlockingStore, session_id: str | None) -> None:
         self._store = store
@@ -236,12 +254,12 @@ class Work:
         self._first = True
 
     def news(self) -> Iterator[dict[str, Any]]:
-        """Each change of a batch once; one that comes and goes between two looks is not seen."""
+        """Yield each change of a batch once. A batch that comes and goes between two looks is not seen."""
         now: dict[tuple[str, str], holdfast.WorkBatch] = {}
         for name in self._sessions():
             if len(now) >= MOST:
                 break
-            # A session that is deleted meanwhile takes its work with it.
+            # Deleting a session deletes its work.
             with contextlib.suppress(holdfast.SessionDeleted):
                 now |= {(name, batch.batch_id): batch for batch in self._store.queue.list(name, limit=PAGE)}
         for key, gone in self._known.items():
@@ -264,9 +282,9 @@ class Work:
         self._known, self._first = unsettled, False
 
     def pause(self, pause_s: float) -> None:
-        """Until the next look: when the first work of the one session comes, otherwise when the time is over."""
+        """Wait until the next look: for the first work of the one session, or for the interval."""
         if self._session_id is None or self._known:
-            # Work that lies there would end every wait at once.
+            # Work that is already queued would end every wait at once.
             time.sleep(pause_s)
             return
         with contextlib.suppress(holdfast.WaitTimeout):
@@ -291,7 +309,7 @@ def _change(batch: holdfast.WorkBatch, state: str, at_ms: int) -> dict[str, Any]
 
 
 class Logs:
-    """Events of processes that run, and of those that have ended, found through the feed of these."""
+    """Events of running processes, and of ended ones, found through the feed of ended processes."""
 
     def __init__(self, store: holdfast.BlockingStore, since_ms: int) -> None:
         self._store = store
@@ -302,25 +320,25 @@ class Logs:
         def ended(since_ms: int, after: str | None) -> holdfast.Page[holdfast.Process]:
             return store.processes.ended(since_ms=since_ms, after=after, limit=PAGE)
 
-        self._feed = Feed(ended, lambda one: one.updated_at_ms, since_ms)
+        self._feed = Feed(ended, lambda one: one.updated_at_ms, store.now_ms, since_ms)
 
     @property
     def behind(self) -> bool:
-        """Whether there is more than one look takes."""
+        """Return whether there is more than one look takes."""
         return self._feed.behind
 
     def news(self) -> Iterator[dict[str, Any]]:
-        """Each event once."""
+        """Yield each event once."""
         for process in self._looked_at():
             shown = self._shown.get(process.id)
             if shown is not None and process.created_at_ms != shown.created_at_ms:
-                shown = None  # pruned, and registered anew
+                shown = None  # pruned and registered again
             read = list(self._events(process, shown))
             number = max([process.event_count, *(event.sequence for event in read[-1:])])
             changed_at_ms = max([process.updated_at_ms, *(event.occurred_at_ms for event in read[-1:])])
             self._shown[process.id] = Shown(number, changed_at_ms, process.created_at_ms)
             yield from (_event(event) for event in read)
-        # A process that is forgotten has ended, and was shown up to its last change before the floor.
+        # A forgotten process has ended, and was shown up to its last change before the floor.
         self._shown = {
             name: shown
             for name, shown in self._shown.items()
@@ -331,23 +349,23 @@ class Logs:
         looked = {one.id: one for one in every(self._store.processes.list, limit=PAGE)}
         gone = self._running - looked.keys()
         self._running = set(looked)
-        # Those that end between the two listings are in the second one.
+        # A process that ends between the two listings is in the second one.
         looked |= {one.id: one for one in self._feed.look()}
         yield from looked.values()
-        # An end that became visible later than the feed goes back.
+        # These ended, but became visible later than the feed's overlap covers.
         for name in gone - looked.keys():
             process = self._store.processes.get(name)
             if process is not None:
                 yield process
 
     def _events(self, process: holdfast.Process, shown: Shown | None) -> Iterator[holdfast.ProcessEvent]:
-        # Pruned since it was listed, it has none.
+        # It may have been pruned since it was listed.
         with contextlib.suppress(holdfast.UnknownProcess):
             if shown is not None:
                 if process.event_count > shown.number:
                     yield from _log(self._store, process.id, shown.number)
                 return
-            # One that runs was never forgotten, so that all of its log is new; of others the floor says what is.
+            # A running process is never forgotten, so all of its log is new. For an ended one the floor decides.
             oldest_ms = max(self._since_ms, self._feed.floor_ms) if process.is_terminal else self._since_ms
             if process.updated_at_ms >= oldest_ms:
                 for event in _since(self._store, process.id, oldest_ms):
@@ -356,7 +374,7 @@ class Logs:
 
 
 def _since(store: holdfast.BlockingStore, process_id: str, since_ms: int) -> Iterator[holdfast.ProcessEvent]:
-    """The end of a log, with everything since then in it: mostly a page, and the whole log if that does not do."""
+    """Yield the end of a log, with everything since then: usually one page, or the whole log if that is not enough."""
     newest = store.events.recent(process_id, limit=MOST)
     reaches_back = not newest or newest[0].sequence == 1 or newest[0].occurred_at_ms < since_ms
     yield from newest if reaches_back else _log(store, process_id, 0)
@@ -383,7 +401,7 @@ COMMANDS = (
         "One object a line: `what` (`turn`, `work` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "
         "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
         "A single process is waited for, and the first work of a single session. Everything else is looked at every\n"
-        "--interval (10ms to 1h): the store wakes nobody who waits for anything at all. Each turn and each event is\n"
+        "--interval (10ms to 1h): the store has no wait for any change at all. Each turn and each event is\n"
         "shown once, unless a transaction of 30 s or more brings it. A look reads at most 1000 changed sessions,\n"
         "ended processes and batches; of the first two the next one reads the rest. Work that comes and goes between\n"
         "two looks is not shown; its turn is. Times are those of the store's clock.",

@@ -1,7 +1,8 @@
-"""What is stored is shown as text and never obeyed; colour, questions and bars appear only on a terminal."""
+"""Prints stored data as text that cannot control the terminal. Colour, questions and bars appear only on a terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import holdfast
 
 Part: TypeAlias = str | tuple[str, str]
-"""A text, or a text and its style."""
+"""A text, or a pair of text and style."""
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 BAR_CELLS = 24
 BAR_EVERY_S = 0.1
@@ -26,7 +27,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class Terminal:
-    """Where a command reads its answers and prints its results."""
+    """Input and output of a command."""
 
     def __init__(self, source: TextIO, out: TextIO, err: TextIO) -> None:
         self._in = source
@@ -37,13 +38,13 @@ class Terminal:
 
     @property
     def draws(self) -> bool:
-        """Whether line-drawing characters can be written."""
+        """Return whether the output can encode line-drawing characters."""
         return "utf" in (self._out.encoding or "").lower()
 
     # Printing.
 
     def line(self, *parts: Part) -> None:
-        """One line of the result, from texts and texts with a style; nothing in them can steer the terminal."""
+        """Print one line of plain and styled texts. Control characters in them are escaped."""
         self.text("".join(self._styled(part) for part in parts))
 
     def _styled(self, part: Part) -> str:
@@ -53,9 +54,9 @@ class Terminal:
         return f"\x1b[{STYLES[style]}m{shown(text)}\x1b[0m" if self.coloured else shown(text)
 
     def text(self, text: str) -> None:
-        """Text of our own, printed as it is; what the output cannot encode is replaced.
+        """Print text of our own as it is, with characters that the output cannot encode replaced.
 
-        A reader that has gone does not end the command: how it went is still to be said with the exit code.
+        A reader that closed the pipe does not end the command: the exit code still reports its result.
         """
         if self._unread:
             return
@@ -66,42 +67,48 @@ class Terminal:
             self._unread = True
 
     def flush(self) -> None:
-        """Let a reader see what was printed so far; whoever shows things as they happen stops when it has gone."""
+        """Flush the output. Raise `BrokenPipeError` if the reader has closed the pipe, so that a live command stops."""
         if self._unread:
             raise BrokenPipeError
         self._out.flush()
 
     def note(self, text: str) -> None:
-        """A line that is no part of the result."""
-        print(text, file=self._err)
+        """Print a line to standard error. Write errors are ignored: the exit code still reports the result."""
+        with contextlib.suppress(OSError):
+            print(text, file=self._err)
 
     def error(self, text: str) -> None:
-        """One line that says what went wrong."""
-        print(f"holdfast: error: {shown(text)}", file=self._err)
+        """Print an error as one line."""
+        self.note(f"holdfast: error: {shown(text)}")
+
+    def traceback(self, text: str) -> None:
+        """Print a traceback to standard error, with control characters escaped."""
+        for line in text.splitlines():
+            self.note(shown(line))
 
     def json_error(self, value: object) -> None:
-        """Print what went wrong as one line of JSON."""
+        """Print an error as one line of JSON."""
         import msgspec
 
-        print(msgspec.json.encode(value).decode().translate(CONTROLS), file=self._err)
+        self.note(msgspec.json.encode(value).decode().translate(CONTROLS))
 
     def json(self, value: object, *, compact: bool = False) -> None:
-        """A value as JSON: records as objects, bytes in base64."""
+        """Print a value as JSON: records as objects, bytes in base64."""
         import msgspec
 
         data = msgspec.json.encode(value)
-        # JSON escapes the first control characters and lets the others through: they stand in texts only.
+        # JSON escapes C0 control characters only. The others occur only inside strings.
         self.text((data if compact else msgspec.json.format(data, indent=2)).decode().translate(CONTROLS))
 
     def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
-        """Names and values, one a line."""
+        """Print names and values, one pair a line."""
         rows = [(name, cell(value)) for name, value in pairs]
         width = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
             self.line((name.ljust(width), "dim"), f"  {value}")
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A table whose columns are as wide as they need to be; on a terminal it fits, with long cells shortened."""
+        """Print a table. On a terminal its columns are fitted to the width, with long cells shortened."""
         texts = [[cell(value) for value in row] for row in rows]
         widths = [max(len(text) for text in column) for column in zip(titles, *texts, strict=True)]
         if self._out.isatty():
@@ -115,26 +122,26 @@ class Terminal:
     # Asking.
 
     def can_ask(self) -> bool:
-        """Whether a person can be asked."""
+        """Return whether a user can be asked."""
         return self._in.isatty() and self._err.isatty()
 
     def ask(self, question: str) -> bool:
-        """Whether a person says yes."""
+        """Return whether the user answers yes."""
         self._err.write(f"{shown(question)} [y/N] ")
         self._err.flush()
         return self._in.readline().strip().lower() in {"y", "yes"}
 
     def waiting(self, title: str) -> Waiting:
-        """A clock for long work of unknown length, silent where nobody looks."""
+        """Return a clock for work of unknown length, silent without a terminal."""
         return Waiting(self._err if self._err.isatty() else None, title)
 
     def progress(self, title: str, total: int = 0) -> Progress:
-        """A bar for long work, silent where nobody looks."""
+        """Return a bar for long work, silent without a terminal."""
         return Progress(self._err if self._err.isatty() else None, title, total)
 
 
 class Waiting:
-    """That something still goes on, and for how long it has."""
+    """Shows that work goes on, and the time spent so far."""
 
     def __init__(self, out: TextIO | None, title: str) -> None:
         self._out = out
@@ -166,7 +173,7 @@ class Waiting:
 
 
 class Progress:
-    """How far long work has come, and how long the rest will take at this pace."""
+    """Shows the progress of long work, and the time left at this pace."""
 
     def __init__(self, out: TextIO | None, title: str, total: int) -> None:
         self._out = out
@@ -187,11 +194,11 @@ class Progress:
             self._out.flush()
 
     def step(self, count: int = 1) -> None:
-        """So much more is done."""
+        """Add to the count of done steps."""
         self._show(self._done + count, self._total)
 
     def tell(self, progress: holdfast.Progress) -> None:
-        """How far a call of the store says that it has come."""
+        """Show the progress that a call of the store reports."""
         self._show(progress.done, progress.total)
 
     def _show(self, done: int, total: int) -> None:
@@ -205,7 +212,7 @@ class Progress:
 
 
 def bar(title: str, done: int, total: int, spent_s: float) -> str:
-    """A bar with the time that is left."""
+    """Return a bar with the time that is left."""
     share = min(1.0, done / total) if total else 1.0
     full = int(share * BAR_CELLS)
     left = "" if not done or share >= 1.0 else f", {length((total - done) * spent_s / done * 1000)} left"
@@ -216,14 +223,14 @@ def bar(title: str, done: int, total: int, spent_s: float) -> str:
 
 
 def fitted(widths: Sequence[int], least: Sequence[int], columns: int) -> list[int]:
-    """Widths that fit a terminal: the widest columns give way first, none below its title or a few characters."""
+    """Shrink widths to a terminal: the widest columns first, none below its title or `LEAST_CELL`."""
     fit = list(widths)
     floors = [min(width, max(title, LEAST_CELL)) for width, title in zip(widths, least, strict=True)]
     excess = sum(fit) + len(GAP) * (len(fit) - 1) - columns
     while excess > 0:
         room = [width - floor for width, floor in zip(fit, floors, strict=True)]
         if max(room, default=0) <= 0:
-            break  # a terminal that narrow breaks the lines
+            break  # too narrow: the terminal wraps the lines
         widest = max((width for width, left in zip(fit, room, strict=True) if left > 0), default=0)
         fit[next(place for place, width in enumerate(fit) if width == widest and room[place] > 0)] -= 1
         excess -= 1
@@ -231,7 +238,7 @@ def fitted(widths: Sequence[int], least: Sequence[int], columns: int) -> list[in
 
 
 def shortened(text: str, most: int) -> str:
-    """Text that is not longer than that: its middle is left out, because ids differ at the beginning or at the end."""
+    """Shorten text by leaving out its middle, because ids differ at the beginning or at the end."""
     if len(text) <= most:
         return text
     head = most // 2
@@ -242,12 +249,12 @@ def shortened(text: str, most: int) -> str:
 
 
 def shown(text: str) -> str:
-    """Text in which nothing can steer a terminal."""
+    """Escape characters that are not printable, such as those that control a terminal."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def cell(value: object) -> str:
-    """Any value on one line."""
+    """Return any value as one line of text."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -256,12 +263,12 @@ def cell(value: object) -> str:
 
 
 def clipped(text: str, most: int = CELL_CHARACTERS) -> str:
-    """Text that is not longer than that."""
+    """Cut text to this length."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def moment(at_ms: int | None) -> str:
-    """A time, in UTC."""
+    """Format a time in UTC."""
     if at_ms is None:
         return "-"
     try:
@@ -271,7 +278,7 @@ def moment(at_ms: int | None) -> str:
 
 
 def length(of_ms: float) -> str:
-    """A length of time in its two largest units."""
+    """Format a duration in its two largest units."""
     seconds = max(0, int(of_ms // 1000))
     if seconds < 60:
         return f"{seconds} s"
@@ -283,7 +290,7 @@ def length(of_ms: float) -> str:
 
 
 def size(of_bytes: int | None) -> str:
-    """A number of bytes in a unit that fits."""
+    """Format a number of bytes in a unit that fits."""
     if of_bytes is None:
         return "-"
     amount = float(of_bytes)
@@ -295,17 +302,17 @@ def size(of_bytes: int | None) -> str:
 
 
 def counted(count: int, one: str) -> str:
-    """A number of things, in singular or plural."""
+    """Format a count with its noun in singular or plural."""
     return f"{count} {one}" if count == 1 else f"{count} {one}{'es' if one.endswith('s') else 's'}"
 
 
 def printable(name: str) -> str:
-    """A file's name, which may be any bytes, as text."""
+    """Return a file's name, which may be any bytes, as text."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def gist(document: object, most: int = CELL_CHARACTERS) -> str:
-    """What a document says, on one short line."""
+    """Return a document as one short line."""
     import msgspec
 
     text = document if isinstance(document, str) else msgspec.json.encode(document).decode()

@@ -1,4 +1,4 @@
-"""A torture works in a scratch file or schema of its own beside the database that is named, and takes it away again."""
+"""Runs the faults in a scratch file or schema of its own beside the named database, and removes it at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDING = ("SIGTERM", "SIGHUP")
 
 
 def torture(call: Call) -> int:
-    """Run the faults that apply, and say what held."""
+    """Run the faults that apply, and report which invariants held."""
     from holdfast.torture.catalogue import FAULTS
     from holdfast.torture.places import Unusable, scratch_at
 
@@ -47,7 +47,7 @@ def torture(call: Call) -> int:
         with scratch:
             for text in scratch.sweep():
                 call.terminal.note(text)
-            # A store that cannot be made at all is no violation of anything.
+            # Fail here if no store can be made at all: that is not a violation.
             scratch.fresh()
             results = _run(call, scratch, chosen, seed)
     _show(call, seed, results)
@@ -58,7 +58,7 @@ def torture(call: Call) -> int:
 
 @contextmanager
 def _ended_in_order() -> Generator[None, None, None]:
-    """Whoever ends this process lets it take its scratch away first, as Ctrl-C does."""
+    """Turn signals that end the process into `KeyboardInterrupt`, so that the scratch is removed first."""
 
     def end(_number: int, _frame: object) -> None:
         for number in before:
@@ -69,7 +69,7 @@ def _ended_in_order() -> Generator[None, None, None]:
     if threading.current_thread() is threading.main_thread():
         for name in ENDING:
             number: int | None = getattr(signal, name, None)
-            # Who ignores a signal, as nohup does, means it.
+            # Leave a signal ignored that the parent set to be ignored, as nohup does.
             if number is not None and signal.getsignal(number) is signal.SIG_DFL:
                 before[number] = signal.signal(number, end)
     try:
@@ -166,7 +166,7 @@ def _verdict(result: Result) -> str:
 
 
 def some(text: str) -> int:
-    """A whole number from 1 on."""
+    """Parse a whole number from 1 on."""
     number = whole(text)
     if not 1 <= number <= MOST_CASES:
         raise argparse.ArgumentTypeError(f"{text} is not from 1 to {MOST_CASES}")
@@ -174,11 +174,11 @@ def some(text: str) -> int:
 
 
 def minutes(text: str) -> float:
-    """A length of time that is neither nothing nor for ever."""
+    """Parse a number of minutes above 0 and up to `MOST_MINUTES`."""
     try:
         number = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not 0 < number <= MOST_MINUTES:
         raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most {MOST_MINUTES:.0f}")
     return number

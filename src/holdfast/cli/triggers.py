@@ -1,4 +1,4 @@
-"""Triggers are listed, fired and switched off; starting what they reserve is the runtime's."""
+"""Commands that list, fire and disable triggers. Starting the reserved processes is left to the runtime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.cli.terminal import moment
 
 
 def list_triggers(call: Call) -> int:
-    """One page of subscriptions, or of deliveries whose process was never registered."""
+    """List one page of subscriptions, or of deliveries whose process was never registered."""
     given = call.options
     filters = {"--session": given.session, "--source-type": given.source_type, "--source-key": given.source_key}
     named = [name for name, value in filters.items() if value is not None]
@@ -66,7 +66,7 @@ def _registrant(originator: holdfast.Originator) -> str:
 
 
 def emit(call: Call) -> int:
-    """An occurrence, recorded, with its deliveries reserved."""
+    """Record an occurrence and reserve its deliveries."""
     given = call.options
     with call.store() as store:
         emission = store.triggers.emit(
@@ -83,7 +83,7 @@ def emit(call: Call) -> int:
 
 
 def cancel(call: Call) -> int:
-    """One subscription, switched off."""
+    """Disable one subscription."""
     handle: str = call.options.handle
     with call.store() as store:
         found = store.triggers.list(handle=handle).items

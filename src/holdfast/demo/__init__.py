@@ -1,1 +1,1 @@
-"""The demo is an agent to copy, a script for it, and a stage that kills its workers and counts what is left."""
+"""The demo: an agent to copy, a script for it, and a stage that kills its workers and counts the result."""

@@ -1,8 +1,8 @@
-"""A small agent that may be killed at any moment: another worker goes on where it stood, and nothing happens twice.
+"""A small agent that may be killed at any moment: another worker resumes its turn, and nothing happens twice.
 
-This is the example to copy. A worker runs two loops, each in a thread: `converse` answers what people and processes
-say, `run_processes` does the work in the background. Every turn has a name that is made from what it answers, and what
-it does to the store carries that name. So a turn that is tried again, by whomever, is the same turn.
+This is the example to copy. A worker runs two loops, each in a thread: `converse` answers messages of people and
+processes, `run_processes` runs the background work. Every turn is named after the message that it answers, and its
+writes to the store carry that name. So a retry of a turn, by any worker, is the same turn.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from typing import Any, TypeAlias
 import holdfast
 
 LEASE_MS = 500
-"""How long a worker that died keeps its work from the others. In earnest: half a minute, renewed every ten seconds."""
+"""Time for which a dead worker still holds its work. In production: half a minute, renewed every ten seconds."""
 LOOK_S = 0.05
 PARTS = 3
 
 Message: TypeAlias = dict[str, Any]
-"""Something said: `role` (user, process, assistant or tool), `text`, and what belongs to the role."""
+"""One message: `role` (user, process, assistant or tool), `text`, and the fields of that role."""
 
 
 def silent(place: str, name: str, **facts: Any) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker on one session. `report` is told of each place at which it would be interesting to die."""
+    """One worker on one session. It calls `report` at each place where a kill would be interesting.
+
+    `owner_id` must be unique among workers: `holdfast.new_owner_id()`.
+    """
 
     store: holdfast.BlockingStore
     session_id: str
@@ -41,7 +44,7 @@ class Worker:
 
     @property
     def scope(self) -> holdfast.Scope:
-        """The session as one who starts processes and is woken by them."""
+        """The session as a scope that starts processes and is woken by them."""
         return holdfast.Scope(self.session_id)
 
 
@@ -49,13 +52,13 @@ class Worker:
 
 
 def say(store: holdfast.BlockingStore, session_id: str, key: str, text: str) -> holdfast.WorkBatch:
-    """Put a person's message into the session's queue. Said again under the same key, it is the same message."""
+    """Enqueue a person's message for the session. Idempotent for one key."""
     payload = {"type": "turn_input", "text": text}
     return store.queue.enqueue(holdfast.WorkDraft(session_id=session_id, source_key=key, payloads=[payload]))
 
 
 def heard(batch: holdfast.WorkBatch) -> tuple[str, Message]:
-    """What a batch of work says, and the name that its answer goes by."""
+    """Return the name for the answer to a batch of work, and the batch's message."""
     payload = batch.items[0].payload
     if payload["type"] == "process_wake":
         wake = payload["wake"]
@@ -65,14 +68,14 @@ def heard(batch: holdfast.WorkBatch) -> tuple[str, Message]:
 
 
 def converse(worker: Worker) -> None:
-    """Answer whatever comes, one thing at a time, as long as nobody else does."""
+    """Answer messages one at a time, while no other worker holds the session's lease."""
     store, lane = worker.store, holdfast.OnSession(worker.session_id)
     while not worker.stopping.is_set():
         try:
             store.queue.wait(worker.session_id, owner_id=worker.owner_id, timeout_ms=1_000)
             lease = store.leases.claim(lane, owner_id=worker.owner_id, ttl_ms=LEASE_MS)
         except (holdfast.WaitTimeout, holdfast.LeaseHeld):
-            continue  # nothing was said, or another worker answers it
+            continue  # no message, or another worker answers it
         try:
             claim = store.queue.claim(
                 worker.session_id, owner_id=worker.owner_id, ttl_ms=LEASE_MS, max_batches=1, lease=lease
@@ -80,19 +83,19 @@ def converse(worker: Worker) -> None:
             if claim is not None:
                 answer_work(worker, lease, claim)
         except (holdfast.LeaseLost, holdfast.ClaimLost, holdfast.HeadConflict):
-            pass  # we were too slow: another worker has taken over, and nothing of ours was stored
+            pass  # too slow: another worker has taken over, and nothing of this turn was stored
         finally:
             store.leases.release(lease)
 
 
 def answer_work(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim) -> None:
-    """Turn by turn: ask the model, run the tools that it calls, commit. The turn that calls none settles the claim."""
+    """Run turns: ask the model, run the tools that it calls, commit. The turn that calls no tool settles the claim."""
     store, session = worker.store, worker.store.sessions.handle(worker.session_id)
     name, message = heard(claim.batches[0])
     worker.report("claimed", name, lease=lease, batch_id=claim.batches[0].batch_id)
     view = session.load(holdfast.ActivePath(last=100))
     revision, path = (0, ()) if view is None else (view.revision, view.graph.nodes)
-    # What an earlier try of this answer has stored is left out: it is said again below, turn by turn.
+    # Leave out nodes that an earlier attempt at this answer stored: the loop below adds them again, turn by turn.
     earlier = [node for node in path if not node.id.startswith(f"{name}/")]
     conversation: list[Message] = [*(node.payload for node in earlier), message]
 
@@ -131,18 +134,18 @@ def answer_work(worker: Worker, lease: holdfast.Lease, claim: holdfast.WorkClaim
 
 
 def once(session: holdfast.BlockingSession, node_id: str, make: Callable[..., Message], *args: Any) -> Message:
-    """What an earlier try has stored, or what is made now. A model that is asked again would not say the same again."""
+    """Return the stored result of an earlier attempt, or make one. A model that is asked twice gives two answers."""
     stored = session.load_node(node_id)
     return make(*args) if stored is None else stored.payload
 
 
-# Tools. Whatever one does to the store is named by the call, and so happens once, however often the call is made.
+# Tools. The call's id names every write of a tool, so that each happens once, however often the call is made.
 
 BUILD_EVENTS = (
     holdfast.EventType("progress"),
     holdfast.EventType("question", wake=holdfast.WakeRule(holdfast.Pointer("/text"))),
     holdfast.EventType("signal.approve"),
-    # The end of a process, declared anew: it wakes the session in the transaction that records it.
+    # Declares the end of a process again, so that it wakes the session in the transaction that records it.
     holdfast.EventType(
         "process.completed",
         terminal=holdfast.TerminalRule("completed", holdfast.Pointer("/await_output")),
@@ -152,7 +155,7 @@ BUILD_EVENTS = (
 
 
 def start_build(worker: Worker, call_id: str, args: Message) -> Message:
-    """Start a process in the background, which asks before it publishes."""
+    """Start a background process that asks before it publishes."""
     process_id = f"{worker.session_id}:{call_id}"
     worker.store.processes.register(
         holdfast.ProcessRegistration(
@@ -168,13 +171,13 @@ def start_build(worker: Worker, call_id: str, args: Message) -> Message:
 
 
 def approve(worker: Worker, call_id: str, args: Message) -> Message:
-    """Answer a process that waits, with a signal."""
+    """Signal approval to a waiting process."""
     worker.store.events.signal(args["process"], "approve", {"by": worker.session_id}, replay_key=call_id)
     return {"approved": args["process"]}
 
 
 def attach_notes(worker: Worker, call_id: str, args: Message) -> Message:  # noqa: ARG001 - the bytes name themselves
-    """Put what a process made beside the conversation. The commit that names the attachment makes it permanent."""
+    """Attach the result of a process to the session. The commit that names the attachment makes it permanent."""
     outcome = worker.store.processes.wait(args["process"], timeout_ms=10_000)
     assert isinstance(outcome, holdfast.Completed)
     session = worker.store.sessions.handle(worker.session_id)
@@ -183,7 +186,7 @@ def attach_notes(worker: Worker, call_id: str, args: Message) -> Message:  # noq
 
 
 def build_each_night(worker: Worker, call_id: str, args: Message) -> Message:
-    """Start such a process whenever a source fires."""
+    """Subscribe to a nightly source that starts a build each time it fires."""
     worker.store.triggers.subscribe(
         holdfast.SubscriptionDraft(
             source_type="cron",
@@ -202,7 +205,7 @@ TOOLS = {tool.__name__: tool for tool in (start_build, approve, attach_notes, bu
 
 
 def run_tool(worker: Worker, call_id: str, call: Message) -> Message:
-    """What a tool answers, as something said."""
+    """Run a tool and return its result as a message."""
     result = TOOLS[call["tool"]](worker, call_id, call["args"])
     return {"role": "tool", "text": call["tool"], **result}
 
@@ -211,7 +214,7 @@ def run_tool(worker: Worker, call_id: str, call: Message) -> Message:
 
 
 def run_processes(worker: Worker) -> None:
-    """Start what triggers have asked for, and run what nobody runs."""
+    """Register the processes that triggers reserved, and run those that no other worker runs."""
     store = worker.store
     while not worker.stopping.wait(LOOK_S):
         for delivery in holdfast.every(store.triggers.undelivered):
@@ -226,7 +229,7 @@ def run_processes(worker: Worker) -> None:
 
 
 def run_process(worker: Worker, process: holdfast.Process) -> None:
-    """Run a build under its lease. The log says what was done before: an event under a replay key stands in it once."""
+    """Run a build under its lease. Replay keys make each event idempotent, so a second run adds none that is there."""
     store = worker.store
     assert isinstance(process.input, holdfast.External)
     settings = process.input.metadata
@@ -245,7 +248,7 @@ def run_process(worker: Worker, process: holdfast.Process) -> None:
 
 
 def wait_for_approval(worker: Worker, process: holdfast.Process, lease: holdfast.Lease) -> holdfast.Lease:
-    """Wait for the signal, and keep the lease alive meanwhile."""
+    """Wait for the signal, and renew the lease meanwhile."""
     store = worker.store
     store.processes.set_wait(process.id, holdfast.SignalWait("approve", ordinal=1))
     while True:

@@ -1,4 +1,4 @@
-"""What the demo's people say, what its model answers and what must be stored at the end is written down here, once."""
+"""The demo's script: the messages, the model's answers, and the counts that the store must have at the end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ MESSAGES = {
     "message-2": "Please do that every night.",
 }
 MANNERS = ("Gladly.", "Sure.", "Of course.")
-"""A model does not say the same thing twice in the same words; which of these it uses is chance, and stored once."""
+"""The model chooses one at random, as a real model varies its words. The choice is stored once."""
 
-# What was heard last -> what the model says, the tools that it calls, and the tokens that it took.
+# Start of the last message -> the model's text, the tools that it calls, and its input and output tokens.
 LINES: dict[str, tuple[str, tuple[str, ...], int, int]] = {
     "user: Please build": ("I start a build.", ("start_build",), 12, 6),
     "tool: start_build": ("The build is running. I will tell you.", (), 25, 14),
@@ -33,7 +33,7 @@ TRANSCRIPT = (
     *("user", "assistant", "tool", "assistant"),  # message 2: build_each_night
     *("process", "assistant"),  # the night's end
 )
-"""Who speaks, in order. All of it is one path: a turn that was stored twice, or lost, would show in it."""
+"""The roles in order. They form one path, so a turn that was stored twice, or lost, shows in it."""
 
 ONCE = {
     "conversation in order": 1,
@@ -49,11 +49,11 @@ ONCE = {
     "left to do": 0,
     "damage found": 0,
 }
-"""What must be counted if all of the above has happened exactly once."""
+"""The counts if each step above happened exactly once."""
 
 
 def model(conversation: list[dict[str, Any]]) -> dict[str, Any]:
-    """The next line of the script, as a model would say it: to the last thing heard, with calls and tokens."""
+    """Return the script's answer to the last message, with tool calls and tokens."""
     last = conversation[-1]
     said = f"{last['role']}: {last['text']}"
     text, tools, input_tokens, output_tokens = next(line for cue, line in LINES.items() if said.startswith(cue))

@@ -1,4 +1,4 @@
-"""The stage starts workers, kills them as the seed says, and believes only what it counts in the store afterwards."""
+"""Starts workers, kills them as the seed says, and judges only by counts from the store afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESPECTED = "leases of the dead respected"
 
 
 class Place(NamedTuple):
-    """Where a worker dies: the how-manieth report of a place; in a race it goes on while the signal is on its way."""
+    """Point at which a worker is killed: the n-th report of a place. In a race it runs on until the signal arrives."""
 
     place: str
     number: int
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 FIRST = (Place("committed", 1), Place("progressed", 5))
-"""Without a seed: a turn that was stored and not acknowledged, and a background process in the middle."""
+"""Used without a seed: a turn that was stored and not acknowledged, and a background process in the middle."""
 
 PLACES = (
     *(Place(place, number) for place in ("claimed", "acted", "thought", "committed") for number in (1, 2, 3, 4)),
@@ -50,7 +50,7 @@ MEANING = {
     "committed": "the turn was stored, and its receipt never seen",
     "running": "it had just taken the process",
     "progressed": "in the middle of a background process",
-    "built": "the process was done, and nobody told",
+    "built": "the process had ended, and no session was told",
     "reserved": "the trigger had fired, and its process was not started",
 }
 RACE = "while it sent the commit; who knows whether that arrived"
@@ -66,7 +66,7 @@ class Moment(NamedTuple):
 
 
 class Killing(NamedTuple):
-    """A worker that was killed, and where."""
+    """A worker that was killed, and the place."""
 
     worker: str
     place: str
@@ -76,24 +76,24 @@ class Killing(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A lease that a worker held when it was killed, and what became of those who did not respect it."""
+    """A lease that a worker held when it was killed, and the attempts to violate it."""
 
     worker: str
     lease: holdfast.Lease
     expires_at_ms: int
     refused: bool
-    """Whether somebody who asked for it at once was told `LeaseHeld`; otherwise it ran out in that very moment."""
+    """True if a claim made at once got `LeaseHeld`. False if the lease expired at that very moment."""
     taken_over_at_ms: int | None = None
     late_write_refused: bool = False
 
     @property
     def respected(self) -> bool:
-        """Was it nobody else's before it ran out, and the dead worker's never again?"""
+        """Return whether no claim succeeded before it expired, and no late write of the dead worker did afterwards."""
         return self.late_write_refused and (self.taken_over_at_ms or 0) >= self.expires_at_ms
 
 
 class Report(NamedTuple):
-    """What the demo did, and what was counted afterwards."""
+    """The kills of the demo, and the counts afterwards."""
 
     session_id: str
     seconds: float
@@ -107,23 +107,23 @@ class Report(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Was everything there, once?"""
+        """Return whether everything is stored exactly once."""
         return self.counted == self.expected
 
 
 class Stalled(Exception):
-    """The demo did not come to its end."""
+    """The demo did not end."""
 
 
 class Actor:
-    """A worker process, and its reports as they come."""
+    """A worker process, and its reports as they arrive."""
 
     def __init__(self, name: str, setting: dict[str, Any], heard: queue.SimpleQueue[tuple[Actor, str]]) -> None:
         self.name = name
         self.asked = 0
         self.killed = False
         self.leases: dict[holdfast.Resource, holdfast.Lease] = {}
-        # A session of its own, in the other sense: Ctrl-C is for the stage, which then sends everybody home.
+        # A POSIX session of its own: Ctrl-C reaches only the stage, which then ends the workers.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast.demo.worker"],
             stdin=subprocess.PIPE,
@@ -143,22 +143,22 @@ class Actor:
         heard.put((self, ""))
 
     def nod(self, line: str = "") -> None:
-        """Let it go on."""
+        """Let the worker continue."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            return  # it has ended: its last line says so
+            return  # it has ended; its last line reports that
 
     def kill(self) -> None:
-        """With a signal that it can neither catch nor tidy up after."""
+        """Send SIGKILL, which the worker cannot catch or clean up after."""
         self.killed = True
         self._process.send_signal(signal.SIGKILL)
         self._close()
 
     def dismiss(self) -> None:
-        """The play is over."""
+        """End the worker."""
         if not self.killed:
             self.killed = True
             self._process.terminate()
@@ -175,7 +175,7 @@ class Actor:
 
 
 class Stage:
-    """One performance."""
+    """One run of the demo."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Stage:
     # The play.
 
     def perform(self) -> Report:
-        """From the first message to the count."""
+        """Play from the first message to the count."""
         session = self._store.sessions.create(self._session_id, name="The demo", model="scripted-1")
         self._tell("store", f"session {self._session_id}", "dim")
         try:
@@ -217,7 +217,7 @@ class Stage:
                 if self._acts[0]():
                     del self._acts[0]
             while self._listen():
-                pass  # what was said while the curtain fell
+                pass  # reports that arrived during the last act
         finally:
             for actor in self._actors:
                 actor.dismiss()
@@ -241,14 +241,14 @@ class Stage:
         return True
 
     def _second_act(self) -> bool:
-        """Once the build has asked, was approved, and has told of its end."""
+        """Act after the build has asked, was approved, and has reported its end."""
         if not self._answered(3):
             return False
         self._say_twice("message-2")
         return True
 
     def _third_act(self) -> bool:
-        """Once somebody has subscribed to the night, it falls, twice: clocks repeat themselves."""
+        """After the subscription exists, fire the source twice, as clocks may."""
         if not self._answered(4):
             return False
         for _ in range(2):
@@ -262,14 +262,14 @@ class Stage:
         return self._answered(5) and not running.items
 
     def _say_twice(self, key: str) -> None:
-        """As a webhook does that saw no answer."""
+        """Send the message twice, as a webhook does that saw no answer."""
         first = say(self._store, self._session_id, key, MESSAGES[key])
         again = say(self._store, self._session_id, key, MESSAGES[key])
         same = "the same message" if first.batch_id == again.batch_id else "ANOTHER MESSAGE"
         self._tell("user", f"{MESSAGES[key]} (sent twice: {same})", "bold")
 
     def _answered(self, number: int) -> bool:
-        """Whether so many things were said to the session, and each was answered."""
+        """Return whether the session got at least so many messages and has answered all."""
         session = self._store.sessions.handle(self._session_id)
         said = sum(len(session.nodes(kind=kind)) for kind in ("user", "process"))
         return said >= number and not self._store.queue.list(self._session_id).items
@@ -280,7 +280,7 @@ class Stage:
         self._actors.append(Actor(f"worker-{len(self._actors) + 1}", self._setting, self._heard))
 
     def _listen(self) -> bool:
-        """Hear one report and react to it; False if there was none."""
+        """Handle one report. Return False if there was none."""
         if time.monotonic() - self._began_s > PATIENCE_S:
             raise Stalled(f"the demo has not ended after {PATIENCE_S:.0f} s: run it again, and report that")
         try:
@@ -324,13 +324,13 @@ class Stage:
         for lease in actor.leases.values():
             self._ask_at_once(actor, lease)
 
-    # The leases that the dead leave behind.
+    # Leases of dead workers.
 
     def _ask_at_once(self, actor: Actor, lease: holdfast.Lease) -> None:
-        """Ask for what a worker held that has just died, if it still did: nobody gets it before the lease runs out."""
+        """Claim a lease that a dead worker still holds. The claim must be refused until the lease expires."""
         holder = self._store.leases.holder(lease.resource)
         if holder is None or holder.fence != lease.fence:
-            return  # it had let go of it, or was slow
+            return  # released or expired
         refused, taken_at_ms = True, None
         try:
             taken = self._store.leases.claim(lease.resource, owner_id="impatient", ttl_ms=1)
@@ -344,19 +344,19 @@ class Stage:
         self._held.append(Held(actor.name, lease, holder.expires_at_ms, refused, taken_at_ms))
 
     def _take(self, actor: Actor, given: dict[str, Any]) -> None:
-        """Note who has a lease now. If a dead worker had it before, write under its name: that must be refused."""
+        """Record a new lease. If a dead worker held it before, write under the old one: that must be refused."""
         session_id, process_id = given.pop("session_id"), given.pop("process_id")
         resource = holdfast.OnProcess(process_id) if session_id is None else holdfast.OnSession(session_id)
         lease = holdfast.Lease(resource, actor.name, holdfast.Token(given.pop("token")), **given)
         actor.leases[resource] = lease
         for number, held in enumerate(self._held):
             if held.lease.resource == resource and not held.late_write_refused:
-                # If the impatient one got it, that counts.
+                # If the impatient claim got it, that time counts.
                 at_ms = held.taken_over_at_ms or lease.claimed_at_ms
                 self._held[number] = held._replace(taken_over_at_ms=at_ms, late_write_refused=self._write_late(held))
 
     def _write_late(self, held: Held) -> bool:
-        """Do what a worker would that was not dead and only slow. That is refused, or there is no point in going on."""
+        """Write as a slow worker would that is not dead. Anything but a refusal ends the demo."""
         resource = held.lease.resource
         try:
             if isinstance(resource, holdfast.OnSession):
@@ -400,17 +400,17 @@ class Stage:
                 self._tell(actor.name, f"  {name}: part {said['part']}{again}", "yellow" if again else "dim")
             case "built":
                 self._tell(actor.name, f"  {name}: done", "dim")
-            case _:  # what was done is seen from the commit that follows, or from the kill
+            case _:  # the commit or the kill that follows shows it
                 return
 
     def _verb(self, name: str, verb: str) -> str:
-        """What a worker does with something: for the first time, or after one that was killed."""
+        """Return the verb for a worker's action, or "takes over" after a kill."""
         if any(one.name.removesuffix("/0").removesuffix("/1") == name for one in self._killings):
             return "takes over"
         return verb
 
     def _shown(self, name: str) -> str:
-        """A name without what only machines read."""
+        """Return a name with labels in place of process ids."""
         for process_id, label in self._labels.items():
             name = name.replace(process_id, label)
         return name
@@ -425,7 +425,7 @@ class Stage:
 
 
 def count(store: holdfast.BlockingStore, session: holdfast.BlockingSession, batch_ids: Iterable[str]) -> dict[str, int]:
-    """What the store holds of a session and of the work that was seen, counted from the store alone."""
+    """Count the rows of a session and of the given batches, from the store alone."""
     assert session.session_id is not None
     view = session.load(holdfast.ActivePath())
     assert view is not None

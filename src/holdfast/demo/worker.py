@@ -1,4 +1,4 @@
-"""A worker of the demo is a process that stops at every place it reports until the stage nods, or kills it there."""
+"""A worker process of the demo. It stops at each place that it reports until the stage nods or kills it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.demo.script import model
 
 
 class Line:
-    """The line to the stage: a report goes out, a nod comes back, and the next report may go out."""
+    """The connection to the stage. Each report waits for a nod before the next one is sent."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -22,7 +22,7 @@ class Line:
         self._nods = threading.Semaphore(0)
 
     def report(self, place: str, name: str, **facts: Any) -> None:
-        """Say where we are, and wait there."""
+        """Report a place, and wait there."""
         if "lease" in facts:
             facts["lease"] = told(facts["lease"])
         with self._turn:
@@ -31,18 +31,18 @@ class Line:
             self._nods.acquire()
 
     def ask(self, conversation: list[Message]) -> Message:
-        """Ask the model, and count that: it is a call to the outside, which a kill may cause to be made again."""
+        """Ask the model, and count the call: it is an external effect, which a kill may cause to happen again."""
         self.asked += 1
         return model(conversation)
 
     def hear(self) -> None:
-        """Take nods for as long as the stage is there."""
+        """Read nods until the stage closes the stream."""
         for _ in sys.stdin:
             self._nods.release()
 
 
 def told(lease: holdfast.Lease) -> dict[str, Any]:
-    """A lease with its secret, which only the stage gets: it tries what a worker could do that was believed dead."""
+    """Return a lease with its token. Only the stage gets it, to act as a worker that was believed dead."""
     resource = lease.resource
     return {
         "session_id": resource.session_id if isinstance(resource, holdfast.OnSession) else None,
@@ -55,7 +55,7 @@ def told(lease: holdfast.Lease) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read where the store is, then work until the stage has gone."""
+    """Read the store's address, then work until the stage is gone."""
     given = json.loads(sys.stdin.readline())
     options = holdfast.PostgresOptions(**given["postgres"]) if given["postgres"] else None
     store = holdfast.open_blocking(given["url"], options=options)
@@ -64,11 +64,11 @@ def main() -> None:
     for loop in (converse, run_processes):
         threading.Thread(target=loop, args=(worker,), daemon=True).start()
     line.hear()
-    os._exit(0)  # as abrupt as anything that happens here
+    os._exit(0)  # abrupt on purpose, like a kill
 
 
 def leave(error: threading.ExceptHookArgs) -> None:
-    """Half a worker is worse than none."""
+    """End the whole process when one of its threads fails."""
     threading.__excepthook__(error)
     os._exit(1)
 

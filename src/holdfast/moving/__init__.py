@@ -1,4 +1,4 @@
-"""Sessions move between any two stores through the public store alone: out as a bundle, in as one turn.
+"""Moves sessions between any two stores by the public store alone: export as a bundle, import as one turn.
 
 >>> import io
 >>> from holdfast import moving

@@ -1,4 +1,4 @@
-"""What belongs to a store and to no session moves item by item, each as it stands, and what is there stays."""
+"""Moves items that belong to no session, one by one and unchanged. Items that the target has already stay."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from holdfast.paging import every
 
 READ_TRIES = 3
 MARKER = ("holdfast-copy", "marker")
-"""The artifact by which a copy sees that two names mean one store; one that a killed copy left does not move."""
+"""Artifact that proves that two names mean one store. A copy skips one that a killed copy left behind."""
 
 
 class Item(NamedTuple):
-    """One thing to be moved: what it is called, and how; `move` says whether anything was missing."""
+    """One item to move. `move` returns whether the target lacked anything of it."""
 
     id: str
     move: Callable[[], bool]
 
 
 class Part(NamedTuple):
-    """A kind of things, and how many of them there are about."""
+    """A kind of items, and about how many there are."""
 
     name: str
     total: int
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 def parts(source: holdfast.BlockingStore, target: holdfast.BlockingStore, stats: holdfast.Stats) -> tuple[Part, ...]:
-    """Everything beside sessions, in the order in which one needs the other."""
+    """Return everything besides sessions, with each part after those that it depends on."""
     return (
         Part("subscriptions", stats.subscriptions, _subscriptions(source, target)),
         Part("occurrences", stats.occurrences, _occurrences(source, target)),
@@ -65,7 +65,7 @@ def _move_process(source: holdfast.BlockingStore, target: holdfast.BlockingStore
     for _ in range(READ_TRIES):
         process = source.processes.get(process_id)
         if process is None:
-            return False  # pruned meanwhile
+            return False  # pruned since it was listed
         events = list(every(source.events.after, process_id, limit=source.limits.page))
         if source.processes.get(process_id) == process:
             break
@@ -83,7 +83,7 @@ def _artifacts(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -
     def move(one: holdfast.ArtifactSummary) -> bool:
         here, there = source.artifacts.get(one.kind, one.ref), target.artifacts.get(one.kind, one.ref)
         if here is None:
-            return False  # deleted meanwhile
+            return False  # deleted since it was listed
         if there is None:
             target.artifacts.put(one.kind, one.ref, here.data)
         elif there.data != here.data:

@@ -1,10 +1,11 @@
-"""A bundle is one session as JSON lines: a first line that vouches for the rest, then everything that is moved.
+"""The bundle format: one session as JSON lines, with a manifest in the first line.
 
 The first line names the format and its version and holds the manifest with the SHA-256 of its bytes; the manifest holds
 the number of lines of each kind and the SHA-256 of all of them. So no bit of a bundle can change unnoticed. The lines
 come in the order in which a reader needs them: the session's metadata, its attachments, its nodes with parents before
 children, the parts of its checkpoint, its frames, its head, and its unsettled work. A gzip file is recognised by its
-first bytes. A reader checks all of it before it uses any of it, within `BundleLimits`.
+first bytes. A reader checks all of it before it uses any of it. `BundleLimits` bounds the memory of a reader: one line,
+and everything that an import holds until its turn.
 """
 
 from __future__ import annotations
@@ -25,23 +26,27 @@ VERSION = 1
 MIB = 1024**2
 FIRST_LINE_BYTES = 64 * 1024
 SPOOLED_BYTES = 16 * MIB
-"""What is larger waits in a temporary file instead of in memory."""
-TOMBSTONE = "holdfast.tombstone"
-"""The kind of a node that stands for a tombstoned one."""
+"""Larger content is spooled to a temporary file instead of memory."""
 BESIDE_THE_TURN = ("attachment", "work")
 ONCE = ("meta", "head")
 DAMAGED = "the file is damaged"
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 DECODED_BYTES = {b"{": 200, b"[": 100, b":": 120, b",": 40, b'"': 80}
-"""An estimate from above of what a dict, a list, an entry, an item and a text take besides the text itself."""
+"""Upper estimates of the memory of a dict, a list, an entry, an item and a string, besides the text itself."""
+FAR_NUMBER = re.compile(rb"[eE][-+]?0*(?:29|[3-9][0-9]|[0-9]{3})[0-9]")
+"""A number with a far exponent, which takes as long to parse as 200 others."""
+HELD_ID_BYTES = 160
+"""Upper estimate of the memory of an id in the sets that hold it, besides its text."""
+CANONICAL = msgspec.json.Encoder(order="sorted")
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class BundleLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on what reading a bundle takes; one that exceeds them is `ImportRefused`.
+    """Bounds on reading a bundle. A bundle that exceeds them raises `ImportRefused`.
 
-    The defaults hold every line that a store with default `Limits` exports. `decoded_bytes` bounds an estimate of the
-    memory that one line takes once it is decoded, `total_bytes` is measured after decompression.
+    The defaults allow any export of a store with default `Limits`. `decoded_bytes` bounds an estimate of the memory of
+    a line once it is decoded, together with the parts of the checkpoint, the frames and the ids before it, which are
+    held until the turn. `total_bytes` is measured after decompression. `far_numbers` bounds numbers beyond 1e±290.
 
     >>> from holdfast import moving
     >>> moving.BundleLimits(lines=10).total_bytes
@@ -52,39 +57,40 @@ class BundleLimits(msgspec.Struct, frozen=True, kw_only=True):
     decoded_bytes: int = 384 * MIB
     total_bytes: int = 4096 * MIB
     lines: int = 1_000_000
+    far_numbers: int = 100_000
 
 
-TRUSTED = BundleLimits(line_bytes=2**40, decoded_bytes=2**50, total_bytes=2**60, lines=2**60)
-"""No bounds to speak of, for a bundle that comes from a store of one's own."""
+TRUSTED = BundleLimits(line_bytes=2**40, decoded_bytes=2**50, total_bytes=2**60, lines=2**60, far_numbers=2**60)
+"""Practically no bounds, for a bundle from a store of your own."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where the session stood that was exported."""
+    """The state of the session when it was exported."""
 
     revision: Count
     node_count: Count
 
 
 def name_of_state(source: Source) -> str:
-    """How the id of an import's turn begins."""
+    """Return the prefix of the id of an import's turn."""
     return f"import:{source.revision}:{source.node_count}:"
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What the other lines must be."""
+    """Counts and hashes that the other lines must match."""
 
     session_id: str
     source: Source
     counts: dict[str, Count]
     sha256: str
     turn_sha256: str
-    """The hash of what the newest revision shows: the lines but for attachments and work, which change without one."""
+    """Hash of the newest revision: all lines but attachments and work, which change without a new revision."""
     without_bytes: Count = 0
-    """How many attachments are only referred to: their bytes are kept elsewhere, or could not be found."""
+    """Number of attachments without bytes: these are stored elsewhere, or could not be found."""
 
     @property
     def turn_id(self) -> str:
-        """The id of the turn that an import commits: the same state again is the same turn."""
+        """Return the id of the turn that an import commits. The same state gives the same turn."""
         return f"{name_of_state(self.source)}{self.turn_sha256}"
 
 
@@ -104,7 +110,7 @@ class MetaLine(msgspec.Struct, frozen=True, tag="meta", tag_field="line"):
 
 
 class AttachmentLine(msgspec.Struct, frozen=True, tag="attachment", tag_field="line"):
-    """An attachment; without `data`, its bytes are kept elsewhere, at `uri`."""
+    """An attachment. Without `data`, its bytes are stored elsewhere, at `uri`."""
 
     ref: holdfast.AttachmentRef
     uri: str
@@ -113,7 +119,7 @@ class AttachmentLine(msgspec.Struct, frozen=True, tag="attachment", tag_field="l
 
 
 class NodeLine(msgspec.Struct, frozen=True, tag="node", tag_field="line"):
-    """A node. A hidden one stands for a tombstoned node, so that its children have a parent; its content is gone."""
+    """A node. A hidden one replaces a tombstoned node without its content, so that its children have a parent."""
 
     node: holdfast.Node
     hidden: bool = False
@@ -135,7 +141,7 @@ class FrameLine(msgspec.Struct, frozen=True, tag="frame", tag_field="line"):
 
 
 class HeadLine(msgspec.Struct, frozen=True, tag="head", tag_field="line"):
-    """What else the newest revision has. A session that was never committed has none."""
+    """The rest of the newest revision. A session that was never committed has no such line."""
 
     leaf: str | None
     config: Any
@@ -155,12 +161,12 @@ KINDS: tuple[str, ...] = ("meta", "attachment", "node", "component", "frame", "h
 
 
 def kind_of(line: Line) -> str:
-    """One of `KINDS`."""
+    """Return the line's kind, one of `KINDS`."""
     return str(type(line).__struct_config__.tag)
 
 
 class Tally:
-    """Counts and hashes of lines, as the manifest has them."""
+    """Counts and hashes of lines, for the manifest."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
@@ -178,12 +184,12 @@ class Tally:
             self._turn.update(data)
 
     def hashes(self) -> tuple[str, str]:
-        """The hash of everything, and of what the newest revision shows."""
+        """Return the hash of all lines, and that of the newest revision."""
         return self._whole.hexdigest(), self._turn.hexdigest()
 
 
 class Bundle:
-    """A bundle whose every line was read and matched against its manifest; `lines` reads them again."""
+    """A bundle whose lines were all read and matched against its manifest. `lines` reads them again."""
 
     def __init__(self, file: IO[bytes], limits: BundleLimits = BundleLimits()) -> None:  # noqa: B008 - a frozen value
         self._file = _unpacked(file)
@@ -197,13 +203,18 @@ class Bundle:
         tally = Tally()
         before = ""
         nodes: set[str] = set()
+        held = far = 0
         for number, data in self._read():
             if number - 1 > self._limits.lines:
                 _refuse(f"the file has more than {self._limits.lines} lines")
             self.size_bytes += len(data)
             if self.size_bytes > self._limits.total_bytes:
                 _refuse(f"the file has more than {self._limits.total_bytes} bytes")
-            line = self._decode(number, data)
+            far += far_numbers(data, self._limits.far_numbers - far)
+            if far > self._limits.far_numbers:
+                _refuse(f"the file has more than {self._limits.far_numbers} numbers beyond 1e±290")
+            line, size = self._decode(number, data, held)
+            held += _held_bytes(line, size)
             _check_place(number, kind_of(line), before)
             _check_line(number, line)
             if isinstance(line, NodeLine):
@@ -221,27 +232,31 @@ class Bundle:
         ):
             raise holdfast.ImportRefused(f"{DAMAGED}: its head does not match its manifest; export it again")
 
-    def _decode(self, number: int, data: bytes) -> Line:
-        if decoded_bytes(data, self._limits.decoded_bytes) > self._limits.decoded_bytes:
-            _refuse(f"line {number} would take more than {self._limits.decoded_bytes} bytes of memory")
+    def _decode(self, number: int, data: bytes, held: int = 0) -> tuple[Line, int]:
+        """Return a line, and an estimate of its memory. `held` is the memory of lines that are kept until the turn."""
+        left = self._limits.decoded_bytes - held
+        size = decoded_bytes(data, left)
+        if size > left:
+            with_others = " with those that are held until the turn" if held else ""
+            _refuse(f"line {number} would take more than {self._limits.decoded_bytes} bytes of memory{with_others}")
         try:
             line: Line = msgspec.json.decode(data, type=Line)
         except (ValueError, RecursionError) as error:
-            # Errors of msgspec's, and text that is not UTF-8, are value errors.
+            # Errors of msgspec, and those of invalid UTF-8, are value errors.
             raise holdfast.ImportRefused(f"{DAMAGED} in line {number}: {error}; export it again") from None
-        return line
+        return line, size
 
     def lines(self) -> Iterator[Line]:
-        """Every line after the first."""
+        """Yield every line after the first."""
         for line, _ in self.sized_lines():
             yield line
 
     def sized_lines(self) -> Iterator[tuple[Line, int]]:
-        """Every line after the first, with its length in bytes."""
+        """Yield every line after the first, with an estimate of its memory."""
         self._file.seek(0)
         self._readline(1)
         for number, data in self._read():
-            yield self._decode(number, data), len(data)
+            yield self._decode(number, data)
 
     def _read(self) -> Iterator[tuple[int, bytes]]:
         number = 2
@@ -263,9 +278,9 @@ class Bundle:
 
 
 def decoded_bytes(data: bytes, enough: int) -> int:
-    """Estimate from above the memory that a JSON text takes once it is decoded.
+    """Estimate from above the memory of a JSON text once it is decoded.
 
-    What strings hold is told apart from structure only if it matters: if the first estimate exceeds `enough`.
+    Signs inside strings are told apart from structure only if the first estimate exceeds `enough`.
     """
     texts = len(data) * (1 if data.isascii() else 4)
     estimate = texts + _structure_bytes(data)
@@ -273,8 +288,27 @@ def decoded_bytes(data: bytes, enough: int) -> int:
 
 
 def _structure_bytes(data: bytes) -> int:
-    """What the containers and their entries take, without the text in them."""
+    """Estimate the memory of the containers and their entries, without the text in them."""
     return sum(size * data.count(sign) for sign, size in DECODED_BYTES.items())
+
+
+def far_numbers(data: bytes, enough: int) -> int:
+    """Count numbers with a far exponent. Lookalikes inside strings are excluded only if the count exceeds `enough`."""
+    found = len(FAR_NUMBER.findall(data))
+    return found if found <= enough else len(FAR_NUMBER.findall(STRING.sub(b'"', data)))
+
+
+def _held_bytes(line: Line, size: int) -> int:
+    """Return the memory that an import holds of a line until its turn: all that the turn commits, and other ids."""
+    match line:
+        case ComponentLine() | FrameLine() | HeadLine():
+            return size
+        case NodeLine(node):
+            return HELD_ID_BYTES + 4 * len(node.id)
+        case AttachmentLine(ref):
+            return HELD_ID_BYTES + 4 * len(ref.id)
+        case _:
+            return 0
 
 
 def _refuse(problem: str) -> NoReturn:
@@ -288,7 +322,7 @@ def _check_place(number: int, kind: str, before: str) -> None:
 
 
 def _check_parent(number: int, node: holdfast.Node, before: set[str]) -> None:
-    """Refuse a node that does not name its parent, or comes before it, or twice."""
+    """Refuse a node whose parent did not come before it, or whose id is empty or came before."""
     if node.parent is not None and node.parent not in before:
         raise holdfast.ImportRefused(f"{DAMAGED}: line {number} (node) comes before its parent; export it again")
     if not node.id or node.id in before:
@@ -299,7 +333,7 @@ def _check_parent(number: int, node: holdfast.Node, before: set[str]) -> None:
 
 
 def _check_line(number: int, line: Line) -> None:
-    """Refuse what no export writes and no store would notice."""
+    """Refuse a line that no export writes and that no store would reject."""
     problem = None
     match line:
         case AttachmentLine(ref, uri, committed=True, data=None) if uri == f"sha256:{ref.id}":
@@ -308,6 +342,8 @@ def _check_line(number: int, line: Line) -> None:
             problem = f"the execution state of frame {frame.frame_id!r} is missing"
         case ComponentLine(name, _, document, data) if document is not None and data is not None:
             problem = f"component {name!r} has two contents"
+        case ComponentLine(name, ref) if ref != _ref_of(line):
+            problem = f"the ref of component {name!r} is not the name of its content"
         case WorkLine(draft) if draft.source_key is None or draft.session_id is not None:
             problem = "work needs a source key, and no session"
         case _:
@@ -315,15 +351,25 @@ def _check_line(number: int, line: Line) -> None:
     raise holdfast.ImportRefused(f"{DAMAGED} in line {number}: {problem}; export it again")
 
 
+def _ref_of(line: ComponentLine) -> str:
+    """Return the ref of a content: its format, and the hash of its bytes."""
+    if line.data is not None:
+        return f"bytes-sha256:{hashlib.sha256(line.data).hexdigest()}"
+    try:
+        return f"json-sha256:{hashlib.sha256(CANONICAL.encode(line.document)).hexdigest()}"
+    except (ValueError, OverflowError):
+        return ""  # a number that no document can hold
+
+
 def _unpacked(file: IO[bytes]) -> IO[bytes]:
     head = file.read(2)
     file.seek(0)
-    # A gzip file reads like any other; its type says less than it does.
+    # A GzipFile can be read like any file, but its type does not say so.
     return gzip.GzipFile(fileobj=file, mode="rb") if head == b"\x1f\x8b" else file  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 
 class _Format(msgspec.Struct):
-    """What the first line of every version has."""
+    """The fields of the first line in every version."""
 
     format: str
     version: int

@@ -1,4 +1,4 @@
-"""A session is copied if there is anything of it that the target does not have; a session of another origin is left."""
+"""Copies a session if the target lacks anything of it. A session of another origin in the target is left alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.paging import every
 
 
 def are_the_same(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> bool:
-    """Whether two stores are one: it has many names, so put something into one and look for it in the other."""
+    """Return whether two stores are one. A store has many names, so write a marker by one and read it by the other."""
     mark = secrets.token_bytes(16)
     try:
         target.artifacts.put(*MARKER, mark)
@@ -29,9 +29,9 @@ def copy_session(
     one: holdfast.SessionSummary,
     seen: Callable[[bundle.Manifest], None] = lambda _: None,
 ) -> bool:
-    """Copy a session as it stands. False if there was nothing to copy; `ImportRefused` if it is another one there.
+    """Copy a session as it stands. Return False if nothing was missing; `ImportRefused` if the target has another.
 
-    `seen` is told what a session consists of that is in the target now.
+    `seen` gets the manifest of a session that is now in the target.
     """
     there = restoring.imported_as(target, one.session_id)
     state = bundle.name_of_state(bundle.Source(one.revision, one.node_count))
@@ -41,7 +41,7 @@ def copy_session(
         try:
             exporting.export(source, one.session_id, file)
         except holdfast.UnknownSession:
-            # A lease or work that is settled made it, and nothing is left to copy.
+            # Only a lease or settled work made the session. There is nothing to copy.
             return False
         file.seek(0)
         read = bundle.Bundle(file, bundle.TRUSTED)
@@ -55,7 +55,7 @@ def copy_session(
 
 
 def _has_more(source: holdfast.BlockingStore, target: holdfast.BlockingStore, session_id: str) -> bool:
-    """Whether there is what comes and goes without a new state of its session: metadata, work, and attachments."""
+    """Return whether anything is new that does not change the session's state: metadata, work or attachments."""
     here, there = source.sessions.handle(session_id), target.sessions.handle(session_id)
     if here.meta() != there.meta() or source.queue.list(session_id, limit=1).items:
         return True

@@ -1,4 +1,4 @@
-"""A session is written as a bundle through the public store alone: the lines first, then the manifest before them."""
+"""Writes a session as a bundle, by the public store alone: first the lines into a spool, then manifest and lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import holdfast
 from holdfast.moving.bundle import (
     FORMAT,
     SPOOLED_BYTES,
-    TOMBSTONE,
     VERSION,
     AttachmentLine,
     ComponentLine,
@@ -29,12 +28,13 @@ from holdfast.moving.bundle import (
     WorkLine,
 )
 from holdfast.paging import every
+from holdfast.records.graph import TOMBSTONE
 
 
 def export(
     store: holdfast.BlockingStore, session_id: str, out: IO[bytes], step: Callable[[int], None] = lambda _: None
 ) -> Manifest:
-    """Write a session as a bundle. Each line is a step."""
+    """Write a session as a bundle. Calls `step` for each line."""
     session = store.sessions.handle(session_id)
     view = session.load(holdfast.FullGraph())
     state = Source(0, 0) if view is None else Source(view.revision, view.node_count)
@@ -63,7 +63,7 @@ def _first_line(manifest: Manifest) -> bytes:
 
 
 def about(store: holdfast.BlockingStore, session_id: str) -> int:
-    """How many lines a bundle of the session will have, but for a few."""
+    """Return about how many lines a bundle of the session will have."""
     session = store.sessions.handle(session_id)
     view = session.load(holdfast.ActivePath(last=1))
     return (0 if view is None else view.node_count) + sum(1 for _ in _references(store, session))
@@ -72,7 +72,7 @@ def about(store: holdfast.BlockingStore, session_id: str) -> int:
 def lines_of(
     store: holdfast.BlockingStore, session: holdfast.BlockingSession, view: holdfast.SessionView | None
 ) -> Iterator[Line]:
-    """Everything of a session that is moved."""
+    """Yield every line of a session's bundle."""
     meta = session.meta()
     if meta is not None:
         yield MetaLine(meta)
@@ -95,7 +95,7 @@ def _attachments(store: holdfast.BlockingStore, session: holdfast.BlockingSessio
         try:
             data = session.attachments.get(ref.id).data
         except holdfast.UnknownRef:
-            # Kept elsewhere, or announced and never put: the reference is moved as it is.
+            # The bytes are stored elsewhere, or were announced and never put. Move the reference alone.
             data = None
         yield AttachmentLine(ref, entry.uri, entry.committed_at_ms is not None, data)
 
@@ -108,7 +108,7 @@ def _graph(view: holdfast.SessionView) -> Iterator[NodeLine]:
 
 
 def tombstones_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> list[str]:
-    """The hidden nodes that something still points at."""
+    """Return the ids of hidden nodes that a node or the leaf still refers to."""
     live = {node.id for node in nodes}
     pointed_at = [node.parent for node in nodes if node.parent is not None]
     if leaf is not None:
@@ -117,7 +117,7 @@ def tombstones_of(nodes: Sequence[holdfast.Node], leaf: str | None) -> list[str]
 
 
 def placeholder(node_id: str) -> holdfast.Node:
-    """What stands for a tombstoned node."""
+    """Return a placeholder for a tombstoned node."""
     return holdfast.Node(node_id, parent=None, kind=TOMBSTONE, created_at_ms=0)
 
 
@@ -145,5 +145,7 @@ def draft_of(batch: holdfast.WorkBatch) -> holdfast.WorkDraft:
         delivery=batch.delivery,
         slot=batch.slot,
         merge_key=batch.merge_key,
-        available_at_ms=batch.available_at_ms,
+        available_at_ms=max(batch.available_at_ms, batch.retry_at_ms),
+        kind=batch.kind,
+        priority=batch.priority,
     )

@@ -1,1 +1,1 @@
-"""Observers that everybody can use; what each is told, and when, is `holdfast.ports.observing`'s."""
+"""Ready-made observers. `holdfast.ports.observing` defines what an observer is told, and when."""

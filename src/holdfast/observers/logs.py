@@ -1,4 +1,4 @@
-"""An operation is one record of a standard logger: its level says how it ended, and its fields what was observed."""
+"""Logs each operation as one record: the level says how it ended, the fields hold the observation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from holdfast.ports.observing import End
 from holdfast.records.observations import Observation, OperationOutcome
 
 LEVELS: Final[dict[OperationOutcome, int]] = {"ok": DEBUG, "cancelled": DEBUG, "refused": INFO, "failed": WARNING}
-"""A refusal is everyday life among several workers. Nobody is woken for one, and somebody may be for a failure."""
+"""Refusals are normal among several workers and need no alarm. Failures may."""
 
 GRAVE = frozenset({"Corrupt", "DurabilityUncertain"})
 """Failures that do not go away by themselves."""
 
 
 class Logging:
-    """Tells each operation to the standard logger `holdfast.operations`: one record each, at its end.
+    """Logs each operation to the standard logger `holdfast.operations`: one record each, at its end.
 
-    DEBUG: done, or given up by its caller. INFO: refused. WARNING: failed. ERROR: failed, and stored data is in doubt.
+    DEBUG: done, or cancelled by its caller. INFO: refused. WARNING: failed. ERROR: failed, and stored data is in doubt.
     The fields of `Observation` are attributes of the record, with `duration_ms` for the duration.
 
     >>> import logging
@@ -34,7 +34,7 @@ class Logging:
         self._logger = logging.getLogger(logger)
 
     def begin(self, operation: str, system: str, *, steps: bool) -> End | None:  # noqa: ARG002 - all said at the end
-        """Nothing is measured for a logger that would drop the worst."""
+        """Skip all measurement for a logger that would drop even errors."""
         return self._tell if self._logger.isEnabledFor(ERROR) else None
 
     def _tell(self, observation: Observation) -> None:

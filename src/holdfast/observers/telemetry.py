@@ -1,4 +1,4 @@
-"""An operation is one span, child of its caller's, and one point of each metric, as OpenTelemetry names databases'."""
+"""Reports each operation as one span and one point of each metric, by OpenTelemetry's conventions for databases."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ if TYPE_CHECKING:
 SCOPE: Final = "holdfast"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.30.0"
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10)
-"""The bounds that the conventions ask for, of a histogram of durations."""
+"""Bucket bounds that the conventions ask for, of a histogram of durations."""
 
 ROWS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 
 
 class OpenTelemetry:
-    """Tells each operation to OpenTelemetry, as a span and as metrics. Needs the extra `otel`.
+    """Reports each operation to OpenTelemetry, as a span and as metrics. Needs the extra `otel`.
 
     The span is a child of the caller's current one, and is current itself while the operation runs. Without providers,
-    the global ones are used. An error is told by the name of its class; a refusal does not mark the span as an error.
+    the global ones are used. An error is recorded by the name of its class; a refusal does not mark the span as an
+    error.
     """
 
     def __init__(
         self, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
     ) -> None:
         try:
-            from opentelemetry import context, metrics, trace  # whoever does not trace never loads it
+            from opentelemetry import context, metrics, trace  # loaded only when tracing is used
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "opentelemetry":
                 raise
@@ -62,7 +63,7 @@ class OpenTelemetry:
         )
 
     def begin(self, operation: str, system: str, *, steps: bool) -> End | None:
-        """Start the span, and make it the current one unless the caller gets control back before its end."""
+        """Start the span. Make it current, unless the caller gets control back before its end."""
         span = self._tracer.start_span(
             operation,
             kind=self._trace.SpanKind.CLIENT,
@@ -73,7 +74,7 @@ class OpenTelemetry:
         def end(observation: Observation) -> None:
             if span.is_recording():
                 self._describe(span, observation)
-            # Measured while the span is current, so that a point can lead to its trace.
+            # Measure while the span is current, so that a data point can refer to its trace.
             self._measure(observation)
             if token is not None:
                 self._context.detach(token)
@@ -124,5 +125,5 @@ class OpenTelemetry:
 
 
 def _system(system: str) -> str:
-    """The conventions' word for a database; a store in memory has none, and gets one of our own."""
+    """Return the conventions' name of a database. A store in memory has none, and gets one of our own."""
     return "holdfast.memory" if system == "memory" else system

@@ -1,1 +1,4 @@
-"""Load, decide, apply: the only place where rules meet a transaction; each function is one step of one transaction."""
+"""Operations: load, decide, apply. Only this package joins rules and a transaction.
+
+Each function is one step of one transaction.
+"""

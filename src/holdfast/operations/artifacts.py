@@ -1,4 +1,4 @@
-"""Artifacts are put, got and deleted by kind and ref."""
+"""Put, get, list and delete artifacts by kind and ref."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from holdfast.rules import replacements
 
 
 async def put(tx: Transaction, kind: str, ref: str, data: bytes) -> str:
-    """Store bytes under their ref, over what was there."""
+    """Store bytes under their ref, replacing any earlier ones."""
     row = rules.packed(kind, ref, data, now_ms=tx.now_ms)
     if tx.again:
         found = await tx.find_artifact(kind, ref)
         what = f"artifact {kind}/{ref}"
         if found is None:
-            # Perhaps the earlier try stored it, and it was deleted since: that must not be undone.
+            # The earlier try may have stored it and a later delete removed it; storing again would undo that delete.
             raise replacements.gone(what)
         replacements.is_stored(found.hash, row.hash, what)
     else:
@@ -26,17 +26,17 @@ async def put(tx: Transaction, kind: str, ref: str, data: bytes) -> str:
 
 
 async def get(tx: Transaction, kind: str, ref: str) -> Artifact | None:
-    """The artifact, None if there is none."""
+    """Return the artifact, None if there is none."""
     row = await tx.find_artifact(kind, ref)
     return None if row is None else rules.opened(row)
 
 
 async def list_page(tx: Transaction, *, after: tuple[str, str], limit: int) -> Page[ArtifactSummary]:
-    """One page of artifacts, without their bytes."""
+    """Return one page of artifacts, without their bytes."""
     rows = await tx.list_artifacts(after=after, limit=limit + 1)
     return page_of(rows, limit, rules.summary_of, listing="artifacts", place=lambda row: (row.kind, row.ref))
 
 
 async def delete(tx: Transaction, kind: str, ref: str) -> bool:
-    """Remove; False if there was none."""
+    """Delete an artifact. Return False if there was none."""
     return await tx.drop_artifact(kind, ref) > 0

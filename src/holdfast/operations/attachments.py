@@ -1,4 +1,7 @@
-"""Attachments: the manifest row first, then the bytes; bytes go only when nobody refers to them."""
+"""Store, inherit, list and sweep attachments.
+
+The manifest row is written before the bytes. Bytes are deleted only when no row refers to them.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from holdfast.records.attachments import AttachmentEntry, AttachmentRef
 from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, ObjectRow, SessionRow
 from holdfast.rules import attachments as rules
+from holdfast.waiting import raised_by_handler
 
 T = TypeVar("T")
 
@@ -47,7 +51,7 @@ async def record_intent(
 async def put(
     tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, intent_id: str, data: bytes
 ) -> tuple[SessionRow, AttachmentRow]:
-    """Write the manifest row, and the bytes with it into the database."""
+    """Write the manifest row and, into the database, the bytes."""
     session, existing = await _find(tx, address, intent)
     row = _intended(intent, existing, session, intent_id, tx.now_ms)
     return session, await _save_with_bytes(tx, row, data)
@@ -63,11 +67,11 @@ async def _save_with_bytes(tx: Transaction, row: AttachmentRow, data: bytes) -> 
 async def record_intent_outside(
     tx: Transaction, address: sessions.Address, intent: rules.AttachmentIntent, intent_id: str, data: bytes
 ) -> tuple[SessionRow, AttachmentRow, bool]:
-    """Write the manifest row, and say whether the bytes are to be written outside the database.
+    """Write the manifest row. The last value returned is True if the caller must write the bytes outside the database.
 
-    The database takes them if it has them, if a deletion of the same bytes outside is under way (they might not outlast
-    it, and whatever is outside may go), and if the row is committed with bytes elsewhere: a put that ends before its
-    bytes are outside would leave a committed reference without any.
+    The bytes go into the database instead in three cases: it has them already; a deletion of the same bytes outside is
+    under way, which could remove new ones, too; or the row is committed with bytes elsewhere. In the last case, a put
+    that ended before its bytes were outside would leave a committed reference without bytes.
     """
     session, existing = await _find(tx, address, intent)
     row = _intended(intent, existing, session, intent_id, tx.now_ms)
@@ -87,9 +91,9 @@ async def _is_in_database(tx: Transaction, family: int, attachment_id: str) -> b
 
 
 async def confirm_stored(tx: Transaction, address: sessions.Address, row: AttachmentRow) -> AttachmentRow | None:
-    """Mark bytes as stored that were written outside. Returns None if their intent does not stand any more.
+    """Mark bytes that were written outside as stored. Return None if their intent is gone or was replaced.
 
-    The session is held, as by everybody who records or forgets an intent: the row cannot vanish before it is saved.
+    Holds the session, as every operation does that records or forgets an intent, so the row stays until it is saved.
     """
     await sessions.require(tx, address)
     found = await tx.find_attachment(row.session_key, row.attachment_id)
@@ -100,14 +104,14 @@ async def confirm_stored(tx: Transaction, address: sessions.Address, row: Attach
 
 
 async def doom(tx: Transaction, row: AttachmentRow) -> None:
-    """Note bytes for deletion that were written for an intent which is gone: nobody else knows of them."""
+    """Note for deletion bytes whose intent is gone. No other row leads to them."""
     await tx.doom_object(row.family, row.attachment_id, rules.NOT_YET)
 
 
 async def commit_refs(
     tx: Transaction, address: sessions.Address, attachment_ids: Sequence[str]
 ) -> tuple[SessionRow | None, int]:
-    """Make references permanent outside of a turn; those that are unknown or have no bytes are passed over."""
+    """Make references permanent outside of a turn. Skip those that are unknown or have no bytes."""
     session = await sessions.find(tx, address)
     if session is None:
         return None, 0
@@ -115,27 +119,27 @@ async def commit_refs(
 
 
 class Inheritance(msgspec.Struct, frozen=True):
-    """What a commit may take over of the parent's attachments: how much, and bytes that were read outside before."""
+    """Limits and input for taking over the parent's attachments: most bytes, and bytes already read from outside."""
 
     most_bytes: int
     brought: dict[str, ObjectRow] = msgspec.field(default_factory=dict)
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The parent's attachments whose bytes must be read outside before the commit can copy them."""
+    """Attachments of the parent whose bytes must be read from outside before the commit can copy them."""
 
     rows: tuple[AttachmentRow, ...]
 
 
 class Copy(NamedTuple):
-    """An attachment of the parent's, and the row with which the session takes it over."""
+    """An attachment of the parent, and the row by which the session takes it over."""
 
     source: AttachmentRow
     row: AttachmentRow
 
 
 async def find_inherited(tx: Transaction, session: SessionRow, attachment_ids: Sequence[str]) -> tuple[Copy, ...]:
-    """Those of the attachments that the session's parent holds."""
+    """Return copies of the attachments that the session's parent holds and may lend."""
     if not attachment_ids or session.parent_session_id is None:
         return ()
     parent = await tx.find_session(session.parent_session_id, presence=True)
@@ -146,7 +150,7 @@ async def find_inherited(tx: Transaction, session: SessionRow, attachment_ids: S
 
 
 def wanted(copies: Sequence[Copy], inheritance: Inheritance) -> Wanted | None:
-    """What must be read outside first, None if nothing. Too much is refused."""
+    """Return the attachments to read from outside first, None if there are none. Refuse more bytes than allowed."""
     moving = [copy.source for copy in copies if rules.needs_bytes(*copy)]
     rules.require_room(moving, inheritance.most_bytes)
     rows = tuple(
@@ -156,7 +160,7 @@ def wanted(copies: Sequence[Copy], inheritance: Inheritance) -> Wanted | None:
 
 
 async def take_over(tx: Transaction, copies: Sequence[Copy], inheritance: Inheritance) -> None:
-    """Copy rows, and bytes that go to another family."""
+    """Copy the rows, and the bytes of those that go to another family."""
     for copy in copies:
         row = copy.row
         if rules.needs_bytes(*copy):
@@ -164,14 +168,14 @@ async def take_over(tx: Transaction, copies: Sequence[Copy], inheritance: Inheri
                 copy.source.family, row.attachment_id
             )
             if stored is None:
-                # Lost, or forgotten by the parent since its row was read: for the child both come to the same.
+                # Lost, or forgotten by the parent since its row was read. The child need not tell these apart.
                 raise UnknownRef("attachments", row.attachment_id, "the parent has no bytes of it any more: put it")
             await tx.put_object(row.family, row.attachment_id, stored)
         await tx.save_attachment(row)
 
 
 async def find_row(tx: Transaction, address: sessions.Address, attachment_id: str) -> tuple[SessionRow, AttachmentRow]:
-    """One of the session's own manifest rows; another session's is as unknown as none."""
+    """Return one of the session's own manifest rows. Raises UnknownRef also if only another session has it."""
     session = await sessions.find(tx, address)
     row = None if session is None else await tx.find_attachment(session.session_key, attachment_id)
     if session is None or row is None:
@@ -182,14 +186,14 @@ async def find_row(tx: Transaction, address: sessions.Address, attachment_id: st
 async def find(
     tx: Transaction, address: sessions.Address, attachment_id: str
 ) -> tuple[SessionRow, AttachmentRow, bytes | None]:
-    """One of the session's own attachments, with its bytes if the database has them."""
+    """Return one of the session's own attachments, with its bytes if the database has them."""
     session, row = await find_row(tx, address, attachment_id)
     stored = await tx.get_object(session.family, attachment_id)
     return session, row, None if stored is None else rules.opened(stored)
 
 
 async def forget(tx: Transaction, address: sessions.Address, attachment_id: str) -> tuple[SessionRow | None, bool]:
-    """Drop the session's reference, and the bytes with it if it was the last one."""
+    """Drop the session's reference, and the bytes if it was the last reference to them."""
     session = await sessions.find(tx, address)
     row = None if session is None else await tx.find_attachment(session.session_key, attachment_id)
     if row is None:
@@ -202,7 +206,7 @@ async def forget(tx: Transaction, address: sessions.Address, attachment_id: str)
 async def list_page(
     tx: Transaction, address: sessions.Address, *, after: str, limit: int
 ) -> tuple[SessionRow | None, Page[AttachmentRef]]:
-    """One page of a session's attachments."""
+    """Return one page of a session's attachments."""
     session = await sessions.find(tx, address)
     if session is None:
         return None, Page(())
@@ -219,7 +223,7 @@ async def uncommitted_page(
     after: tuple[int, str, int] | None,
     limit: int,
 ) -> tuple[SessionRow | None, Page[AttachmentEntry]]:
-    """One page of references that no commit made permanent, oldest intent first."""
+    """Return one page of references that no commit made permanent, oldest intent first."""
     session = None if address is None else await sessions.find(tx, address)
     if address is not None and session is None:
         return None, Page(())
@@ -237,7 +241,7 @@ async def uncommitted_page(
 
 
 async def sweep(tx: Transaction, *, older_than_ms: int, limit: int) -> tuple[int, int, int]:
-    """Forget abandoned intents, and drop the bytes that nobody refers to any more: (intents, objects, bytes)."""
+    """Forget abandoned intents and drop bytes left without a reference. Return (intents, objects, bytes)."""
     rows = await tx.list_uncommitted(None, older_than_ms=older_than_ms, after=None, limit=limit)
     objects = freed = 0
     for row in rows:
@@ -249,10 +253,10 @@ async def sweep(tx: Transaction, *, older_than_ms: int, limit: int) -> tuple[int
 
 
 async def drop_if_unreferenced(tx: Transaction, row: AttachmentRow) -> int | None:
-    """Drop the bytes of a forgotten reference from the database if it was the last one. Returns their size.
+    """Drop the bytes of a forgotten reference from the database if it was the last one. Return their size.
 
-    Bytes that are ours but not in the database are only noted: deleting them now would lose them if this transaction
-    failed after all. Whoever has the place where they are works the notes off.
+    Bytes that the store keeps outside the database are only noted: if they were deleted now and this transaction then
+    failed, they would be lost. A store that has the place outside deletes noted bytes later.
     """
     if await tx.attachment_is_referenced(row.family, row.attachment_id):
         return None
@@ -263,7 +267,7 @@ async def drop_if_unreferenced(tx: Transaction, row: AttachmentRow) -> int | Non
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """Noted bytes, and until when nobody else deletes them (None: they are not to be deleted)."""
+    """Noted bytes, and the end of this caller's reservation to delete them (None: do not delete)."""
 
     family: int
     attachment_id: str
@@ -271,9 +275,9 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 async def reserve_deletion(tx: Transaction, after: tuple[int, str]) -> Deletion | None:
-    """Look at the next noted bytes outside the database, and reserve their deletion; None if there are no more.
+    """Reserve the deletion of the next noted bytes outside the database. Return None if there are no more.
 
-    Whether somebody refers to them again is asked anew. From here to the confirmation no put counts on them.
+    Checks again for references to them. From here to the confirmation, no put relies on these bytes.
     """
     found = await tx.next_doomed(after)
     if found is None:
@@ -295,7 +299,7 @@ async def reserve_deletion(tx: Transaction, after: tuple[int, str]) -> Deletion 
 
 
 async def end_deletion(tx: Transaction, deletion: Deletion, *, failed: bool) -> None:
-    """Give a reservation back: the bytes are gone, or they stay noted."""
+    """End a reservation. If the deletion failed, the bytes stay noted."""
     assert deletion.until_ms is not None
     ours = await tx.forget_doomed(deletion.family, deletion.attachment_id, deletion.until_ms)
     if ours and failed:
@@ -303,17 +307,19 @@ async def end_deletion(tx: Transaction, deletion: Deletion, *, failed: bool) -> 
 
 
 def outside(call: Callable[[], T]) -> T:
-    """Ask the place outside the database; whatever it raises becomes an error of ours."""
+    """Call the place outside the database. Map its exceptions to Unavailable, but let interrupts through."""
     try:
         return call()
     except HoldfastError:
         raise
     except Exception as error:
+        if raised_by_handler(error):
+            raise
         raise Unavailable(f"the attachment store failed with {type(error).__name__}: retry once it is back") from error
 
 
 def read_outside(objects: AttachmentBytes, row: AttachmentRow) -> bytes | None:
-    """The bytes of a reference outside the database. Whoever put them said how many there are: more are not read."""
+    """Return the bytes of a reference from outside the database, reading no more than its row says there are."""
     place: object = objects
     if isinstance(place, BoundedBytes):
         return place.get_at_most(space_of(row.family), row.attachment_id, row.byte_count)
@@ -321,5 +327,5 @@ def read_outside(objects: AttachmentBytes, row: AttachmentRow) -> bytes | None:
 
 
 def space_of(family: int) -> str:
-    """Where a family's bytes live outside the database: content is never shared across families."""
+    """Return the name of a family's space outside the database. Families never share content."""
     return f"family-{family}"

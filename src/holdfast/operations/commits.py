@@ -1,16 +1,15 @@
-"""A turn enters the store: judged once, written once, in one transaction."""
+"""Commit a turn: judged once, written once, in one transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec import UnsetType
 
 from holdfast.asks import UNTIMED, Head, TurnAsk, TurnPlan
 from holdfast.errors import HeadConflict, HoldfastError, NodeConflict, SessionDeleted
-from holdfast.operations import attachments, key_frames, sessions
-from holdfast.operations.work import queue_topic
+from holdfast.operations import attachments, key_frames, ready, sessions
+from holdfast.operations.positions import stamped
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.commits import CommitReceipt, NodesReceipt
@@ -20,7 +19,7 @@ from holdfast.rules import graph, verdicts
 from holdfast.rules import sessions as session_rules
 
 JUDGED_AGAIN = 4
-"""How often a turn is planned anew on a head that has moved meanwhile, before a transaction holds it still."""
+"""Number of plans on a head that keeps moving, before a transaction locks the head."""
 
 
 async def commit(
@@ -31,10 +30,10 @@ async def commit(
     kept: key_frames.KeyFrames,
     inheritance: attachments.Inheritance,
 ) -> tuple[SessionRow, CommitReceipt | attachments.Wanted]:
-    """Accept a turn, or give the receipt of the same turn accepted before.
+    """Accept a turn, or return the receipt of the same turn accepted before.
 
-    If it copies attachments of the parent's whose bytes are outside the database, nothing is written and they are
-    asked for: nobody reads files while a session is held.
+    If the turn copies attachments of the parent whose bytes are outside the database, write nothing and return those
+    attachments: no file is read while a session is locked.
     """
     decided = None if intent.replaces_graph else await _decide(tx, address, intent, batch_ids, kept)
     if decided is not None:
@@ -49,7 +48,7 @@ async def commit(
     facts = await tx.load_commit_facts(_query(session, segments, intent, targets))
     replay = rules.replay(intent, facts.turn)
     if replay is not None:
-        return session, replay
+        return session, await stamped(tx, replay)
     for draft in intent.enqueues:
         if draft.session_id not in targets:
             targets[draft.session_id] = await sessions.newest(tx, draft.session_id, presence=True)
@@ -79,12 +78,14 @@ async def commit(
         return session, wanted
     await attachments.take_over(tx, copies, inheritance)
     if plan.revived:
-        await _revive(tx, session, plan.revived)
+        await _revive(tx, session, intent, plan.revived)
     await tx.apply_commit(plan, tx.now_ms)
     if plan.blobs:
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
+    await _keep_ready(tx, plan)
     _notify(tx, intent, plan)
-    return plan.session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
+    receipt = rules.receipt_of(intent.session_id, plan.revision, replayed=False)
+    return plan.session, await stamped(tx, receipt)
 
 
 async def _decide(
@@ -94,13 +95,13 @@ async def _decide(
     batch_ids: Sequence[str],
     kept: key_frames.KeyFrames,
 ) -> tuple[SessionRow, CommitReceipt] | None:
-    """Commit a turn where the database judges it; None if the rule has to, by facts.
+    """Commit a turn by a verdict of the database. Return None if the rule must decide, from facts.
 
-    The turn is planned on the head as it was last seen. If that has moved, it is planned again on the head that came
-    back, which also shows whether the turn is refused.
+    Plans the turn on the head as last seen. If the head has moved, plans it again on the head that came back, which
+    also shows if the turn is refused.
     """
     head, is_new, is_proven = tx.hinted_head(intent.session_id), False, False
-    # Work for a session that is not there makes that session, too, which takes a transaction: a key would be lost.
+    # Work for an absent session creates that session, too, which takes a transaction: a key drawn here would be lost.
     draws_key = all(draft.session_id == intent.session_id for draft in intent.enqueues)
     for _ in range(JUDGED_AGAIN):
         planned = None
@@ -120,11 +121,12 @@ async def _decide(
         verdicts.refuse_turn(answer, intent.session_id)
         match answer.verdict:
             case "committed" if planned is not None:
-                return _committed(tx, intent, planned, kept, answer.now_ms)
+                session, receipt = _committed(tx, intent, planned, kept, answer.now_ms)
+                return session, await stamped(tx, receipt)
             case "replayed" if answer.head is not None:
                 session_rules.admit(answer.head.session, *address)
-                receipt = rules.replay(intent, answer.turn)
-                return None if receipt is None else (answer.head.session, receipt)
+                replay = rules.replay(intent, answer.turn)
+                return None if replay is None else (answer.head.session, await stamped(tx, replay))
             case "absent" if answer.session_key:
                 fresh = session_rules.new_session(intent.session_id, after=None, now_ms=UNTIMED)
                 key = answer.session_key
@@ -159,7 +161,7 @@ async def _planned(
 def _committed(
     tx: Transaction, intent: rules.CommitIntent, planned: _Planned, kept: key_frames.KeyFrames, now_ms: int
 ) -> tuple[SessionRow, CommitReceipt]:
-    """The session and the receipt of a turn that the database committed."""
+    """Return the session and the receipt of a turn that the database committed."""
     plan = planned.plan
     if plan.blobs:
         key_frames.learn(kept, plan, intent.contents.bodies, planned.predecessors, planned.runs)
@@ -168,25 +170,35 @@ def _committed(
     return session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
 
 
+async def _keep_ready(tx: Transaction, plan: TurnPlan) -> None:
+    """Update the ready rows of the queues that the turn changed, unless the database does that itself."""
+    if tx.ready_tables is None:
+        return
+    if plan.completed_seqs:
+        await ready.keep(tx, plan.session.session_key, plan.session.family, freed=True)
+    for session_key, family in sorted({(row.session_key, row.family) for row in plan.enqueues}):
+        await ready.keep(tx, session_key, family, freed=False)
+
+
 def _notify(tx: Transaction, intent: rules.CommitIntent, plan: TurnPlan) -> None:
     for session_id in plan.targets:
-        tx.notify(queue_topic(session_id))
+        ready.tell(tx, session_id)
     if intent.completes:
         # Settled work may have held others back: an exclusive claim, a batch that waited for the turn's end.
-        tx.notify(queue_topic(intent.session_id))
+        ready.tell(tx, intent.session_id)
 
 
 def _query(
     session: SessionRow, segments: Sequence[Segment], intent: rules.CommitIntent, targets: Mapping[str, SessionRow]
 ) -> CommitQuery:
-    """The facts that this commit is judged by."""
+    """Return the query for the facts that this commit is judged by."""
     return CommitQuery(
         session=session,
         segments=tuple(segments),
         turn_id=intent.turn_id,
         node_ids=intent.node_ids,
         hashes=intent.refs,
-        claim_ids=tuple(completion.claim_id for completion in intent.completes),
+        batch_ids=tuple(batch_id for completion in intent.completes for batch_id in completion.batch_ids),
         sources=tuple(
             (targets[draft.session_id].session_key, draft.source_key)
             for draft in intent.enqueues
@@ -197,30 +209,35 @@ def _query(
     )
 
 
-async def _revive(tx: Transaction, session: SessionRow, rows: Sequence[NodeRow]) -> None:
-    """Bring tombstoned nodes back that the session may hide; one that was vacuumed meanwhile conflicts."""
-    await _require_own(tx, "graph.nodes", session, rows)
+async def _revive(tx: Transaction, session: SessionRow, intent: rules.CommitIntent, rows: Sequence[NodeRow]) -> None:
+    """Revive tombstoned nodes that the session may hide. Raises NodeConflict if one was vacuumed meanwhile."""
+    places = {node.id: f"graph.nodes[{index}]" for index, node in enumerate(intent.nodes)}
+    advice = "only that one can bring it back; leave it out, and give what follows it a parent that can be read"
+    await _require_own(tx, places, session, rows, advice)
     if await tx.revive_nodes([row.node_key for row in rows]) != len(rows):
-        # A vacuum came between the look and the write.
+        # A vacuum ran between the read and the write.
         raise NodeConflict(session.session_id, rows[0].node_id, vacuumed=True)  # pragma: no cover - a race
 
 
-async def _require_own(tx: Transaction, field: str, session: SessionRow, rows: Sequence[NodeRow]) -> None:
+async def _require_own(
+    tx: Transaction, places: Mapping[str, str], session: SessionRow, rows: Sequence[NodeRow], advice: str
+) -> None:
     if any(row.session_key != session.session_key for row in rows):
         family = await tx.family_sessions(session.family)
-        graph.require_own(field, session, rows, {row.session_key for row in family if row.deleted_at_ms is None})
+        alive = {row.session_key for row in family if row.deleted_at_ms is None}
+        graph.require_own(places, session, rows, alive, advice)
 
 
 async def add_nodes(
     tx: Transaction, address: sessions.Address, intents: Sequence[graph.NodeIntent]
 ) -> tuple[SessionRow, NodesReceipt]:
-    """Put nodes beside the path: no new revision, no move of the head."""
+    """Add nodes beside the path. Makes no revision and does not move the head."""
     session = await sessions.ensure(tx, address)
     segments = graph.segments_of(session)
     named = {intent.id for intent in intents} | {intent.parent for intent in intents if isinstance(intent.parent, str)}
     stored = {row.node_id: row for row in await tx.find_nodes(segments, sorted(named))}
     leaf = None
-    if any(isinstance(intent.parent, UnsetType) and intent.id not in stored for intent in intents[:1]):
+    if graph.follows_head(intents, stored):
         leaf = graph.leaf_of(await sessions.newest_revision(tx, session))
     further = graph.further_ids(intents, stored, leaf)
     if further:
@@ -241,16 +258,18 @@ async def add_nodes(
         )
         hit(await tx.save_session(session), "sessions", session.session_key)
         await tx.insert_nodes(placed.rows)
-    return session, NodesReceipt(session.session_id, len(placed.rows), len(intents) - len(placed.rows))
+    receipt = NodesReceipt(session.session_id, len(placed.rows), len(intents) - len(placed.rows))
+    return session, await stamped(tx, receipt)
 
 
 async def tombstone(
     tx: Transaction, address: sessions.Address, node_ids: Sequence[str]
 ) -> tuple[SessionRow | None, int]:
-    """Hide nodes that the session added itself, or inherited from one that is gone; unknown ones are passed over."""
+    """Hide nodes that the session added itself, or inherited from a deleted session. Skip unknown ids."""
     session = await sessions.find(tx, address)
     if session is None:
         return None, 0
     found = await tx.find_nodes(graph.segments_of(session), node_ids)
-    await _require_own(tx, "node_ids", session, found)
+    places = {node_id: f"node_ids[{index}]" for index, node_id in enumerate(node_ids)}
+    await _require_own(tx, places, session, found, "tombstone it there, or delete that session first")
     return session, await tx.mark_nodes([row.node_key for row in found])

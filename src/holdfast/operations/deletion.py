@@ -1,4 +1,4 @@
-"""A deleted session leaves a tombstone and nothing else that nobody shares with it."""
+"""Delete sessions. Only a tombstone stays, and the content that other sessions share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.operations import attachments, processes, triggers
-from holdfast.operations.work import queue_topic
+from holdfast.operations.ready import tell
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.limits import LARGEST_INTEGER
@@ -20,7 +20,7 @@ PAGE = 500
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """What one step took of a family, and whether that was all that nobody can reach."""
+    """Counts of one step of erasing a family. `complete`: no unreachable rows are left."""
 
     revisions: int = 0
     nodes: int = 0
@@ -30,12 +30,12 @@ class Erased(msgspec.Struct, frozen=True):
 
 
 async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionReport, int | None]:
-    """Erase a session: head, queue, usage, manifest, grants and subscriptions.
+    """Erase a session: head, queue, usage, manifest, grants and subscriptions. Return the report and its family.
 
-    Its turns, nodes and contents, of which there may be very many, are beyond reach from here on, but still there: the
-    family is returned of which `erase` takes them, in steps of its own.
+    Its turns, nodes and contents, of which there may be very many, can no longer be reached, but are still stored.
+    `erase` deletes them from the family in steps of its own.
     """
-    # Found first, because finding it holds it: nobody gives it a new edge while its old ones are erased.
+    # Found first because that locks the session: it gets no new edge while its old ones are erased.
     row = await tx.find_session(session_id)
     forgotten = await processes.forget_session(tx, session_id)
     edges = SessionDeletionReport(
@@ -50,14 +50,14 @@ async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionRepor
     if row is None or row.deleted_at_ms is not None:
         # Grants, subscriptions and wake targets need no session to exist, and must not outlive its deletion.
         return edges, None
-    # Before its content goes: from here on nobody gives it any more.
+    # Before its content is dropped: a tombstoned session gets no new content.
     hit(await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms)), "sessions", row.session_key)
     references = await _attachments(tx, row.session_key)
     usage, work, manifest = await tx.drop_session_content(row.session_key)
     for reference in references:
         await attachments.drop_if_unreferenced(tx, reference)
     await tx.drop_lease("session", str(row.session_key))
-    tx.notify(queue_topic(session_id))
+    tell(tx, session_id)
     report = msgspec.structs.replace(
         edges,
         deleted=True,
@@ -78,7 +78,7 @@ async def _attachments(tx: Transaction, session_key: int) -> list[AttachmentRow]
 
 
 async def erase(tx: Transaction, family: int, limit: int) -> Erased:
-    """Delete what nobody in a family can reach, up to `limit` of each kind: first the turns of deleted sessions."""
+    """Delete the unreachable rows of a family, up to `limit` of each kind: first the turns of deleted sessions."""
     sessions = await tx.family_sessions(family)
     revisions = 0
     for session in sessions:
@@ -92,7 +92,7 @@ async def erase(tx: Transaction, family: int, limit: int) -> Erased:
 
 
 async def _drop_unreachable_nodes(tx: Transaction, sessions: Sequence[SessionRow], limit: int) -> int:
-    """Delete up to `limit` nodes of a family that no session, revision or fork sees any more."""
+    """Delete up to `limit` nodes of a family that no session, revision or fork sees."""
     views = {
         session.session_key: await tx.revision_epochs(session.session_key)
         for session in sessions

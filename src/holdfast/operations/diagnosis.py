@@ -1,4 +1,4 @@
-"""A diagnosis reads what the database says about itself and changes nothing; damage is an answer and never an error."""
+"""Read the facts for a diagnosis. Changes nothing; damage is returned and never raised."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from holdfast.records.diagnosis import StoreFacts
 
 
 async def facts(tx: Transaction) -> StoreFacts:
-    """What the database says about itself, and what has been waiting."""
+    """Return the database's facts about itself, and counts of expired leases, undelivered deliveries and ready work."""
     return await tx.facts(tx.now_ms)
 
 
 async def structures(tx: Transaction) -> list[str]:
-    """What the database itself finds wrong with its pages and indexes."""
+    """Return the problems that the database finds in its own pages and indexes."""
     return await tx.check_structures()

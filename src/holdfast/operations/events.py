@@ -1,34 +1,35 @@
-"""Events are appended to a process's log; what they mean happens in the same transaction."""
+"""Append events to a process's log and list them. Status and wake change in the event's own transaction."""
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.asks import UNTIMED, EventAsk
+from holdfast.asks import UNTIMED, EventAsk, LeaseProof
 from holdfast.errors import UnknownProcess, UnknownWake
-from holdfast.operations import sessions, work
+from holdfast.operations import ready, sessions
 from holdfast.operations.pages import page_of
+from holdfast.operations.positions import stamped
 from holdfast.ports import Transaction
 from holdfast.ports.verdicts import EventVerdict
 from holdfast.records.common import Document, Page
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
 from holdfast.records.processes import Process
-from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, LeaseProof, ProcessRow
+from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, ProcessRow
 from holdfast.rules import events as rules
 from holdfast.rules import processes, verdicts
 from holdfast.rules import work as work_rules
 
 JUDGED_AGAIN = 4
-"""How often an event is planned anew on a process that has moved meanwhile, before a transaction holds it still."""
+"""Number of plans on a process that keeps moving, before a transaction locks the process."""
 
 
 def process_topic(process_id: str) -> str:
-    """What a waiter on a process watches."""
+    """Return the topic of waiters on a process."""
     return f"process:{process_id}"
 
 
 class Unjudged(msgspec.Struct, frozen=True):
-    """Nothing was written: the event must first be judged by the declarations of this process, outside."""
+    """Nothing was written: the caller must first judge the event by this process's declarations, outside."""
 
     process: Process
 
@@ -36,17 +37,17 @@ class Unjudged(msgspec.Struct, frozen=True):
 async def append(
     tx: Transaction, intent: rules.EventIntent, judgement: rules.Judgement | None, batch_id: str
 ) -> AppendReceipt | Unjudged:
-    """Append an event, or give the one that its replay key made before; a wake is enqueued with it."""
+    """Append an event and enqueue its wake, or return the event that its replay key made before."""
     decided = await decide(tx, intent, judgement, batch_id)
     if decided is not None:
-        return decided if isinstance(decided, Unjudged) else decided[1]
+        return decided if isinstance(decided, Unjudged) else await stamped(tx, decided[1])
     row = await _require(tx, intent.process_id)
     if intent.replay_key is not None:
         stored = rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key))
         if stored is not None:
-            return await _replay(tx, row, stored, intent)
+            return await stamped(tx, await _replay(tx, row, stored, intent))
     appended = await append_new(tx, row, intent, judgement, batch_id)
-    return appended if isinstance(appended, Unjudged) else appended[1]
+    return appended if isinstance(appended, Unjudged) else await stamped(tx, appended[1])
 
 
 async def decide(
@@ -56,9 +57,9 @@ async def decide(
     batch_id: str,
     lease: LeaseProof | None = None,
 ) -> tuple[ProcessRow, AppendReceipt] | Unjudged | None:
-    """Append an event where the database judges it; None if the rule has to. Returns the process as it is then, too.
+    """Append an event by a verdict of the database. Return the process after it, too, or None if the rule must decide.
 
-    The event is planned on the process as it was last seen. If that has moved, it is planned again on what came back.
+    Plans the event on the process as last seen. If that has moved, plans it again on the row that came back.
     """
     row = await tx.hinted_process(intent.process_id)
     for _ in range(JUDGED_AGAIN):
@@ -124,13 +125,13 @@ def _appended(
     wake: Wake | None,
     intent: rules.EventIntent,
 ) -> tuple[ProcessRow, AppendReceipt]:
-    """The process and the receipt of an event that the database appended, with the place and time that it gave."""
+    """Return the process and the receipt of an event that the database appended and gave a sequence and a time."""
     event = msgspec.structs.replace(plan.row, sequence=answer.sequence, occurred_at_ms=answer.now_ms)
     tx.notify(process_topic(event.process_id))
     if wake is not None:
         wake = msgspec.structs.replace(wake, created_at_ms=answer.now_ms)
         if answer.is_enqueued:
-            tx.notify(work.queue_topic(wake.target.session_id))
+            ready.tell(tx, wake.target.session_id)
     process = answer.process or msgspec.structs.replace(
         before, event_count=answer.sequence, updated_at_ms=answer.now_ms
     )
@@ -144,7 +145,7 @@ def _cause(process: Process) -> Document | None:
 async def append_new(
     tx: Transaction, row: ProcessRow, intent: rules.EventIntent, judgement: rules.Judgement | None, batch_id: str
 ) -> tuple[ProcessRow, AppendReceipt] | Unjudged:
-    """Append an event that is known not to be a replay. Returns the process as it is then, too."""
+    """Append an event that is known not to be a replay. Return the process after it, too."""
     process = processes.process_of(row)
     if judgement is None or judgement.registration_hash != row.registration_hash:
         judgement = None
@@ -158,12 +159,13 @@ async def append_new(
     written = await tx.apply_event(EventWrite(plan.row, after, batch))
     tx.notify(process_topic(row.process_id))
     if wake is not None and batch is not None:
-        tx.notify(work.queue_topic(wake.target.session_id))
+        await ready.keep(tx, batch.session_key, batch.family, freed=False)
+        ready.tell(tx, wake.target.session_id)
     return written.process, AppendReceipt(rules.with_payload(written.event, intent.payload), wake, delivered)
 
 
 async def _delivery(tx: Transaction, wake: Wake, batch_id: str) -> tuple[str | None, BatchRow | None]:
-    """The batch that carries a wake, and its row if it is new; a deleted session gets nothing."""
+    """Return the id of the batch that carries a wake, and its row if it is new. A deleted session gets no batch."""
     session = await sessions.newest(tx, wake.target.session_id, presence=True)
     if session.deleted_at_ms is not None:
         return None, None
@@ -199,36 +201,36 @@ async def _require(tx: Transaction, process_id: str) -> ProcessRow:
 
 
 def one_more(filter: EventFilter) -> EventFilter:
-    """What is read for a page: one event more shows whether another page follows."""
+    """Return the filter with a limit of one more: the extra event shows that another page follows."""
     return EventFilter(filter.process_id, filter.limit + 1, filter.after, filter.type, filter.pending_wakes)
 
 
 async def list_page(tx: Transaction, filter: EventFilter) -> Page[ProcessEvent]:
-    """One page of a process's log."""
+    """Return one page of a process's log."""
     await _require(tx, filter.process_id)
     rows = await tx.list_events(one_more(filter))
     return page_of(rows, filter.limit, rules.event_of, listing="events", place=lambda row: (row.sequence,))
 
 
 async def follow_page(tx: Transaction, filter: EventFilter) -> tuple[Page[ProcessEvent], bool]:
-    """One page of a process's log, and whether the process has ended."""
+    """Return one page of a process's log, and whether the process has ended."""
     return await list_page(tx, filter), (await _require(tx, filter.process_id)).status != "running"
 
 
 async def recent(tx: Transaction, process_id: str, limit: int) -> tuple[ProcessEvent, ...]:
-    """The last events, oldest first."""
+    """Return the last events, oldest first."""
     await _require(tx, process_id)
     return tuple(rules.event_of(row) for row in await tx.recent_events(process_id, limit))
 
 
 async def count(tx: Transaction, process_id: str, type: str, through: int) -> int:
-    """How many events of a type there are up to and including a sequence."""
+    """Count the events of a type up to and including a sequence."""
     await _require(tx, process_id)
     return await tx.count_events(process_id, type, through)
 
 
 async def ack_wake(tx: Transaction, process_id: str, sequence: int) -> None:
-    """Take a wake off the list; again is no harm."""
+    """Take a wake off the list of pending wakes. Idempotent."""
     await _require(tx, process_id)
     row = await tx.find_event(process_id, sequence)
     if row is None or row.wake is None:

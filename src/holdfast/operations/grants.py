@@ -1,4 +1,4 @@
-"""Handles on processes are granted, revoked and moved."""
+"""Grant, revoke, move and list handles on processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.rules import grants as rules
 
 
 async def grant(tx: Transaction, scope: Scope, process_id: str, descriptor: HandleDescriptor) -> Grant:
-    """Give a scope a handle, or another descriptor to the one that it has; a deleted session gets none."""
+    """Give a scope a handle, or a new descriptor to the handle that it has. A deleted session is refused."""
     await _require(tx, process_id)
     await sessions.find(tx, (scope.session_id, None))
     row = rules.row_of(scope, process_id, descriptor)
@@ -30,12 +30,12 @@ async def _require(tx: Transaction, process_id: str) -> None:
 
 
 async def revoke(tx: Transaction, scope: Scope, process_id: str) -> bool:
-    """Take a handle away; False if there was none."""
+    """Take a handle away. Return False if there was none."""
     return await tx.drop_grant(*rules.place(scope), process_id) > 0
 
 
 async def transfer(tx: Transaction, source: Scope, target: Scope, process_ids: Sequence[str]) -> tuple[Grant, ...]:
-    """Move handles, all or none; descriptors go along."""
+    """Move handles with their descriptors, all or none."""
     rows = [await tx.find_grant(*rules.place(source), process_id) for process_id in process_ids]
     await sessions.find(tx, (target.session_id, None))
     moved: list[Grant] = []
@@ -53,7 +53,7 @@ async def transfer(tx: Transaction, source: Scope, target: Scope, process_ids: S
 async def list_page(
     tx: Transaction, scope: Scope, *, running_only: bool, after: str, limit: int
 ) -> Page[GrantedProcess]:
-    """One page of a scope's handles with their processes."""
+    """Return one page of a scope's handles with their processes."""
     found = await tx.list_grants(*rules.place(scope), running_only=running_only, after=after, limit=limit + 1)
     return page_of(
         found, limit, lambda one: rules.granted(*one), listing="grants", place=lambda one: (one[0].process_id,)
@@ -61,12 +61,12 @@ async def list_page(
 
 
 async def has(tx: Transaction, scope: Scope, process_id: str) -> bool:
-    """Whether a scope holds a handle."""
+    """Return whether a scope holds a handle."""
     return await tx.find_grant(*rules.place(scope), process_id) is not None
 
 
 async def of_process(tx: Transaction, process_id: str, *, after: tuple[str, str] | None, limit: int) -> Page[Grant]:
-    """One page of those who hold a process."""
+    """Return one page of the grants on a process."""
     await _require(tx, process_id)
     rows = await tx.grants_of_process(process_id, after=after, limit=limit + 1)
     return page_of(

@@ -1,6 +1,6 @@
-"""The key frames that a store used last are kept, so that a large state is not read again for each of its turns.
+"""LRU cache of key frames, so that a large state is not read again for each of its turns.
 
-What is kept is a hint. The transaction that stores a delta makes sure that the key frame is there, and whole.
+An entry is a hint. The transaction that stores a delta makes sure that its key frame is present and whole.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from holdfast.rows import CommitPlan, Run
 from holdfast.rules import deltas
 
 KEPT_BYTES = 64 * 1024 * 1024
-"""How many bytes of key frames a store keeps. Forgetting one costs a look at the next turn that needs it."""
+"""Most bytes of key frames in the cache. A miss costs one read at the next turn that needs the frame."""
 
 
 class KeyFrames:
-    """For each content that was stored or looked at lately, the run that it ends."""
+    """LRU cache: for content stored or read recently, the run that ends with it. Thread-safe."""
 
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
         self._runs: OrderedDict[tuple[int, str], Run] = OrderedDict()
@@ -28,7 +28,7 @@ class KeyFrames:
         self._lock = threading.Lock()
 
     def get(self, family: int, ref: str) -> Run | None:
-        """The run that ends with this content, which counts as used now."""
+        """Return the run that ends with this content and mark it as used."""
         with self._lock:
             found = self._runs.get((family, ref))
             if found is not None:
@@ -36,7 +36,7 @@ class KeyFrames:
             return found
 
     def put(self, family: int, ref: str, run: Run) -> None:
-        """Keep a run, and let go of those that were not used for longest."""
+        """Keep a run, and evict the least recently used."""
         with self._lock:
             self._drop((family, ref))
             self._runs[family, ref] = run
@@ -55,7 +55,7 @@ class KeyFrames:
 
 
 async def runs_for(tx: Transaction, kept: KeyFrames, family: int, predecessors: Mapping[str, str]) -> dict[str, Run]:
-    """What each large content may be stored as a difference from: key frames that stay until the transaction ends."""
+    """Return a run for each large content that may become a delta. Its key frame is held until the transaction ends."""
     found: dict[str, Run] = {}
     for ref, earlier in predecessors.items():
         run = kept.get(family, earlier) or await _read(tx, family, earlier)
@@ -74,7 +74,7 @@ async def _read(tx: Transaction, family: int, ref: str) -> Run | None:
     try:
         return deltas.run_of(ref, await tx.load_blobs(family, [ref]))
     except Corrupt:
-        # Reading and verifying say so. Here, what comes is whole, and must not rest on what is damaged.
+        # Reads and verify report the damage. Here the new content is stored whole, so that it does not rest on damage.
         return None
 
 
@@ -85,7 +85,7 @@ def learn(
     predecessors: Mapping[str, str],
     runs: Mapping[str, Run],
 ) -> None:
-    """Keep the runs that the next turn will go on with, in place of those that this one went on with."""
+    """Replace the runs that this turn continued with those that the next turn will continue."""
     family = plan.session.family
     for row in plan.blobs:
         run = (

@@ -1,22 +1,21 @@
-"""Leases on processes and sessions are claimed, renewed and let go."""
+"""Claim, renew and release leases on processes and sessions."""
 
 from __future__ import annotations
 
 import msgspec
 
+from holdfast.asks import LeaseAsk
 from holdfast.errors import AlreadyTerminal, LeaseLost, UnknownProcess
-from holdfast.operations import sessions
-from holdfast.operations.work import queue_topic
+from holdfast.operations import ready, sessions
 from holdfast.ports import Transaction
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
-from holdfast.rows import LeaseAsk
 from holdfast.rules import leases as rules
 from holdfast.rules import verdicts
 
 
 async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: Token, ttl_ms: int) -> Lease:
-    """Take a lease that is free, expired, or one's own."""
+    """Take a lease that is free, expired, or held by this owner."""
     answer = await tx.take_lease(LeaseAsk(*rules.names_of(resource), owner_id, rules.hash_token(token), ttl_ms))
     if answer is not None:
         verdicts.refuse_lease(answer, resource)
@@ -54,7 +53,7 @@ async def _place_for_claim(tx: Transaction, resource: Resource) -> tuple[str, st
 
 
 async def place_of(tx: Transaction, resource: Resource) -> tuple[str, str] | None:
-    """Where the lease of an existing resource is kept, None if the session was never made or is gone."""
+    """Return the key of a resource's lease row, None if the session was never made or is deleted."""
     if isinstance(resource, OnProcess):
         return "process", resource.process_id
     session = await tx.find_session(resource.session_id)
@@ -62,7 +61,7 @@ async def place_of(tx: Transaction, resource: Resource) -> tuple[str, str] | Non
 
 
 async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
-    """Move the end of a held lease to a later time; an earlier one changes nothing."""
+    """Move the end of a held lease to a later time. An earlier time changes nothing."""
     answer = await tx.extend_lease(rules.proof_of(lease), ttl_ms)
     if answer is not None:
         verdicts.refuse_lease(answer, lease.resource)
@@ -80,23 +79,37 @@ async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
 
 
 async def release(tx: Transaction, lease: Lease) -> bool:
-    """Let go of a lease; False if it was not ours any more, in which case nothing changes."""
-    place = await place_of(tx, lease.resource)
-    row = None if place is None else await tx.find_lease(*place)
+    """Release a lease. Return False, and change nothing, if the caller no longer holds it."""
+    if isinstance(lease.resource, OnSession):
+        return await _release_session(tx, lease, lease.resource.session_id)
+    row = await tx.find_lease("process", lease.resource.process_id)
     if row is None or not rules.holds(row, lease, tx.now_ms):
         return False
     await tx.save_lease(rules.released(row))
-    _tell_waiters(tx, lease.resource)
+    return True
+
+
+async def _release_session(tx: Transaction, lease: Lease, session_id: str) -> bool:
+    session = await tx.find_session(session_id)
+    if session is None or session.deleted_at_ms is not None:
+        return False
+    await tx.hold_queue(session.family, session.session_key)
+    row = await tx.find_lease("session", str(session.session_key))
+    if row is None or not rules.holds(row, lease, tx.now_ms):
+        return False
+    await tx.save_lease(rules.released(row))
+    await ready.keep(tx, session.session_key, session.family, freed=True)
+    ready.tell(tx, session_id)
     return True
 
 
 def _tell_waiters(tx: Transaction, resource: Resource) -> None:
-    """Who waits for a session's work waits for the end of its lease, too, and that has changed."""
+    """Wake waiters for the session's work: they also wait for the end of its lease, which has changed."""
     if isinstance(resource, OnSession):
-        tx.notify(queue_topic(resource.session_id))
+        ready.tell(tx, resource.session_id)
 
 
 async def holder(tx: Transaction, resource: Resource) -> LeaseHolder | None:
-    """Who holds it now."""
+    """Return the current holder, None if there is none."""
     place = await place_of(tx, resource)
     return None if place is None else rules.holder(await tx.find_lease(*place), resource, tx.now_ms)

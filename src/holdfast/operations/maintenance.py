@@ -1,4 +1,4 @@
-"""Housekeeping in bounded steps: each call is one transaction over one family or one limit."""
+"""Housekeeping in bounded steps. Each call is one transaction over one family or one limit."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ PROOF_PAGE = 500
 
 
 async def vacuum(tx: Transaction, session_key: int | None, limit: int) -> int:
-    """Take the content out of tombstoned nodes."""
+    """Remove the content of tombstoned nodes."""
     return await tx.vacuum_nodes(session_key, limit)
 
 
 async def count_tombstoned(tx: Transaction, session_key: int | None) -> int:
-    """How much there is to vacuum."""
+    """Count the nodes that are to be vacuumed."""
     return await tx.count_tombstoned(session_key)
 
 
 async def collect_family(tx: Transaction, family: int, limit: int) -> tuple[GarbageReport, bool]:
-    """Delete what nobody in the family can reach, up to the limit. Says whether that was all."""
+    """Delete the unreachable rows of a family, up to the limit. Return the report, and whether none are left."""
     revisions, roots, blobs = await tx.blob_census(family)
     rules.require_roots(family, await tx.family_sessions(family), revisions, blobs)
     erased = await deletion.erase(tx, family, limit)
@@ -36,7 +36,7 @@ async def collect_family(tx: Transaction, family: int, limit: int) -> tuple[Garb
 
 
 async def prove_roots(tx: Transaction, family: int) -> None:
-    """Before anything of a family is collected: every revision lists what it needs."""
+    """Prove that every revision lists the content it needs. Runs before anything of a family is collected."""
     for session in await tx.family_sessions(family):
         after = 0
         while True:
@@ -49,12 +49,12 @@ async def prove_roots(tx: Transaction, family: int) -> None:
 
 
 async def families(tx: Transaction, after: int, limit: int) -> list[int]:
-    """The next families."""
+    """Return the next families."""
     return await tx.list_families(after, limit)
 
 
 async def prune_revisions(tx: Transaction, family: int, keep: int, *, limit: int, dry_run: bool) -> tuple[int, bool]:
-    """Forget the oldest revisions of a family's sessions. Returns how many, and whether that was all."""
+    """Forget the oldest revisions of a family's sessions. Return how many, and whether that was all."""
     pruned = 0
     for session in await tx.family_sessions(family):
         below = rules.prunable_below(session, keep)
@@ -70,7 +70,7 @@ async def prune_revisions(tx: Transaction, family: int, keep: int, *, limit: int
 
 
 async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dry_run: bool) -> PruneReport:
-    """Forget settled work, ended processes and old occurrences, together up to the limit."""
+    """Forget settled work, ended processes and old occurrences, up to the limit in total."""
     work = processes = events = occurrences = deliveries = 0
     if policy.settled_work_older_than_ms is not None:
         until = rules.cutoff(tx.now_ms, policy.settled_work_older_than_ms)
@@ -97,12 +97,12 @@ async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dr
 
 
 async def sweep(tx: Transaction, older_than_ms: int, limit: int) -> tuple[int, int, int]:
-    """Forget abandoned attachments: (intents, objects, bytes)."""
+    """Forget abandoned attachments. Return (intents, objects, bytes)."""
     return await attachments.sweep(tx, older_than_ms=rules.cutoff(tx.now_ms, older_than_ms), limit=limit)
 
 
 async def count_abandoned(tx: Transaction, older_than_ms: int) -> int:
-    """How many attachments there are to sweep."""
+    """Count the attachments that are to be swept."""
     found, until_ms = 0, rules.cutoff(tx.now_ms, older_than_ms)
     after: tuple[int, str, int] | None = None
     while True:
@@ -114,5 +114,5 @@ async def count_abandoned(tx: Transaction, older_than_ms: int) -> int:
 
 
 async def stats(tx: Transaction) -> Stats:
-    """How much of everything there is."""
+    """Return the counts of the whole store."""
     return Stats(**await tx.census(tx.now_ms))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

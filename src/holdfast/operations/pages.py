@@ -1,4 +1,7 @@
-"""A page has at most its limit of rows and ends where its bytes end; it has a cursor exactly if there is more."""
+"""Make pages from rows.
+
+A page has at most its limit of rows, and ends early at its limit of bytes. It has a cursor exactly if more follows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ T = TypeVar("T")
 
 
 def _values(row: object) -> Iterable[object]:
-    """The columns of a row, or of several rows that are listed as one."""
+    """Return the columns of a row, or of several rows that are listed as one."""
     if isinstance(row, msgspec.Struct):
         return msgspec.structs.astuple(row)
     return chain.from_iterable(map(_values, cast("tuple[object, ...]", row))) if isinstance(row, tuple) else (row,)
@@ -32,9 +35,9 @@ def page_of(
     place: Callable[[R], Sequence[int | str]],
     more: bool = False,
 ) -> Page[T]:
-    """The page that was read with a limit of one more. `place` says where the next one begins.
+    """Return the page of rows that were read with a limit of one more.
 
-    `more` says that there are rows behind those that were read.
+    `place` gives the position in the listing after which the next page begins. `more`: further rows follow those read.
     """
     shown = rows[: fitting(weight(_values(row)) for row in rows[:limit])]
     cursor = codec.encode_cursor(listing, place(shown[-1])) if more or len(rows) > len(shown) else None

@@ -1,4 +1,4 @@
-"""Processes are registered, waited on, and completed once."""
+"""Register, list, wait on and complete processes. A process is completed once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.rules import processes as rules
 
 
 async def require(tx: Transaction, process_id: str) -> ProcessRow:
-    """The process, which must exist."""
+    """Return the process. Raises UnknownProcess if there is none."""
     row = await tx.find_process(process_id)
     if row is None:
         raise UnknownProcess(process_id)
@@ -27,7 +27,7 @@ async def require(tx: Transaction, process_id: str) -> ProcessRow:
 
 
 async def register(tx: Transaction, registered: rules.Registered) -> Process:
-    """The process, registered now or, alike, before."""
+    """Register a process. Return the existing one if it was registered alike."""
     existing = await tx.find_process(registered.id)
     if existing is not None:
         return rules.process_of(rules.same_registration(registered, existing))
@@ -42,19 +42,19 @@ async def register(tx: Transaction, registered: rules.Registered) -> Process:
 
 
 async def get(tx: Transaction, process_id: str) -> Process | None:
-    """The process, None if there is none."""
+    """Return the process, None if there is none."""
     row = await tx.find_process(process_id)
     return None if row is None else rules.process_of(row)
 
 
 async def list_page(tx: Transaction, filter: ProcessFilter) -> Page[Process]:
-    """One page of processes."""
+    """Return one page of processes."""
     rows = await tx.list_processes(msgspec.structs.replace(filter, limit=filter.limit + 1))
     return page_of(rows, filter.limit, rules.process_of, listing="processes", place=lambda row: (row.process_id,))
 
 
 async def ended_page(tx: Transaction, after: tuple[int, str], limit: int) -> Page[Process]:
-    """One page of ended processes."""
+    """Return one page of ended processes."""
     rows = await tx.list_ended_processes(after, limit + 1)
     return page_of(
         rows, limit, rules.process_of, listing="ended processes", place=lambda row: (row.updated_at_ms, row.process_id)
@@ -62,24 +62,24 @@ async def ended_page(tx: Transaction, after: tuple[int, str], limit: int) -> Pag
 
 
 async def set_external_ref(tx: Transaction, process_id: str, ref: ExternalRef) -> Process:
-    """Say where the work really runs."""
+    """Record where the work really runs."""
     before = await require(tx, process_id)
     after = rules.with_external_ref(before, ref, now_ms=tx.now_ms)
     what = f"external ref of process {process_id!r}"
     if tx.again and replacements.is_stored(before.external_ref, after.external_ref, what):
-        # Whoever waits has not heard of the earlier try.
+        # Waiters have not been notified of the earlier try.
         tx.notify(events.process_topic(process_id))
         return rules.process_of(before)
     return await _save(tx, after)
 
 
 async def set_wait(tx: Transaction, process_id: str, wait: SignalWait) -> Process:
-    """Say what a running process waits for."""
+    """Record the signal that a running process waits for."""
     return await _save(tx, rules.with_wait(await require(tx, process_id), wait, now_ms=tx.now_ms))
 
 
 async def clear_wait(tx: Transaction, process_id: str) -> Process:
-    """Say that it waits no longer."""
+    """Record that the process no longer waits."""
     row = await require(tx, process_id)
     return await _save(tx, rules.without_wait(row, now_ms=tx.now_ms)) if row.waiting else rules.process_of(row)
 
@@ -97,9 +97,9 @@ async def complete(
     lease: Lease | None,
     batch_id: str,
 ) -> ProcessRow | events.Unjudged:
-    """End a process: lease checked, terminal event appended, status projected, lease let go, all at once.
+    """End a process in one transaction: check the lease, append the terminal event, set the status, drop the lease.
 
-    A repeated completion is answered from the log, before the lease is asked for: the first one released it.
+    A repeated completion is answered from the log, before the lease is checked: the first one dropped it.
     """
     proof = None if lease is None else leases.proof_of(lease)
     decided = await events.decide(tx, intent, judgement, batch_id, proof)
@@ -116,7 +116,7 @@ async def complete(
 
 
 async def forget_session(tx: Transaction, session_id: str) -> ProcessSessionReport:
-    """Erase a session's side of every edge to a process; processes themselves go on."""
+    """Erase a session's grants and wake targets. The processes themselves go on."""
     census = await tx.grant_census(session_id)
     revoked = await tx.drop_session_grants(session_id)
     cleared = await tx.clear_wake_targets(session_id, tx.now_ms)

@@ -1,4 +1,4 @@
-"""What comes from another store is inserted as it was there, once; what is here already stays as it is."""
+"""Insert what another store has, as it stands there. Idempotent: rows that exist already stay as they are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import msgspec
 from holdfast.errors import SubscriptionConflict, UnknownDelivery
 from holdfast.operations import sessions
 from holdfast.operations.events import process_topic
+from holdfast.operations.positions import stamped
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.restoring import RestoreReceipt
@@ -16,12 +17,12 @@ from holdfast.rules import restoring as rules
 
 
 async def process(tx: Transaction, restored: rules.RestoredProcess) -> RestoreReceipt:
-    """A process with its log, owned by nobody. Its wakes were delivered where it comes from, and are not again."""
+    """Insert a process with its log and without a lease. Its wakes, delivered in the other store, are not repeated."""
     first = restored.registered
     existing = await tx.find_process(first.process_id)
     if existing is not None:
         rules.same_process(existing, restored)
-        return RestoreReceipt(replayed=True)
+        return await stamped(tx, RestoreReceipt(replayed=True))
     target = None if first.wake_session_id is None else await tx.find_session(first.wake_session_id, presence=True)
 
     def here(row: ProcessRow) -> ProcessRow:
@@ -32,15 +33,15 @@ async def process(tx: Transaction, restored: rules.RestoredProcess) -> RestoreRe
         await tx.apply_event(msgspec.structs.replace(write, process=here(write.process)))
     hit(await tx.save_process(here(restored.final)), "processes", first.process_id)
     tx.notify(process_topic(first.process_id))
-    return RestoreReceipt(replayed=False)
+    return await stamped(tx, RestoreReceipt(replayed=False))
 
 
 async def subscription(tx: Transaction, row: SubscriptionRow) -> RestoreReceipt:
-    """A subscription under its own number, because the processes that it starts are named by that."""
+    """Insert a subscription under its own number, which the names of the processes that it starts contain."""
     existing = await tx.find_subscription(row.sequence)
     if existing is not None:
         rules.same_subscription(existing, row)
-        return RestoreReceipt(replayed=True)
+        return await stamped(tx, RestoreReceipt(replayed=True))
     if row.session_id is not None:
         await sessions.find(tx, (row.session_id, None))  # a deleted session registers nothing
     if row.key is not None and row.enabled:
@@ -48,11 +49,11 @@ async def subscription(tx: Transaction, row: SubscriptionRow) -> RestoreReceipt:
         if other is not None:
             raise SubscriptionConflict(row.key)
     await tx.restore_subscription(row)
-    return RestoreReceipt(replayed=False)
+    return await stamped(tx, RestoreReceipt(replayed=False))
 
 
 async def occurrence(tx: Transaction, row: OccurrenceRow, deliveries: tuple[DeliveryRow, ...]) -> RestoreReceipt:
-    """An occurrence, and its deliveries in the state that they had."""
+    """Insert an occurrence, and its deliveries in the state that they had."""
     existing = await tx.find_occurrence(row.occurrence_id)
     if existing is None:
         await tx.insert_occurrence(row)
@@ -62,4 +63,4 @@ async def occurrence(tx: Transaction, row: OccurrenceRow, deliveries: tuple[Deli
         if await tx.find_subscription(delivery.subscription_sequence) is None:
             raise UnknownDelivery(row.occurrence_id, triggers.subscription_id(delivery.subscription_sequence))
     new = await tx.insert_deliveries(deliveries) if deliveries else []
-    return RestoreReceipt(replayed=existing is not None and not new)
+    return await stamped(tx, RestoreReceipt(replayed=existing is not None and not new))

@@ -1,7 +1,8 @@
-"""What happens to a session as a whole: it is made, named, listed, read and forked."""
+"""Create, describe, list, read and fork sessions."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -17,23 +18,23 @@ from holdfast.records.graph import AgentFrame, FullGraph, Graph, Node, ReadScope
 from holdfast.records.limits import CHANGE_BUCKET_MS, Limits
 from holdfast.records.sessions import SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
-from holdfast.rules import checkpoints, commits, deltas, graph, ledgers, replacements
+from holdfast.rules import checkpoints, commits, deltas, graph, ledgers, replacements, stretches
 from holdfast.rules import sessions as rules
 
 Address: TypeAlias = tuple[str, int | None]
-"""A session id and the incarnation that the caller knows, if it knows one."""
+"""A session id, and the incarnation that the caller knows, if any."""
 
 SCAN_PAGE = 500
 
 
 async def find(tx: Transaction, address: Address) -> SessionRow | None:
-    """The session, None if it was never made; a deleted one is refused."""
+    """Return the session, None if it was never made. Raises SessionDeleted if it is deleted."""
     session_id, incarnation = address
     return rules.admit(await tx.find_session(session_id), session_id, incarnation)
 
 
 async def require(tx: Transaction, address: Address) -> SessionRow:
-    """The session, which must exist."""
+    """Return the session. Raises UnknownSession if it was never made."""
     row = await find(tx, address)
     if row is None:
         raise UnknownSession(address[0])
@@ -41,14 +42,14 @@ async def require(tx: Transaction, address: Address) -> SessionRow:
 
 
 async def ensure(tx: Transaction, address: Address) -> SessionRow:
-    """The session, made now if it never was."""
+    """Return the session, created now if it was never made."""
     row = await newest(tx, address[0])
     rules.admit(row, *address)
     return row
 
 
 async def newest(tx: Transaction, session_id: str, *, presence: bool = False) -> SessionRow:
-    """The newest incarnation of an id, deleted or not, made now if there never was one."""
+    """Return the newest incarnation of an id, deleted or not, created now if there never was one."""
     row = await tx.find_session(session_id, presence=presence)
     if row is None:
         return await tx.insert_session(rules.new_session(session_id, after=None, now_ms=tx.now_ms))
@@ -56,10 +57,10 @@ async def newest(tx: Transaction, session_id: str, *, presence: bool = False) ->
 
 
 async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
-    """The session with metadata: given now if it has none, left alone if it has."""
+    """Create the session if it is absent or deleted. Give it the metadata unless it has some already."""
     row = await tx.find_session(meta.session_id)
     if tx.again and row is not None and row.deleted_at_ms is not None:
-        # Perhaps it was made by the earlier try, and deleted since: that must not be undone.
+        # The earlier try may have made it and a later delete removed it; making it again would undo that delete.
         raise replacements.gone(f"session {meta.session_id!r}")
     if row is None or row.deleted_at_ms is not None:
         fresh = rules.new_session(meta.session_id, after=row, now_ms=tx.now_ms)
@@ -71,7 +72,7 @@ async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
 
 
 async def save_meta(tx: Transaction, address: Address, meta: SessionMeta) -> SessionRow:
-    """The session with other metadata."""
+    """Replace the session's metadata."""
     row = await ensure(tx, address)
     if tx.again and replacements.is_stored(rules.meta_of(row), meta, f"metadata of session {address[0]!r}"):
         return row
@@ -81,7 +82,7 @@ async def save_meta(tx: Transaction, address: Address, meta: SessionMeta) -> Ses
 
 
 async def list_page(tx: Transaction, filter: SessionFilter, listing: str) -> Page[SessionSummary]:
-    """One page of live sessions."""
+    """Return one page of live sessions."""
     rows = await tx.list_sessions(msgspec.structs.replace(filter, limit=filter.limit + 1))
 
     def place(row: SessionRow) -> tuple[int, ...]:
@@ -93,9 +94,9 @@ async def list_page(tx: Transaction, filter: SessionFilter, listing: str) -> Pag
 
 
 async def load(
-    tx: Transaction, address: Address, scope: ReadScope, at: int | None
+    tx: Transaction, address: Address, scope: ReadScope, at: int | None, most_bytes: int
 ) -> tuple[SessionRow | None, SessionView | None]:
-    """One snapshot of a session, None if nothing was ever committed or added."""
+    """Return one snapshot of a session, None if nothing was ever committed or added."""
     row = await find(tx, address)
     if row is None or not rules.has_content(row):
         return row, None
@@ -107,7 +108,9 @@ async def load(
         segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
     needed_by = f"revision {row.session_key}/{row.revision if at is None else at}"
     refs = commits.body_refs(body)
-    bodies = deltas.opened(await tx.load_blobs(row.family, refs) if refs else ())
+    blobs = await tx.load_blobs(row.family, refs) if refs else ()
+    deltas.require_room(blobs, most_bytes, needed_by=needed_by)
+    bodies = deltas.opened(blobs)
     config = None if body.config_ref is None else checkpoints.content_of(body.config_ref, bodies, needed_by=needed_by)
     manifest = body.manifest
     view = SessionView(
@@ -132,7 +135,7 @@ async def load(
 
 
 async def newest_revision(tx: Transaction, row: SessionRow) -> RevisionRow | None:
-    """The head's revision, None for a session that has nodes but no revision yet."""
+    """Return the head's revision, None if the session has none yet."""
     return await _revision(tx, row, row.revision) if row.revision > 0 else None
 
 
@@ -151,6 +154,7 @@ async def _read_graph(
     leaf_key, leaf_id = graph.leaf_of(revision) or (None, None)
     if isinstance(scope, FullGraph):
         rows = await tx.read_nodes(segments, kind=None, after=None, descending=False, limit=None)
+        await _require_stored(tx, stretches.stretches_of(segments), rows)
         return graph.graph_of(rows, leaf_id)
     if scope.leaf is not None:
         named = await tx.find_nodes(segments, [scope.leaf])
@@ -163,8 +167,14 @@ async def _read_graph(
     return graph.graph_of(reversed(path), leaf_id)
 
 
+async def _require_stored(tx: Transaction, view: Iterable[stretches.Stretch], rows: Iterable[NodeRow]) -> None:
+    """Raises Corrupt if a node is missing. Nodes that were not read must be hidden or of another kind."""
+    for stretch in stretches.unread(view, rows):
+        stretches.require_stored(stretch, await tx.count_nodes(*stretch))
+
+
 async def _require_node(tx: Transaction, segments: tuple[Segment, ...], node_key: int, node_id: str) -> None:
-    """An empty path means that the leaf is tombstoned; that it is missing would be damage."""
+    """Raises Corrupt if the leaf is missing. An empty path should mean that the leaf is tombstoned."""
     if not any(row.node_key == node_key for row in await tx.find_nodes(segments, [node_id])):
         raise Corrupt("nodes", str(node_key), "the leaf is missing")
 
@@ -195,7 +205,7 @@ async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list
 
 
 async def load_node(tx: Transaction, address: Address, node_id: str) -> tuple[SessionRow | None, Node | None]:
-    """One node of the session, None if it has none of this id or it is tombstoned."""
+    """Return one node of the session, None if there is none of this id or it is tombstoned."""
     row = await find(tx, address)
     if row is None:
         return None, None
@@ -210,11 +220,11 @@ async def nodes_page(
     *,
     kind: str | None,
     at: int | None,
-    after: int | None,
+    after: tuple[int, int] | None,
     newest_first: bool,
     limit: int,
 ) -> tuple[SessionRow | None, Page[Node]]:
-    """One page of the session's nodes in insertion order, as they are or as a revision saw them."""
+    """Return one page of the session's nodes in insertion order, as they are or as a revision saw them."""
     row = await find(tx, address)
     if row is None:
         return None, Page(())
@@ -223,16 +233,24 @@ async def nodes_page(
         segments = graph.segments_of(row)
     else:
         segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
+    epoch = segments[0].epoch
+    place = None if after is None else stretches.place_in("after", epoch, after)
     rows: list[NodeRow] = await tx.read_nodes(
-        segments, kind=kind, after=after, descending=newest_first, limit=limit + 1
+        segments, kind=kind, after=place, descending=newest_first, limit=limit + 1
     )
-    return row, page_of(rows, limit, graph.node_of, listing="nodes", place=lambda one: (one.node_key,))
+    page = page_of(rows, limit, graph.node_of, listing="nodes", place=lambda one: (one.node_key, epoch))
+    shown = rows[: len(page)]
+    begin = None if place is None else place - 1 if newest_first else place + 1
+    end = None if page.next is None else shown[-1].node_key
+    first_key, last_key = (end, begin) if newest_first else (begin, end)
+    await _require_stored(tx, stretches.stretches_of(segments, first_key=first_key, last_key=last_key), shown)
+    return row, page
 
 
 async def history_page(
     tx: Transaction, address: Address, *, after: int | None, newest_first: bool, limit: int
 ) -> tuple[SessionRow | None, Page[Revision]]:
-    """One page of the session's retained revisions."""
+    """Return one page of the session's retained revisions."""
     row = await find(tx, address)
     if row is None:
         return None, Page(())
@@ -244,12 +262,18 @@ async def history_page(
     return row, page_of(rows, limit, rules.history_of, listing="history", place=lambda one: (one.revision,))
 
 
-async def fork(tx: Transaction, source: Address, at: str | int | None, meta: SessionMeta, limits: Limits) -> SessionRow:
-    """A new session in the family of its source that sees the same nodes, up to a point."""
+async def fork(
+    tx: Transaction, source: Address, at: str | int | None, meta: SessionMeta, limits: Limits
+) -> SessionRow | SessionExists:
+    """Create a session in the family of its source that sees the same nodes, up to a point.
+
+    Return, not raise, SessionExists: the caller raises it once the transaction is durable. The id may be taken by an
+    earlier try of the same call, whose replication was not confirmed.
+    """
     origin = await require(tx, source)
     existing = await tx.find_session(meta.session_id)
     if existing is not None and existing.deleted_at_ms is None:
-        raise SessionExists(meta.session_id)
+        return SessionExists(meta.session_id)
     segments, base, leaf = await _fork_point(tx, origin, at)
     lineage = rules.fork_lineage(segments, limits)
     fresh = msgspec.structs.replace(
@@ -267,7 +291,7 @@ async def fork(tx: Transaction, source: Address, at: str | int | None, meta: Ses
 async def _fork_point(
     tx: Transaction, origin: SessionRow, at: str | int | None
 ) -> tuple[tuple[Segment, ...], RevisionRow | None, tuple[int, str] | None]:
-    """What the fork sees, the revision whose state it starts with, and its leaf."""
+    """Return the segments that the fork sees, the revision whose state it starts with, and its leaf."""
     if isinstance(at, str):
         return await _fork_node(tx, origin, at)
     if at is None and origin.revision == 0:
@@ -282,7 +306,7 @@ async def _fork_point(
 async def _fork_node(
     tx: Transaction, origin: SessionRow, node_id: str
 ) -> tuple[tuple[Segment, ...], RevisionRow | None, tuple[int, str] | None]:
-    """The graph as it was when the node was added; the node's turn gives the state if the node ended that turn."""
+    """Return the graph as it was when the node was added, with the state of the node's turn if the node ended it."""
     segments = graph.segments_of(origin)
     found = await tx.find_nodes(segments, [node_id])
     if not found or found[0].mark != LIVE:

@@ -1,4 +1,4 @@
-"""Subscriptions, occurrences and deliveries: each occurrence reaches each subscription once."""
+"""Manage subscriptions, occurrences and deliveries. Each occurrence reaches each subscription once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MATCH_PAGE = 500
 
 
 async def subscribe(tx: Transaction, intent: rules.SubscriptionIntent) -> Subscription:
-    """The subscription, made now or, under the same key and alike, before."""
+    """Create a subscription. Return the existing one if the same key was subscribed alike."""
     draft = intent.draft
     session_id, frame_id = processes.session_of(draft.registrant), rules.frame_of(draft.registrant)
     if session_id is not None:
@@ -37,7 +37,7 @@ async def subscribe(tx: Transaction, intent: rules.SubscriptionIntent) -> Subscr
 
 
 async def list_page(tx: Transaction, filter: SubscriptionFilter) -> Page[Subscription]:
-    """One page of subscriptions."""
+    """Return one page of subscriptions."""
     rows = await tx.list_subscriptions(msgspec.structs.replace(filter, limit=filter.limit + 1))
     return page_of(
         rows, filter.limit, rules.subscription_of, listing="subscriptions", place=lambda row: (row.sequence,)
@@ -45,7 +45,7 @@ async def list_page(tx: Transaction, filter: SubscriptionFilter) -> Page[Subscri
 
 
 async def cancel(tx: Transaction, registrant: Originator, sequence: int) -> bool:
-    """Disable a subscription of the registrant's; False if it has no such enabled one."""
+    """Disable a subscription of the registrant. Return False if it has no such enabled one."""
     row = await tx.find_subscription(sequence)
     if row is None or not rules.may_cancel(row, registrant):
         return False
@@ -60,7 +60,7 @@ async def forget_session(tx: Transaction, session_id: str) -> int:
 
 
 async def record(tx: Transaction, intent: rules.OccurrenceIntent) -> tuple[OccurrenceRow, bool]:
-    """The occurrence, recorded now or before, and whether it was before."""
+    """Record an occurrence, if it is new. Return it, and whether it was recorded before."""
     existing = await tx.find_occurrence(intent.occurrence_id)
     if existing is not None:
         return rules.same_occurrence(intent, existing), True
@@ -76,7 +76,7 @@ async def record_only(tx: Transaction, intent: rules.OccurrenceIntent) -> Occurr
 
 
 async def reserve(tx: Transaction, occurrence_id: str) -> tuple[TriggerDelivery, ...]:
-    """Reserve the deliveries of an occurrence that are not reserved yet, and give those."""
+    """Reserve the deliveries of an occurrence that are not reserved yet, and return those."""
     occurrence = await tx.find_occurrence(occurrence_id)
     if occurrence is None:
         raise UnknownOccurrence(occurrence_id)
@@ -107,7 +107,7 @@ async def emit(tx: Transaction, intent: rules.OccurrenceIntent) -> Emission:
 async def undelivered(
     tx: Transaction, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
 ) -> Page[TriggerDelivery]:
-    """One page of reserved deliveries whose process was never registered."""
+    """Return one page of reserved deliveries whose process was never registered."""
     rows = await tx.list_undelivered(reserved_until_ms=reserved_until_ms, after=after, limit=limit + 1)
     whole = await _whole_rows(tx, rows[:limit])
     return page_of(
@@ -121,13 +121,13 @@ async def undelivered(
 
 
 async def occurrences_page(tx: Transaction, *, after: str, limit: int) -> Page[Occurrence]:
-    """One page of occurrences."""
+    """Return one page of occurrences."""
     rows = await tx.list_occurrences(after=after, limit=limit + 1)
     return page_of(rows, limit, rules.occurrence_of, listing="occurrences", place=lambda row: (row.occurrence_id,))
 
 
 async def deliveries_page(tx: Transaction, occurrence_id: str, *, after: int, limit: int) -> Page[TriggerDelivery]:
-    """One page of the deliveries of an occurrence, which must have been recorded."""
+    """Return one page of the deliveries of an occurrence, which must have been recorded."""
     if await tx.find_occurrence(occurrence_id) is None:
         raise UnknownOccurrence(occurrence_id)
     rows = await tx.list_deliveries(occurrence_id, after=after, limit=limit + 1)
@@ -145,7 +145,7 @@ async def deliveries_page(tx: Transaction, occurrence_id: str, *, after: int, li
 async def _whole_rows(
     tx: Transaction, rows: Sequence[DeliveryRow]
 ) -> list[tuple[DeliveryRow, OccurrenceRow, SubscriptionRow]]:
-    """The deliveries with what they deliver, as many as fit into a page."""
+    """Return the deliveries with their occurrences and subscriptions, as many as fit into a page."""
     whole: list[tuple[DeliveryRow, OccurrenceRow, SubscriptionRow]] = []
     total = 0
     for row in rows:
@@ -167,7 +167,7 @@ async def _parts_of(tx: Transaction, row: DeliveryRow) -> tuple[OccurrenceRow, S
 async def move(
     tx: Transaction, occurrence_id: str, sequence: int | None, subscription_id: str, state: str, failure: str | None
 ) -> TriggerDelivery:
-    """Note how a delivery went."""
+    """Record the new state of a delivery."""
     row = None if sequence is None else await tx.find_delivery(occurrence_id, sequence)
     if row is None:
         raise UnknownDelivery(occurrence_id, subscription_id)
@@ -178,7 +178,7 @@ async def move(
 
 
 async def note_started(tx: Transaction, process_id: str) -> None:
-    """A delivery whose process is registered is started, whoever registered it."""
+    """Mark the delivery of a registered process as started, whichever caller registered it."""
     if not process_id.startswith(rules.DELIVERY_PROCESS_PREFIX):
         return
     row = await tx.find_process_delivery(process_id)

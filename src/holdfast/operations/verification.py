@@ -1,7 +1,7 @@
-"""Verification reads every row of every table and changes nothing; damage is an answer and never an error.
+"""Verify every row of every table. Changes nothing; damage is returned and never raised.
 
-Each step is one page of one table in a snapshot of its own, together with everything that its rows are compared with:
-writers may go on meanwhile, and nothing that they do looks like damage.
+Each step reads one page of one table, and everything that its rows are compared with, in one snapshot of its own, so
+that concurrent writes never look like damage.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Endless
 from holdfast.inventory import DoomedObject, Setting, StoredBlob, StoredObject, StoredUsage, name_of, table_of
 from holdfast.operations import verification_contents as contents
 from holdfast.operations import verification_processes as processes
@@ -28,6 +28,7 @@ from holdfast.rows import (
     NodeRow,
     OccurrenceRow,
     ProcessRow,
+    ReadyRow,
     RevisionRow,
     Row,
     SessionRow,
@@ -44,6 +45,7 @@ CHECKS: Final[dict[type[Row], Check]] = {
     StoredUsage: sessions.check_usage,
     StoredBlob: sessions.check_blobs,
     BatchRow: contents.check_work,
+    ReadyRow: contents.check_ready,
     LeaseRow: contents.check_leases,
     AttachmentRow: contents.check_attachments,
     StoredObject: contents.check_objects,
@@ -57,11 +59,11 @@ CHECKS: Final[dict[type[Row], Check]] = {
     ArtifactRow: contents.check_artifacts,
     Setting: contents.check_settings,
 }
-"""How the rows of each table are checked."""
+"""The check for the rows of each table."""
 
 
 async def verify_structures(tx: Transaction) -> Tally:
-    """What the database itself says: an index that lost an entry hides a row from those who look it up."""
+    """Return the database's own findings. An index that lost an entry hides a row from every lookup through it."""
     tally = Tally({}, [])
     for problem in await tx.check_structures():
         tally.note(Finding("database", "structures", problem))
@@ -69,7 +71,7 @@ async def verify_structures(tx: Transaction) -> Tally:
 
 
 async def verify_page(tx: Transaction, kind: type[Row], place: Place) -> tuple[Tally, Place | None]:
-    """One page of a table, and where the next one begins."""
+    """Verify one page of a table. Return its tally, and the place of the next page."""
     tally = Tally({}, [])
     rows, behind = await next_rows(tx, kind, place, tally)
     tally.checked(table_of(kind), len(rows))
@@ -77,13 +79,17 @@ async def verify_page(tx: Transaction, kind: type[Row], place: Place) -> tuple[T
         tally.look(table_of(kind), name_of(row), rules.columns(row, table_of(kind), name_of(row)))
     try:
         await CHECKS[kind](tx, rows, tally)
+    except Endless as error:
+        # Comparing the other rows of the table would take as long, for each of them.
+        tally.damage(table_of(kind), "*", error)
+        return tally, None
     except Corrupt as error:
         tally.damage(table_of(kind), "*", error)
     return tally, behind
 
 
 async def is_kept_outside(tx: Transaction, row: AttachmentRow) -> bool:
-    """Whether a reference still needs the bytes outside that were found wanting: others may have changed it since."""
+    """Return whether a reference still needs bytes outside that were found missing or damaged: it may have changed."""
     if await tx.find_attachment(row.session_key, row.attachment_id) != row:
         return False
     return not await tx.present_keys(StoredObject, [(row.family, row.attachment_id)])

@@ -1,4 +1,4 @@
-"""Work, leases, attachments and artifacts: each row alone, and against the row that it belongs to."""
+"""Verify work, leases, attachments and artifacts: each row alone, and against the row that it belongs to."""
 
 from __future__ import annotations
 
@@ -7,22 +7,37 @@ from collections.abc import Sequence
 from holdfast.inventory import DoomedObject, Setting, StoredObject, name_of
 from holdfast.operations.verification_pages import Tally, in_parts, known, note_orphans
 from holdfast.ports import Transaction
-from holdfast.rows import ArtifactRow, AttachmentRow, BatchRow, LeaseRow, ObjectRow, ProcessRow, SessionRow
+from holdfast.records.maintenance import Finding
+from holdfast.rows import ArtifactRow, AttachmentRow, BatchRow, LeaseRow, ObjectRow, ProcessRow, ReadyRow, SessionRow
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import verification as rules
 
 
 async def check_work(tx: Transaction, rows: list[BatchRow], tally: Tally) -> None:
-    """Batches, settled ones too, and the sessions that they wait for."""
+    """Check batches, also settled ones, against their sessions and ready rows."""
+    owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
+    orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
+    note_orphans(tally, orphans, "session")
+    offers = await known(tx, ReadyRow, [(row.session_key,) for row in rows if row.settled_state is None])
+    for row in rows:
+        tally.look("work", name_of(row), rules.batch(row, owners.get(row.session_key)))
+        if row.settled_state is None and (offer := offers.get(row.session_key)) is not None:
+            tally.look("work", name_of(row), rules.offered_batch(row, offer))
+        elif row.settled_state is None and owners.has(row.session_key) and not offers.has(row.session_key):
+            tally.note(Finding("work", name_of(row), "waits, but its session has no ready row: no worker finds it"))
+
+
+async def check_ready(tx: Transaction, rows: list[ReadyRow], tally: Tally) -> None:
+    """Check ready rows against their sessions."""
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
     note_orphans(tally, orphans, "session")
     for row in rows:
-        tally.look("work", name_of(row), rules.batch(row, owners.get(row.session_key)))
+        tally.look("ready", name_of(row), rules.ready(row, owners.get(row.session_key)))
 
 
 async def check_leases(tx: Transaction, rows: list[LeaseRow], tally: Tally) -> None:
-    """Leases, and the sessions and processes that they are on."""
+    """Check leases against their sessions and processes."""
     for part in in_parts(rows):
         await _check_leases(tx, part, tally)
 
@@ -48,10 +63,10 @@ async def _check_leases(tx: Transaction, rows: Sequence[LeaseRow], tally: Tally)
 
 
 async def check_attachments(tx: Transaction, rows: list[AttachmentRow], tally: Tally) -> None:
-    """The manifest, and the bytes of every permanent reference whose bytes are ours to keep.
+    """Check the manifest, and the bytes of every permanent reference whose bytes the store keeps.
 
-    Bytes in the database are proven where that table is walked. Those outside are left to the caller, who reads them
-    with no transaction open.
+    Bytes in the database are checked with their own table. Those outside are left to the caller, which reads them with
+    no transaction open.
     """
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
@@ -70,7 +85,7 @@ async def check_attachments(tx: Transaction, rows: list[AttachmentRow], tally: T
 
 
 async def check_objects(tx: Transaction, rows: list[StoredObject], tally: Tally) -> None:
-    """Attachment bytes in the database, which somebody refers to."""
+    """Check attachment bytes in the database, and that a manifest row refers to them."""
     for row in rows:
         if not await tx.attachment_is_referenced(row.family, row.attachment_id):
             note_orphans(tally, [(row, name_of(row), row.attachment_id)], "manifest row")
@@ -79,7 +94,7 @@ async def check_objects(tx: Transaction, rows: list[StoredObject], tally: Tally)
 
 
 async def check_doomed(tx: Transaction, rows: list[DoomedObject], tally: Tally) -> None:
-    """Notes of bytes to be deleted name bytes of a family."""
+    """Check that notes of bytes to be deleted name an existing family."""
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     note_orphans(tally, [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)], "family")
     for row in rows:
@@ -87,10 +102,10 @@ async def check_doomed(tx: Transaction, rows: list[DoomedObject], tally: Tally) 
 
 
 async def check_artifacts(_tx: Transaction, rows: list[ArtifactRow], tally: Tally) -> None:
-    """Artifacts have the content that they are stored with."""
+    """Check that artifacts match their hashes."""
     for row in rows:
         tally.look("artifacts", name_of(row), rules.artifact(row))
 
 
 async def check_settings(_tx: Transaction, _rows: list[Setting], _tally: Tally) -> None:
-    """A number of the whole store can be read: there is nothing to compare it with."""
+    """Check nothing: a setting has been read, and there is nothing to compare it with."""

@@ -1,4 +1,7 @@
-"""Verification never stops at damage: a page that cannot be read is read row by row, and what is found is noted."""
+"""Page through tables without stopping at damage.
+
+A page that cannot be read is read row by row, and each problem becomes a finding.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from holdfast import columns
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Endless
 from holdfast.inventory import Key, key_of, table_of
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import Finding, VerifyReport
@@ -20,60 +23,62 @@ R = TypeVar("R", bound=Row)
 T = TypeVar("T")
 
 PAGE = 200
-"""How many rows of a table are in memory at a time, at most: a page may end where its bytes end."""
+"""Most rows of a table in memory at a time. A page may end earlier, at its limit of bytes."""
 
 OWNERS = 20
-"""How many processes are in memory at a time, because others refer to them: each may be as large as a document."""
+"""Most referenced rows in memory at a time: each process may be as large as a document."""
 
 UNREADABLE_IN_A_ROW = 500
-"""After so many rows that cannot be read one after the other, what comes behind is given up: it may have no end."""
+"""Number of consecutive unreadable rows after which the rest of a table is given up: it may have no end."""
 
 
 class Tally(msgspec.Struct):
-    """What was checked so far, and what was found."""
+    """Counts of checked rows, and findings, so far."""
 
     counts: dict[str, int] = {}
     findings: list[Finding] = []
     outside: list[AttachmentRow] = []
-    """Permanent references whose bytes are outside of the database: nobody has read those yet."""
+    """Permanent references whose bytes are outside of the database and not read yet."""
 
     def checked(self, table: str, count: int) -> None:
-        """Note that rows were looked at."""
+        """Count checked rows."""
         self.counts[table] = self.counts.get(table, 0) + count
 
     def note(self, finding: Finding) -> None:
-        """Note what was found."""
+        """Add a finding."""
         self.findings.append(finding)
 
     def damage(self, table: str, key: str, error: Corrupt) -> None:
-        """Note an error; one that knows no table better than the whole database gets the one that was read."""
+        """Add an error as a finding. If it names only the whole database, use the table that was read."""
         if error.table == "database":
             self.note(Finding(table, key, error.reason))
         else:
             self.note(Finding(error.table, error.key, error.reason))
 
     def look(self, table: str, key: str, problems: Iterable[Finding]) -> None:
-        """Take in what a rule yields, and what it raises."""
+        """Add the findings that a rule yields, and the damage that it raises."""
         try:
             self.findings.extend(problems)
         except Corrupt as error:
             self.damage(table, key, error)
 
     async def attempt(self, table: str, key: str, check: Awaitable[None]) -> None:
-        """Run the checks of one row; if they cannot go on, others can."""
+        """Run the checks of one row. Damage ends only these checks, unless it is Endless, which is raised."""
         try:
             await check
+        except Endless:
+            raise
         except Corrupt as error:
             self.damage(table, key, error)
 
     def add(self, other: Tally) -> None:
-        """Take in what another part of the store gave."""
+        """Add the counts and findings of another tally."""
         for table, count in other.counts.items():
             self.checked(table, count)
         self.findings.extend(other.findings)
 
     def report(self) -> VerifyReport:
-        """Everything together, and each finding once, from however many sides it was seen."""
+        """Return the report, with each finding once, even if several checks found it."""
         kinds = ("sessions", "revisions", "nodes", "blobs", "processes", "events", "attachments", "artifacts")
         return VerifyReport(
             **{f"checked_{kind}": self.counts.get(kind, 0) for kind in kinds},
@@ -84,7 +89,7 @@ class Tally(msgspec.Struct):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a walk goes on: after a key, beyond so many rows that could not be read."""
+    """Position in a table: after a key, plus a number of unreadable rows to skip."""
 
     after: Key | None = None
     unreadable: int = 0
@@ -94,9 +99,12 @@ START = Place()
 
 
 async def next_rows(tx: Transaction, kind: type[R], place: Place, tally: Tally) -> tuple[list[R], Place | None]:
-    """The rows of the next page that can be read, and where the one behind it begins."""
+    """Return the readable rows of the next page, and the place of the page after it."""
     try:
         rows, last = await tx.scan_rows(kind, after=place.after, skip=place.unreadable, limit=PAGE)
+    except Endless as error:
+        tally.damage(table_of(kind), "*", error)
+        return [], None
     except Corrupt as error:
         return await _row_by_row(tx, kind, place, tally, error)
     is_cut = (
@@ -123,6 +131,9 @@ async def _row_by_row(
     for _ in range(PAGE):
         try:
             found, last = await tx.scan_rows(kind, after=place.after, skip=place.unreadable, limit=1)
+        except Endless as error:
+            tally.damage(table, "*", error)
+            return rows, None
         except Corrupt as error:
             place = Place(place.after, place.unreadable + 1)
             where = "the start" if place.after is None else _name(place.after)
@@ -143,35 +154,37 @@ def _name(key: Key) -> str:
 
 
 class Known(Generic[R]):
-    """Rows that others refer to: those that are there, and those that are there but cannot be read."""
+    """Rows that others refer to: those that were read, and the keys of those that are present but unreadable."""
 
     def __init__(self) -> None:
         self.rows: dict[Key, R] = {}
         self.unreadable: set[Key] = set()
 
     def get(self, *key: int | str) -> R | None:
-        """The row, None if it is gone or cannot be read."""
+        """Return the row, None if it is missing or unreadable."""
         return self.rows.get(key)
 
     def has(self, *key: int | str) -> bool:
-        """Whether there is a row, readable or not."""
+        """Return whether there is a row, readable or not."""
         return key in self.rows or key in self.unreadable
 
 
 def in_parts(items: Iterable[T]) -> Iterator[list[T]]:
-    """A few of the items at a time."""
+    """Yield the items in lists of at most `OWNERS`."""
     left = iter(items)
     while part := list(islice(left, OWNERS)):
         yield part
 
 
 async def known(tx: Transaction, kind: type[R], keys: Iterable[Key]) -> Known[R]:
-    """The rows with these keys. One that cannot be read is noted where its own table is walked."""
+    """Return the rows with these keys. The check of their own table reports unreadable ones."""
     found: Known[R] = Known()
     wanted = list(dict.fromkeys(keys))
     rows: list[R] = []
     try:
         rows += await tx.find_rows(kind, wanted)
+    except Endless:
+        raise
     except Corrupt:
         for key in wanted:
             try:
@@ -183,7 +196,7 @@ async def known(tx: Transaction, kind: type[R], keys: Iterable[Key]) -> Known[R]
 
 
 def note_orphans(tally: Tally, orphans: Sequence[tuple[Row, str, int | str]], parent: str) -> None:
-    """One finding for each parent that is gone, however many rows of the page it had: (row, its name, its parent)."""
+    """Add one finding per missing parent, however many rows of the page refer to it: (row, its name, its parent)."""
     first: dict[int | str, tuple[Row, str]] = {}
     count: dict[int | str, int] = {}
     for row, name, parent_key in orphans:

@@ -1,4 +1,4 @@
-"""Processes with their logs and handles, and triggers: each row alone, and against what it refers to."""
+"""Verify processes with their logs and handles, and triggers: each row alone, and against the rows it refers to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.rules import verification as rules
 
 
 async def check_processes(tx: Transaction, rows: list[ProcessRow], tally: Tally) -> None:
-    """Processes, and how many events their logs have."""
+    """Check processes against the counts of their logs."""
     for row in rows:
         await tally.attempt("processes", row.process_id, _check_process(tx, row, tally))
 
@@ -25,7 +25,7 @@ async def _check_process(tx: Transaction, row: ProcessRow, tally: Tally) -> None
 
 
 async def check_events(tx: Transaction, rows: list[EventRow], tally: Tally) -> None:
-    """Events, as their processes would append them again."""
+    """Check events by the declarations of their processes."""
     for ids in in_parts(dict.fromkeys(row.process_id for row in rows)):
         owners = await known(tx, ProcessRow, [(process_id,) for process_id in ids])
         of_these = [row for row in rows if row.process_id in ids]
@@ -37,7 +37,7 @@ async def check_events(tx: Transaction, rows: list[EventRow], tally: Tally) -> N
 
 
 def _readable(row: ProcessRow) -> Process | None:
-    """The process; one that does not decode is noted where processes are walked."""
+    """Return the process, None if it does not decode: the check of processes reports that."""
     try:
         return processes.process_of(row)
     except Corrupt:
@@ -45,7 +45,7 @@ def _readable(row: ProcessRow) -> Process | None:
 
 
 async def check_grants(tx: Transaction, rows: list[GrantRow], tally: Tally) -> None:
-    """Handles are on processes that exist."""
+    """Check that handles are on processes that exist."""
     present = await tx.present_keys(ProcessRow, [(row.process_id,) for row in rows])
     orphans = [(row, name_of(row), row.process_id) for row in rows if (row.process_id,) not in present]
     note_orphans(tally, orphans, "process")
@@ -54,19 +54,19 @@ async def check_grants(tx: Transaction, rows: list[GrantRow], tally: Tally) -> N
 
 
 async def check_subscriptions(_tx: Transaction, rows: list[SubscriptionRow], tally: Tally) -> None:
-    """Subscriptions say in their columns what their drafts say."""
+    """Check that the columns of subscriptions agree with their drafts."""
     for row in rows:
         tally.look("subscriptions", name_of(row), rules.subscription(row))
 
 
 async def check_occurrences(_tx: Transaction, rows: list[OccurrenceRow], tally: Tally) -> None:
-    """Occurrences have the ids that their sources give them."""
+    """Check that occurrences have the ids that follow from their sources."""
     for row in rows:
         tally.look("occurrences", name_of(row), rules.occurrence(row))
 
 
 async def check_deliveries(tx: Transaction, rows: list[DeliveryRow], tally: Tally) -> None:
-    """Deliveries lead from an occurrence to a subscription."""
+    """Check that the occurrences and subscriptions of deliveries exist."""
     occurrences: set[Key] = await tx.present_keys(OccurrenceRow, [(row.occurrence_id,) for row in rows])
     subscriptions: set[Key] = await tx.present_keys(SubscriptionRow, [(row.subscription_sequence,) for row in rows])
     for row in rows:

@@ -1,4 +1,4 @@
-"""Sessions with their revisions, nodes and ledgers: each compared with what it refers to, in one snapshot."""
+"""Verify sessions, revisions, nodes, usage and blobs: each against the rows it refers to, in one snapshot."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from holdfast.inventory import StoredBlob, StoredUsage, name_of
 from holdfast.operations.verification_pages import PAGE, Known, Tally, known, note_orphans
 from holdfast.ports import Transaction
 from holdfast.rows import BlobRow, NodeRow, RevisionRow, Segment, SessionRow
-from holdfast.rules import commits, graph
+from holdfast.rules import commits, graph, stretches
 from holdfast.rules import verification as common
 from holdfast.rules import verification_sessions as rules
 
 
 async def check_sessions(tx: Transaction, rows: list[SessionRow], tally: Tally) -> None:
-    """Sessions, their families and sources, and everything that they count."""
+    """Check sessions, their families and sources, and everything that they count."""
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     for row in rows:
         if (row.family,) not in founders.unreadable:
@@ -46,15 +46,15 @@ async def _check_living(tx: Transaction, row: SessionRow, tally: Tally) -> None:
 
 
 async def _check_view(tx: Transaction, row: SessionRow, tally: Tally) -> None:
-    """Every node that the session or one of its revisions sees is there."""
+    """Check that every node exists that the session or one of its revisions sees."""
     epochs = await tx.revision_epochs(row.session_key)
     for (session_key, epoch), upto in graph.retained_segments([row], {row.session_key: epochs}).items():
-        segment = Segment(session_key, epoch, upto)
-        tally.look("nodes", f"{session_key}/{epoch}", rules.segment(segment, await tx.count_nodes(segment)))
+        for stretch in stretches.stretches_of([Segment(session_key, epoch, upto)]):
+            tally.look("nodes", f"{session_key}/{epoch}", rules.stretch(stretch, await tx.count_nodes(*stretch)))
 
 
 async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
-    """The ledger is the sum of the turns; a turn that cannot be read is noted where revisions are walked."""
+    """Check that the ledger is the sum of the turns. The check of revisions reports unreadable turns."""
     spent = rules.Spending({}, {}, None, [])
     first = after = 0
     try:
@@ -75,7 +75,7 @@ async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
 
 
 async def check_revisions(tx: Transaction, rows: list[RevisionRow], tally: Tally) -> None:
-    """Revisions, their sessions, leaves and blobs."""
+    """Check revisions, their sessions, leaves and blobs."""
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     leaves = await known(tx, NodeRow, [(row.leaf_key,) for row in rows if row.leaf_key is not None])
     _note_ownerless(tally, rows, owners)
@@ -93,7 +93,7 @@ async def check_revisions(tx: Transaction, rows: list[RevisionRow], tally: Tally
 
 
 async def _check_refs(tx: Transaction, rows: list[RevisionRow], tally: Tally) -> None:
-    """Every content that a revision needs is there. A body that does not decode is noted already."""
+    """Check that every content exists that a revision needs. A body that does not decode is reported already."""
     needed: dict[tuple[int, str], str] = {}
     for row in rows:
         try:
@@ -109,7 +109,7 @@ async def _check_refs(tx: Transaction, rows: list[RevisionRow], tally: Tally) ->
 
 
 async def check_nodes(tx: Transaction, rows: list[NodeRow], tally: Tally) -> None:
-    """Nodes, their parents, and the sessions and turns that wrote them."""
+    """Check nodes, their parents, and the sessions and turns that wrote them."""
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     _note_ownerless(tally, rows, owners)
     added = [(row.session_key, row.revision) for row in rows if row.revision is not None]
@@ -123,7 +123,7 @@ async def check_nodes(tx: Transaction, rows: list[NodeRow], tally: Tally) -> Non
 
 
 async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally) -> None:
-    """Counters have a session that lives; what they count is compared with its turns."""
+    """Check that counters have a live session. Their sums are checked with the session's turns."""
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     _note_ownerless(tally, rows, owners)
     for row in rows:
@@ -131,7 +131,7 @@ async def check_usage(tx: Transaction, rows: list[StoredUsage], tally: Tally) ->
 
 
 async def check_blobs(tx: Transaction, rows: list[StoredBlob], tally: Tally) -> None:
-    """Contents, the families that they belong to, and the key frames that deltas rest on."""
+    """Check contents, the families that they belong to, and the key frames that deltas rest on."""
     founders = await known(tx, SessionRow, [(row.family,) for row in rows])
     orphans = [(row, name_of(row), row.family) for row in rows if not founders.has(row.family)]
     note_orphans(tally, orphans, "family")

@@ -1,4 +1,4 @@
-"""Work enters a session's queue, is claimed, renewed, given back or cancelled."""
+"""Enqueue, claim, renew, abandon and list the work of one session's queue."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from functools import partial
 
 import msgspec
 
+from holdfast.asks import ClaimAsk
 from holdfast.errors import ClaimLost
-from holdfast.operations import sessions
+from holdfast.operations import ready, sessions
 from holdfast.operations.pages import page_of
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page, Token
 from holdfast.records.leases import Lease
 from holdfast.records.work import Boundary, WorkBatch, WorkClaim, WorkCompletion
-from holdfast.rows import BatchRow, ClaimAsk, ClaimProof, LeaseProof, SessionRow
-from holdfast.rules import leases, verdicts
+from holdfast.rows import BatchRow, SessionRow
+from holdfast.rules import claims, leases, verdicts
 from holdfast.rules import work as rules
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """A request for a session's next work. With `holding`, the work is added to that claim, whose token it has."""
+    """A request for a session's next work. With `holding`, the work joins that claim and `token` is that claim's."""
 
     session_id: str
     owner_id: str
@@ -33,15 +34,13 @@ class ClaimRequest(msgspec.Struct, frozen=True):
     token: Token
     exactly: tuple[str, ...] | None = None
     holding: WorkCompletion | None = None
-
-
-def queue_topic(session_id: str) -> str:
-    """What a waiter on a session's queue watches."""
-    return f"queue:{session_id}"
+    kinds: tuple[str, ...] | None = None
+    of_any_session: bool = False
+    """The claimer did not choose the session: any lease on it, also the claimer's own, keeps the claim out."""
 
 
 async def enqueue(tx: Transaction, intent: rules.WorkIntent, batch_id: str) -> WorkBatch:
-    """Put work into the queue, or give what its source key made before."""
+    """Enqueue work, or return the batch that its source key made before."""
     answer = await tx.enqueue_new(
         intent.session_id, rules.new_batch(intent, batch_id=batch_id, session_key=0, family=0, now_ms=0)
     )
@@ -49,14 +48,14 @@ async def enqueue(tx: Transaction, intent: rules.WorkIntent, batch_id: str) -> W
         verdicts.refuse_work(answer.verdict, intent.session_id)
         [row] = answer.rows
         if answer.verdict == "enqueued":
-            tx.notify(queue_topic(intent.session_id))
+            ready.tell(tx, intent.session_id)
         return rules.batch_of(intent.session_id, rules.same_work(intent, row), now_ms=tx.now_ms)
     session = await sessions.ensure(tx, (intent.session_id, None))
     return rules.batch_of(intent.session_id, await put(tx, session, intent, batch_id), now_ms=tx.now_ms)
 
 
 async def put(tx: Transaction, session: SessionRow, intent: rules.WorkIntent, batch_id: str) -> BatchRow:
-    """The stored batch of this work, new or not."""
+    """Enqueue work in a session that was found. Return the stored batch, new or not."""
     if intent.source_key is not None:
         found = await tx.find_sources([(session.session_key, intent.source_key)])
         if found:
@@ -65,49 +64,66 @@ async def put(tx: Transaction, session: SessionRow, intent: rules.WorkIntent, ba
         intent, batch_id=batch_id, session_key=session.session_key, family=session.family, now_ms=tx.now_ms
     )
     (stored,) = await tx.insert_batches([row])
-    tx.notify(queue_topic(intent.session_id))
+    await ready.keep(tx, session.session_key, session.family, freed=False)
+    ready.tell(tx, intent.session_id)
     return stored
 
 
 async def claim(tx: Transaction, request: ClaimRequest) -> WorkClaim | None:
-    """Claim the next ready batches, or exactly those asked for if they are next; None if there is nothing to claim."""
+    """Claim the next ready batches, or exactly those asked for if they are next. Return None if there are none."""
     answer = await tx.claim_ready(_ask(request))
     if answer is not None:
         claim_id = "" if request.holding is None else request.holding.claim_id
+        if answer.verdict == "absent":
+            _require_nothing_held(request)
+            return None
         verdicts.refuse_work(answer.verdict, request.session_id, claim_id)
-        return rules.claim_from(request.session_id, request.token, answer.rows) if answer.rows else None
+        return claims.claim_from(request.session_id, request.token, answer.rows) if answer.rows else None
     session = await sessions.find(tx, (request.session_id, None))
     if session is None:
+        _require_nothing_held(request)
         return None
     held = () if request.holding is None else await _require_held(tx, session, request.holding)
-    rows = await _claimable(tx, session, request, exclusive=_is_exclusive(request, held))
-    if not rows:
+    rows = await claimable(tx, session, request, held)
+    exclusive = _is_exclusive(request, held)
+    becomes_exclusive = exclusive and any(not row.claim_exclusive for row in held)
+    if rows is None or not (rows or becomes_exclusive):
         return None
-    stamp = rules.new_claim(
-        rows,
-        owner_id=request.owner_id,
-        token=request.token,
-        exclusive=_is_exclusive(request, held),
-        ttl_ms=request.ttl_ms,
-        now_ms=tx.now_ms,
-    )
     if held:
-        stamp = rules.widened(stamp, held)
-    bearers = sorted((*held, *rows), key=lambda row: row.enqueue_seq)
-    written = await tx.stamp_claim([row.enqueue_seq for row in bearers], stamp)
-    hit(written, "work", stamp.claim_id, expected=len(bearers))
-    return rules.claim_of(request.session_id, stamp, request.token, bearers)
+        stamp = claims.widened(held, rows, exclusive=exclusive, ttl_ms=request.ttl_ms, now_ms=tx.now_ms)
+    else:
+        stamp = claims.new_claim(
+            rows,
+            owner_id=request.owner_id,
+            token=request.token,
+            exclusive=exclusive,
+            ttl_ms=request.ttl_ms,
+            now_ms=tx.now_ms,
+        )
+    bearers = [claims.stamped(row, stamp, attempts=0) for row in held]
+    bearers += [claims.stamped(row, stamp, attempts=1) for row in rows]
+    bearers.sort(key=lambda row: row.enqueue_seq)
+    hit(await tx.save_batches(bearers), "work", stamp.claim_id, expected=len(bearers))
+    tables = tx.ready_tables
+    assert tables is not None, "a database without ready tables claims by itself"
+    await ready.serve(tx, tables, session.session_key, session.family, bearers[-1].enqueue_seq)
+    return claims.claim_from(request.session_id, request.token, bearers)
+
+
+def _require_nothing_held(request: ClaimRequest) -> None:
+    """Raises ClaimLost if the request names a held claim: its session was never made."""
+    if request.holding is not None:
+        raise ClaimLost(request.session_id, request.holding.claim_id)
 
 
 def _is_exclusive(request: ClaimRequest, held: Sequence[BatchRow]) -> bool:
-    """A claim that is widened stays exclusive, or becomes it with the work that joins it."""
+    """Return whether the claim is exclusive. A widened claim stays exclusive, or becomes so on request."""
     return request.exclusive or request.lease is not None or any(row.claim_exclusive for row in held)
 
 
 async def _require_held(tx: Transaction, session: SessionRow, holding: WorkCompletion) -> Sequence[BatchRow]:
-    rows = await tx.claimed_batches(session.session_key, holding.claim_id)
-    rules.require_claim(holding, rows, tx.now_ms)
-    return rows
+    rows = await tx.find_batches(session.session_key, holding.batch_ids)
+    return claims.require_claim(holding, rows, tx.now_ms)
 
 
 def _ask(request: ClaimRequest) -> ClaimAsk:
@@ -121,35 +137,30 @@ def _ask(request: ClaimRequest) -> ClaimAsk:
         exclusive=request.exclusive or lease is not None,
         token_hash=leases.hash_token(request.token),
         exactly=request.exactly,
-        lease=None
-        if lease is None
-        else LeaseProof(request.session_id, None, leases.hash_token(lease.token), lease.fence),
-        holding=None if holding is None else _proof(holding),
+        lease=None if lease is None else leases.proof_of(lease),
+        holding=None if holding is None else claims.proof_of(holding),
     )
 
 
-def _proof(completion: WorkCompletion) -> ClaimProof:
-    return ClaimProof(
-        completion.session_id,
-        completion.claim_id,
-        leases.hash_token(completion.token),
-        completion.fence,
-        completion.batch_ids,
-    )
-
-
-async def _claimable(
-    tx: Transaction, session: SessionRow, request: ClaimRequest, *, exclusive: bool
-) -> Sequence[BatchRow]:
+async def claimable(
+    tx: Transaction, session: SessionRow, request: ClaimRequest, held: Sequence[BatchRow] = ()
+) -> Sequence[BatchRow] | None:
+    """Return the batches that the request would claim now; None if a lease or another claim keeps it out."""
+    exclusive = _is_exclusive(request, held)
     lease = await tx.find_lease("session", str(session.session_key))
     if request.lease is not None:
         leases.require(lease, request.lease, tx.now_ms)
     held_claim_id = "" if request.holding is None else request.holding.claim_id
     others = await tx.other_claims(session.session_key, held_claim_id, tx.now_ms)
-    if not rules.may_claim(lease, others, owner_id=request.owner_id, exclusive=exclusive, now_ms=tx.now_ms):
+    owner_id = None if request.of_any_session else request.owner_id
+    if not claims.may_claim(lease, others, owner_id=owner_id, exclusive=exclusive, now_ms=tx.now_ms):
+        return None
+    candidates = await tx.ready_batches(session.session_key, tx.now_ms, request.most, with_back_off=exclusive)
+    taken = candidates[
+        : claims.claim_prefix(candidates, request.boundary, request.most, kinds=request.kinds, now_ms=tx.now_ms)
+    ]
+    if held and not claims.may_join(held, taken):
         return ()
-    candidates = await tx.ready_batches(session.session_key, tx.now_ms, request.most)
-    taken = candidates[: rules.claim_prefix(candidates, request.boundary, request.most)]
     if request.exactly is not None and tuple(row.batch_id for row in taken) != request.exactly:
         return ()
     return taken
@@ -167,59 +178,47 @@ async def is_claimable(
         return False, None
     lease = await tx.find_lease("session", str(session.session_key))
     others = await tx.other_claims(session.session_key, "", tx.now_ms)
-    may_claim = rules.may_claim(lease, others, owner_id=owner_id or "", exclusive=exclusive, now_ms=tx.now_ms)
-    if may_claim and rules.claim_prefix(await tx.ready_batches(session.session_key, tx.now_ms, 1), boundary, 1):
-        return True, None
-    return False, rules.due_in_ms(await tx.next_due_ms(session.session_key, tx.now_ms), lease, tx.now_ms)
+    if claims.may_claim(lease, others, owner_id=owner_id, exclusive=exclusive, now_ms=tx.now_ms):
+        candidates = await tx.ready_batches(session.session_key, tx.now_ms, 1, with_back_off=exclusive)
+        if claims.claim_prefix(candidates, boundary, 1, kinds=None, now_ms=tx.now_ms):
+            return True, None
+    return False, claims.due_in_ms(await tx.next_due_ms(session.session_key, tx.now_ms), lease, tx.now_ms)
 
 
 async def renew(tx: Transaction, claim: WorkClaim, completion: WorkCompletion, ttl_ms: int) -> WorkClaim:
-    """The claim with a later end."""
-    answer = await tx.extend_claim(_proof(completion), ttl_ms)
+    """Return the claim with a later end. Batches that joined it later get that end, too."""
+    answer = await tx.extend_claim(claims.proof_of(completion), ttl_ms)
     if answer is not None:
         verdicts.refuse_work(answer.verdict, completion.session_id, completion.claim_id)
-        return msgspec.structs.replace(claim, expires_at_ms=answer.expires_at_ms)
-    rows = await _held(tx, completion)
-    seqs = rules.require_claim(completion, rows, tx.now_ms)
-    stamp = rules.renewed(rows, ttl_ms=ttl_ms, now_ms=tx.now_ms)
-    hit(await tx.stamp_claim(seqs, stamp), "work", stamp.claim_id, expected=len(seqs))
-    return msgspec.structs.replace(claim, expires_at_ms=stamp.expires_at_ms)
-
-
-async def _held(tx: Transaction, completion: WorkCompletion) -> list[BatchRow]:
+        return claims.lasting_until(claim, answer.expires_at_ms)
     session = await sessions.find(tx, (completion.session_id, None))
     if session is None:
         raise ClaimLost(completion.session_id, completion.claim_id)
-    return await tx.claimed_batches(session.session_key, completion.claim_id)
+    rows = await tx.find_claimed(session.session_key, completion.claim_id)
+    held = claims.require_bearers(completion, rows, tx.now_ms)
+    stamp = claims.renewed(held, ttl_ms=ttl_ms, now_ms=tx.now_ms)
+    renewed = [claims.stamped(row, stamp, attempts=0) for row in held]
+    hit(await tx.save_batches(renewed), "work", stamp.claim_id, expected=len(held))
+    return claims.lasting_until(claim, stamp.expires_at_ms)
 
 
 async def abandon(tx: Transaction, completion: WorkCompletion) -> int:
-    """Give claimed work back; what is not held any more is passed over."""
+    """Give claimed work back. Skip batches that the claim no longer holds."""
     session = await tx.find_session(completion.session_id)
     if session is None:
         return 0
-    rows = await tx.claimed_batches(session.session_key, completion.claim_id)
-    held = rules.held_by(completion, rows)
-    if held:
-        tx.notify(queue_topic(completion.session_id))
-    return await tx.clear_claim(held)
-
-
-async def cancel(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | None:
-    """Take a batch that nobody holds out of the queue; None if there is none."""
-    session = await sessions.find(tx, (session_id, None))
-    found = [] if session is None else await tx.find_batches(session.session_key, [batch_id])
-    if not found or not rules.may_cancel(found[0], tx.now_ms):
-        return None
-    row = found[0]
-    hit(await tx.settle_batches([row.enqueue_seq], "cancelled", tx.now_ms), "work", row.batch_id)
-    tx.notify(queue_topic(session_id))
-    settled = msgspec.structs.replace(row, settled_at_ms=tx.now_ms)
-    return rules.batch_of(session_id, settled, state="cancelled")
+    rows = await tx.find_claimed(session.session_key, completion.claim_id)
+    held = [rules.given_back(row) for row in claims.held_by(completion, rows)]
+    if not held:
+        return 0
+    hit(await tx.save_batches(held), "work", completion.claim_id, expected=len(held))
+    await ready.keep(tx, session.session_key, session.family, freed=True)
+    ready.tell(tx, completion.session_id)
+    return len(held)
 
 
 async def list_page(tx: Transaction, session_id: str, *, pending: bool, after: int, limit: int) -> Page[WorkBatch]:
-    """One page of a session's unsettled work."""
+    """Return one page of a session's unsettled work."""
     session = await sessions.find(tx, (session_id, None))
     if session is None:
         return Page(())
@@ -231,7 +230,7 @@ async def list_page(tx: Transaction, session_id: str, *, pending: bool, after: i
 
 
 async def find(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | None:
-    """One batch, settled or not."""
+    """Return one batch, settled or not."""
     session = await sessions.find(tx, (session_id, None))
     found = [] if session is None else await tx.find_batches(session.session_key, [batch_id])
     return rules.batch_of(session_id, found[0], now_ms=tx.now_ms) if found else None
@@ -245,6 +244,6 @@ async def find_source(tx: Transaction, session_id: str, source_key: str) -> Work
 
 
 async def sessions_page(tx: Transaction, *, after: int, limit: int) -> Page[str]:
-    """One page of the sessions that have work that is ready and in nobody's hands."""
+    """Return one page of the sessions that have work that is ready and unclaimed."""
     found = await tx.sessions_with_work(tx.now_ms, after=after, limit=limit + 1)
     return page_of(found, limit, lambda one: one[1], listing="sessions with work", place=lambda one: (one[0],))

@@ -1,4 +1,4 @@
-"""A write that must hit a row and hits none is damage, never success."""
+"""Check row counts of writes. A write that misses a row read in the same transaction is damage, never success."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from holdfast.errors import Corrupt
 
 
 def hit(count: int, table: str, key: object, *, expected: int = 1) -> None:
-    """The row that was read in this transaction must still be there to be written."""
+    """Raises Corrupt unless all rows that were read in this transaction were written."""
     if count != expected:
         raise Corrupt(table, str(key), f"{count} rows were written where {expected} were read")

@@ -1,11 +1,13 @@
-"""A database must provide this: transactions on one session never interleave, and one that raises leaves no trace."""
+"""The protocols of a database: transactions on one session never interleave, and one that raises leaves no trace."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
 
+from holdfast.errors import InvalidRequest
+from holdfast.ports.freshness import Freshness
 from holdfast.ports.shortcuts import Shortcuts
 from holdfast.ports.tables import (
     AttachmentTables,
@@ -34,7 +36,7 @@ class Transaction(
     HousekeepingTables,
     Protocol,
 ):
-    """Everything an operation may do, in one transaction and at one clock reading."""
+    """Everything that an operation may do, in one transaction and at one clock reading."""
 
     @property
     def now_ms(self) -> int:
@@ -42,7 +44,11 @@ class Transaction(
         ...
 
     def notify(self, topic: str) -> None:
-        """Wake those who wait on a topic, once and after the transaction is durable."""
+        """Wake the waiters of a topic, once and after the transaction is durable."""
+        ...
+
+    async def position(self) -> str:
+        """Return a position that a server reaches once it shows this transaction and all that was durable before."""
         ...
 
 
@@ -51,38 +57,38 @@ Operation = Callable[[Transaction], Coroutine[Any, Any, T]]
 
 
 class Clock(Protocol):
-    """What time it is."""
+    """A source of the time."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return milliseconds since the epoch."""
         ...
 
 
 class AttachmentBytes(Protocol):
-    """Where attachment bytes live when it is not the database. Names are hashes and never come from a caller."""
+    """A place for attachment bytes outside the database. Names are hashes and never come from a caller."""
 
     def put(self, space: str, name: str, data: bytes) -> None:
-        """Store durably; over bytes of the name that differ, because those are damaged."""
+        """Store durably, and overwrite bytes of the name that differ: those are damaged."""
         ...
 
     def get(self, space: str, name: str) -> bytes | None:
-        """The bytes, or None if there are none."""
+        """Return the bytes, or None if there are none."""
         ...
 
     def delete(self, space: str, name: str) -> int | None:
-        """Remove. Returns how many bytes that freed, None if there were none.
+        """Remove, and return the number of bytes freed, None if there were none.
 
-        It runs outside of every transaction and takes less than an hour. Once it raised, the bytes must stay.
+        It runs outside of every transaction and must take less than an hour. Once it has raised, the bytes must stay.
         """
         ...
 
 
 @runtime_checkable
 class UnfinishedBytes(Protocol):
-    """A place for attachment bytes that knows what killed writers left behind. Optional."""
+    """A place for attachment bytes that can find what killed writers left behind. Optional."""
 
     def sweep_unfinished(self, older_than_ms: int) -> tuple[int, int]:
-        """Remove what was begun that long ago and never finished. Returns how many, and their bytes."""
+        """Remove what was begun that long ago and never finished. Return the number of files and of their bytes."""
         ...
 
 
@@ -91,7 +97,7 @@ class BoundedBytes(Protocol):
     """A place for attachment bytes that reads no more than it is asked for. Optional."""
 
     def get_at_most(self, space: str, name: str, most_bytes: int) -> bytes | None:
-        """The bytes, or None if there are none; `Corrupt`, without reading them, if there are more."""
+        """Return the bytes, or None if there are none. If there are more, raise `Corrupt` without reading them."""
         ...
 
 
@@ -100,7 +106,7 @@ class Backend(Protocol):
 
     @property
     def durability(self) -> Literal["ephemeral", "durable"]:
-        """Whether what is acknowledged survives the process."""
+        """`durable` if acknowledged writes survive the process, else `ephemeral`."""
         ...
 
     @property
@@ -109,35 +115,51 @@ class Backend(Protocol):
         ...
 
     def ddl(self) -> str:
-        """The statements that make the schema; empty where there is none."""
+        """Return the statements that create the schema; empty if there is none."""
         ...
 
     async def write(
-        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+        self,
+        operation: Operation[T],
+        *,
+        one_step: bool = False,
+        repeatable: bool = False,
+        line: str | None = None,
+        heavy: bool = False,
     ) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace.
 
-        `one_step` promises that the operation writes once, at its end, so that a database may let it decide on what it
-        remembers and prove that in the writing statement. `repeatable` promises that a second run finds what the first
-        one did, so that it may be run again when the answer to the first was lost. `line` names what it locks first, so
-        that those of one store who want the same need not wait for each other in the database.
+        - `one_step` promises that the operation writes once, at its end, so that a database may let it decide on cached
+          rows and prove them in the writing statement.
+        - `repeatable` promises that a second run finds what the first one did, so that it may be run again when the
+          answer to the first was lost.
+        - `line` names what it locks first, so that waiters of one store for the same lock need not wait in the
+          database.
+        - `heavy` says that it computes for long, so that it must not run on an event loop.
         """
         ...
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
-        """Run an operation that only reads, in one snapshot. With `view` it says what it is going to read."""
+        """Run an operation that only reads, in one snapshot. `view` announces what it is going to read."""
         ...
 
     def watch(self, topic: str) -> Future[None]:
-        """A future of the topic's next change, in whatever process that happens. Cancel it when it is not needed."""
+        """Return a future of the topic's next change, in any process. Cancel it when it is not needed."""
         ...
 
     async def pause(self, change: Future[None], timeout_ms: int) -> bool:
-        """Wait for a watched change; False when the time ran out first."""
+        """Wait for a watched change. Return False if the time ran out first."""
         ...
 
     async def offload(self, call: Callable[[], T]) -> T:
-        """Run blocking file work without holding up anybody else."""
+        """Run blocking file work without holding up other calls."""
+        ...
+
+    async def compute(self, call: Callable[[], T]) -> tuple[T, bool]:
+        """Run a call without holding an event loop for long. Return its result, and True if it was heavy.
+
+        The call must have no effects: it starts on the loop, and starts over in another thread if it is heavy.
+        """
         ...
 
     def drive(self, work: Awaitable[T]) -> T:
@@ -145,13 +167,25 @@ class Backend(Protocol):
         ...
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table, for tests that compare before with after."""
+        """Return every row of every table, for tests that compare before with after."""
         ...
 
     def borrow(self, connection: object) -> Backend:
-        """This backend inside a transaction that the caller began on a connection of his own, and will end himself."""
+        """Return this backend inside a transaction that the caller began on a connection of its own, and will end."""
+        ...
+
+    def reader(self, freshness: Freshness) -> Backend:
+        """Return this backend for reads only, by a replica if there is one; `InvalidRequest` for a foreign position."""
         ...
 
     async def close(self) -> None:
-        """Finish what was accepted, refuse what comes later, and let everything go."""
+        """Finish accepted operations, refuse later ones, and release all resources."""
         ...
+
+
+class NoReader:
+    """A backend inside a transaction of the caller's, which reads its own writes."""
+
+    def reader(self, freshness: Freshness) -> NoReturn:
+        """Refuse: no replica shows uncommitted writes."""
+        raise InvalidRequest("store", "works inside a transaction: call reading() on the store that was opened")

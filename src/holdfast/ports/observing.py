@@ -1,4 +1,4 @@
-"""An observer is told of every operation, once before and once after, and cannot change what becomes of it."""
+"""The protocol of observers, which are called before and after every operation, and cannot change its result."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol, TypeAlias
 from holdfast.records.observations import Observation
 
 End: TypeAlias = Callable[[Observation], None]
-"""What is called at the end of an operation, in the task or thread that began it."""
+"""Called at the end of an operation, in the task or thread that began it."""
 
 
 class Observer(Protocol):
-    """Who is told of operations, by any thread. It must be quick; what it raises is logged, and changes nothing."""
+    """Is called for every operation, by any thread. It must be quick; its exceptions are logged and dropped."""
 
     def begin(self, operation: str, system: str, *, steps: bool) -> End | None:
-        """An operation begins; what is returned is called at its end, and None means that nobody wants to know.
+        """Begin an operation. Return a callable for its end, or None if the end is of no interest.
 
         With `steps`, the caller gets control back before the end, so that nothing may be left in the caller's context.
         """

@@ -15,41 +15,41 @@ class TriggerTables(Protocol):
     """Subscriptions, occurrences and deliveries."""
 
     async def insert_subscription(self, row: r.SubscriptionRow) -> r.SubscriptionRow:
-        """Insert with a new sequence number (ascending, never reused). Returns the stored row."""
+        """Insert with a new sequence number (ascending, never reused). Return the stored row."""
         ...
 
     async def restore_subscription(self, row: r.SubscriptionRow) -> None:
-        """Insert with the row's own sequence number, which is free; later new numbers are greater."""
+        """Insert with the row's own sequence number, which is free. Later new numbers are greater."""
         ...
 
     async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
-        """One subscription."""
+        """Return one subscription."""
         ...
 
     async def find_subscription_key(
         self, session_id: str | None, frame_id: str | None, key: str
     ) -> r.SubscriptionRow | None:
-        """The enabled subscription that exactly this registrant made under this key."""
+        """Return the enabled subscription that exactly this registrant made under this key."""
         ...
 
     async def save_subscription(self, row: r.SubscriptionRow) -> int:
-        """Overwrite."""
+        """Overwrite. Return the count."""
         ...
 
     async def list_subscriptions(self, filter: r.SubscriptionFilter) -> list[r.SubscriptionRow]:
-        """Matching subscriptions by sequence."""
+        """Return matching subscriptions by sequence."""
         ...
 
     async def drop_session_subscriptions(self, session_id: str) -> int:
-        """Delete the subscriptions of any frame of a session, with their deliveries. Counts the subscriptions."""
+        """Delete the subscriptions of any frame of a session, with their deliveries. Count the subscriptions."""
         ...
 
     async def find_occurrence(self, occurrence_id: str) -> r.OccurrenceRow | None:
-        """One occurrence."""
+        """Return one occurrence."""
         ...
 
     async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
-        """Occurrences by id, greater than `after`."""
+        """Return occurrences by id, greater than `after`."""
         ...
 
     async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
@@ -61,33 +61,33 @@ class TriggerTables(Protocol):
         ...
 
     async def list_deliveries(self, occurrence_id: str, *, after: int, limit: int) -> list[r.DeliveryRow]:
-        """Deliveries of an occurrence by the sequence of their subscription, greater than `after`."""
+        """Return deliveries of an occurrence by the sequence of their subscription, greater than `after`."""
         ...
 
     async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
-        """One delivery."""
+        """Return one delivery."""
         ...
 
     async def find_process_delivery(self, process_id: str) -> r.DeliveryRow | None:
-        """The delivery that starts this process."""
+        """Return the delivery that starts this process."""
         ...
 
     async def save_delivery(self, row: r.DeliveryRow) -> int:
-        """Overwrite."""
+        """Overwrite. Return the count."""
         ...
 
     async def list_undelivered(
         self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
     ) -> list[r.DeliveryRow]:
-        """Deliveries reserved up to the bound whose process does not exist.
+        """Return deliveries reserved up to the bound whose process does not exist.
 
-        By (reserved_at_ms, occurrence_id, subscription_sequence), beyond `after`.
+        They come by (reserved_at_ms, occurrence_id, subscription_sequence), beyond `after`.
         """
         ...
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
         """Delete, or only count, up to `limit` occurrences with their deliveries: (occurrences, deliveries).
 
-        Those with `occurred_at_ms <=` the bound and no delivery still reserved, by (occurred_at_ms, id).
+        These are the ones with `occurred_at_ms <=` the bound and no delivery still reserved, by (occurred_at_ms, id).
         """
         ...

@@ -12,10 +12,14 @@ from holdfast.asks import Head
 
 
 class WorkVerdict(msgspec.Struct, frozen=True):
-    """Enqueued, known or claimed, with the batches by sequence number; or a refusal without any."""
+    """Enqueued, known or claimed, with the batches by sequence number; or a refusal without any.
+
+    For a claim on work of any session, `session_id` is the session that was chosen.
+    """
 
     verdict: str
     rows: tuple[r.BatchRow, ...] = ()
+    session_id: str = ""
 
 
 class RenewalVerdict(msgspec.Struct, frozen=True):
@@ -25,10 +29,18 @@ class RenewalVerdict(msgspec.Struct, frozen=True):
     expires_at_ms: int = 0
 
 
+class SettlementVerdict(msgspec.Struct, frozen=True):
+    """Completed, with the time and, if a commit settled the claim, the revision; or a refusal."""
+
+    verdict: str
+    settled_at_ms: int = 0
+    revision: int | None = None
+
+
 class TurnVerdict(msgspec.Struct, frozen=True):
     """Committed at `now_ms`; replayed, with the turn's revision; moved, with the newest head; or a refusal.
 
-    `detail` names what was refused. An absent session comes with the key that it may be made with.
+    `detail` names what was refused. For an absent session, `session_key` is the key that it may be made with.
     """
 
     verdict: str
@@ -43,7 +55,7 @@ class EventVerdict(msgspec.Struct, frozen=True):
     """Appended, with place and time; replayed, with the stored event; moved, with the process; or a refusal.
 
     An event that ends its process comes with the process. `batch_id` is that of the wake's batch, which is new if
-    `is_enqueued` says so.
+    `is_enqueued` is True.
     """
 
     verdict: str

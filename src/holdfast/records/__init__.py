@@ -1,1 +1,1 @@
-"""Frozen values, one file a family; they know nothing of rules, clocks or databases."""
+"""Frozen public values, one file per family. They do not depend on rules, clocks or databases."""

@@ -1,4 +1,4 @@
-"""An artifact is an opaque document of the runtime's, found by kind and ref."""
+"""Artifacts: opaque documents of the runtime's, found by kind and ref."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from holdfast.records.common import Record
 
 ArtifactCheck: TypeAlias = Callable[[str, bytes], str | None]
-"""Judges an artifact before it is stored, by its ref and its bytes. Returns None, or the problem as text, or raises."""
+"""Check an artifact before it is stored, by its ref and its bytes: return None or the problem as text, or raise."""
 
 
 class ArtifactSummary(Record, frozen=True):

@@ -1,4 +1,4 @@
-"""An attachment is bytes named by their SHA-256, and a manifest row that says which session refers to them."""
+"""Attachments: bytes named by their SHA-256, and a manifest row for each session that refers to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from holdfast.records.common import Record
 
 
 class AttachmentRef(Record, frozen=True):
-    """What a node keeps of an attachment: its id and what the bytes are."""
+    """The reference to an attachment that a node keeps: its id, and the type and size of its bytes."""
 
     id: str
     media_type: str
@@ -24,7 +24,7 @@ class Attachment(Record, frozen=True):
 
 
 class AttachmentEntry(Record, frozen=True):
-    """A manifest row: written before the bytes are, made permanent by a commit."""
+    """A manifest row. It is written before the bytes are; a commit makes it permanent."""
 
     session_id: str
     attachment_id: str
@@ -34,10 +34,10 @@ class AttachmentEntry(Record, frozen=True):
 
 
 class SweepReport(Record, frozen=True):
-    """What a sweep of abandoned attachments removed."""
+    """The counts of a sweep of abandoned attachments."""
 
     forgotten_intents: int
     deleted_objects: int
     deleted_bytes: int
     deleted_unfinished: int = 0
-    """Files in a folder that killed writers left half written; their bytes are counted, too."""
+    """Half-written files that killed writers left in a folder. `deleted_bytes` includes them."""

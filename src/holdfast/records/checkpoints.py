@@ -1,4 +1,4 @@
-"""A checkpoint is a manifest of named components, each stored once by its content."""
+"""Checkpoints: a manifest of named components, each stored once by its content."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ WELL_KNOWN_COMPONENTS = ("turn_state", "tool_state", "plugin_state", "execution_
 
 
 class Ref(Record, frozen=True):
-    """A component that stays as it is stored: the ref that a receipt's manifest carried."""
+    """An unchanged component: the ref from the manifest of a receipt, sent instead of the content."""
 
     ref: str
 
 
 Component: TypeAlias = Document | bytes | Ref
-"""A part of a checkpoint: a document, bytes, or the ref of what is stored."""
+"""A part of a checkpoint: a document, bytes, or the ref of a stored component."""
 
 
 class CheckpointManifest(Record, frozen=True):
-    """Which content each component of a checkpoint has. Refs are minted by the store."""
+    """The ref of each component of a checkpoint. Refs are minted by the store."""
 
     refs: dict[str, str] = {}
 
     def ref(self, name: str) -> Ref:
-        """The component `name`, to be sent as "unchanged" with the next checkpoint."""
+        """Return the component `name` as a ref, to send it unchanged with the next checkpoint."""
         return Ref(self.refs[name])
 
 
 class Checkpoint(Record, frozen=True):
-    """The state that a turn leaves behind: any JSON document or bytes a component; a component left out is gone.
+    """The state that a turn leaves behind. A component is any JSON document or bytes; one that is left out is dropped.
 
     >>> first = holdfast.Checkpoint(turn_state={"turn": 1}, execution_state=b"stack", others={"memory": [1, 2]})
     >>> sorted(first.components())
@@ -47,7 +47,7 @@ class Checkpoint(Record, frozen=True):
     others: dict[str, Component] = {}
 
     def components(self) -> dict[str, Component]:
-        """Every component that is present, by name."""
+        """Return every component that is present, by name."""
         present: dict[str, Component] = {}
         for name in WELL_KNOWN_COMPONENTS:
             value = getattr(self, name)
@@ -58,13 +58,13 @@ class Checkpoint(Record, frozen=True):
 
     @classmethod
     def of(cls, components: Mapping[str, Component]) -> Checkpoint:
-        """The checkpoint that consists of these components."""
+        """Make the checkpoint that consists of these components."""
         known = {name: components[name] for name in WELL_KNOWN_COMPONENTS if name in components}
         others = {name: value for name, value in components.items() if name not in WELL_KNOWN_COMPONENTS}
         return cls(**known, others=others)
 
     @classmethod
     def keeping(cls, manifest: CheckpointManifest, **changed: Component) -> Checkpoint:
-        """Everything as in `manifest`, except for the components given."""
+        """Make a checkpoint that keeps everything in `manifest`, except for the components given."""
         kept: dict[str, Component] = {name: Ref(ref) for name, ref in manifest.refs.items()}
         return cls.of({**kept, **changed})

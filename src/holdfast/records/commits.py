@@ -1,18 +1,18 @@
-"""A turn is one commit: everything that it changes, accepted as a whole or not at all."""
+"""Commits: a turn is one commit, accepted as a whole or not at all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest
-from holdfast.records.common import Document, Record
+from holdfast.records.common import Document, Receipt, Record
 from holdfast.records.graph import AgentFrame, Graph, GraphDelta, Unchanged
 from holdfast.records.leases import Lease
 from holdfast.records.work import WorkClaim, WorkCompletion, WorkDraft
 
 
 class Usage(Record, frozen=True):
-    """Tokens spent, by source and model. `total` leaves the cached ones out."""
+    """Tokens spent, by source and model. `total` excludes cached input tokens. An entry of zeros is not recorded."""
 
     source: str
     model: str
@@ -28,10 +28,10 @@ class Usage(Record, frozen=True):
 
 
 class Commit(Record, frozen=True, kw_only=True):
-    """What a turn changes. A field that is left out leaves its part of the session as it is.
+    """Everything that a turn changes. A field that is left out leaves its part of the session as it is.
 
-    `expected_revision=None` means "on whatever is current" and never conflicts. The same `turn_id` with the same
-    content gives the same receipt and no second effect.
+    `expected_revision=None` means "on the current revision, whichever it is" and never conflicts. The same `turn_id`
+    with the same content returns the same receipt and has no second effect.
     """
 
     session_id: str | None = None
@@ -50,8 +50,8 @@ class Commit(Record, frozen=True, kw_only=True):
     lease: Lease | None = None
 
 
-class CommitReceipt(Record, frozen=True):
-    """An accepted turn. `enqueued` are the batch ids of its follow-up work; `replayed` tells a retry from the first.
+class CommitReceipt(Receipt, frozen=True):
+    """An accepted turn. `enqueued` are the batch ids of its follow-up work; `replayed` marks a retry.
 
     `leaf` is the node that the active path ends in after the turn, None if there is no path.
     """
@@ -65,8 +65,8 @@ class CommitReceipt(Record, frozen=True):
     leaf: str | None = None
 
 
-class NodesReceipt(Record, frozen=True):
-    """Nodes that stand beside the path now. Those that were there before, alike, are counted as replayed."""
+class NodesReceipt(Receipt, frozen=True):
+    """Nodes that now stand beside the path. Equal nodes that were stored already count as `replayed`."""
 
     session_id: str
     added: int

@@ -1,4 +1,4 @@
-"""What every family of records shares: documents, scopes, pages and tokens."""
+"""The values that all families of records share: documents, receipts, pages, scopes and tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 Document: TypeAlias = Any
-"""A JSON value: None, bool, int, float, str, list or dict with string keys. It is given back as it was sent; checkpoint
-components and configurations, which are named by their content, come back with their keys sorted."""
+"""A JSON value: None, bool, int, float, str, list or dict with string keys.
+
+It is returned as it was sent. Checkpoint components and configurations, which are named by their content, come back
+with their keys sorted."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -18,8 +20,26 @@ class Record(msgspec.Struct, frozen=True, kw_only=False):
     """A frozen value, equal by value."""
 
 
+class Receipt(Record, frozen=True, kw_only=True):
+    """The proof that something was accepted.
+
+    `position` says how far a server must have come to show it: pass the receipt, or its position as text, to
+    `store.reading(after=...)`. Equality ignores the position: a replay returns a later one.
+    """
+
+    position: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__struct_fields__ if name != "position")
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(getattr(self, name) for name in self.__struct_fields__ if name != "position")))
+
+
 class Page(msgspec.Struct, Generic[T_co], frozen=True):
-    """One stretch of a listing: its items, and the cursor to pass as `after=` for the next one (None: the end).
+    """One stretch of a listing: its items, and the cursor to pass as `after=` for the next page (None at the end).
 
     Iterating over a page ends with the page. `holdfast.every` iterates over the whole listing.
 
@@ -46,7 +66,7 @@ class Scope(Record, frozen=True):
 
 
 class Token(str):
-    """A secret that proves ownership of a claim or a lease; it does not show itself in logs or listings."""
+    """A secret that proves ownership of a claim or a lease. Its repr hides it from logs and listings."""
 
     __slots__ = ()
 

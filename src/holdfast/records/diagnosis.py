@@ -1,4 +1,4 @@
-"""A diagnosis names what endangers a store, each with what to do about it; it changes nothing and repairs nothing."""
+"""A diagnosis lists the risks to a store, each with advice. It changes and repairs nothing."""
 
 from __future__ import annotations
 
@@ -8,47 +8,49 @@ from holdfast.records.common import Record
 
 
 class SqliteFacts(Record, frozen=True, kw_only=True, tag="sqlite"):
-    """What SQLite says about a file, and about the connections of this store to it."""
+    """The state of a SQLite file, and of this store's connections to it, as SQLite reports it."""
 
     version: int
-    """Of the library, as it numbers itself: 3054000 is 3.54.0."""
+    """The library's version as it numbers itself: 3054000 is 3.54.0."""
     synchronous: Literal["off", "normal", "full", "extra"]
     journal_mode: str
     log_bytes: int
-    """How large the write-ahead log is."""
+    """Size of the write-ahead log."""
     file_system: str | None = None
-    """What kind of file system holds the file, None if that cannot be told."""
+    """The kind of file system that holds the file, None if it cannot be determined."""
 
 
 class PostgresFacts(Record, frozen=True, kw_only=True, tag="postgresql"):
-    """What a PostgreSQL server says about itself, as far as this store's role may see it."""
+    """The state of a PostgreSQL server, as far as this store's role may see it."""
 
     version: int
-    """As the server numbers itself: 180001 is 18.1."""
+    """The server's version as it numbers itself: 180001 is 18.1."""
     fsync: bool
     full_page_writes: bool
     synchronous_commit: str
     standby_names: str
     autovacuum: bool
     tables_without_autovacuum: tuple[str, ...] = ()
+    hidden_tables: tuple[str, ...] = ()
+    """Tables whose row-level security applies to this role. Every call that needs one of them is refused."""
     connections: int
     max_connections: int
     transaction_ids_used: int
-    """How many transactions ago the oldest row was frozen, of about 2,000 million that are possible."""
+    """Age in transactions of the oldest unfrozen row, out of about 2,000 million possible."""
     longest_transaction_ms: int = 0
-    """For how long the oldest transaction of anybody else has been open in this database."""
+    """Age of the oldest open transaction of any other connection to this database."""
     longest_idle_transaction_ms: int = 0
-    """For how long a transaction of anybody else has been left open with nothing happening in it."""
+    """The longest time that a transaction of another connection has been idle."""
     usual_log_bytes: int = 1024**3
-    """What the server's write-ahead log may grow to between two checkpoints: `max_wal_size`."""
+    """The size that the server's write-ahead log may reach between two checkpoints: `max_wal_size`."""
     log_bytes: int | None = None
-    """How large the write-ahead log is; None if this role may not see that."""
+    """Size of the write-ahead log; None if this role may not see it."""
     slot: str | None = None
-    """The replication slot that keeps most of the log, if any keeps some."""
+    """The replication slot that retains most of the log, None if no slot retains any."""
     slot_bytes: int = 0
-    """How much of the log that slot keeps."""
+    """Bytes of the log that this slot retains."""
     archiving_failed: bool = False
-    """Whether the last attempt to archive the log failed; until one succeeds, all of it is kept."""
+    """True if the last attempt to archive the log failed. The server keeps the whole log until one succeeds."""
     server_ms: int
     """The server's clock."""
 
@@ -57,10 +59,10 @@ Engine: TypeAlias = SqliteFacts | PostgresFacts
 
 
 class StoreFacts(Record, frozen=True, kw_only=True):
-    """What a diagnosis is made from: what the database says about itself, and what has been waiting for too long.
+    """The input of a diagnosis: what the database reports about itself, and what has waited too long.
 
-    `engine` is None for a database that has nothing of its own to say. Of each thing that waits it is told how many
-    there are, and since when the oldest does.
+    `engine` is None for a database that reports nothing of its own. For each kind of waiting item there is a count, and
+    the time since when the oldest has waited.
     """
 
     now_ms: int
@@ -76,10 +78,10 @@ class StoreFacts(Record, frozen=True, kw_only=True):
 
 
 class Concern(Record, frozen=True):
-    """One thing that endangers a store: `name` stays the same over versions, the texts are for people.
+    """One risk to a store. `name` stays the same across versions; `problem` and `advice` are for people.
 
-    A `danger` can lose or has lost acknowledged work. A `warning` will slow the store down or stop it, or is work that
-    nobody does.
+    A `danger` can lose acknowledged work, or has lost some. A `warning` will slow the store down or stop it, or is work
+    that no worker does.
     """
 
     level: Literal["danger", "warning"]
@@ -89,12 +91,12 @@ class Concern(Record, frozen=True):
 
 
 class Diagnosis(Record, frozen=True):
-    """Everything that endangers a store, dangers first, and the facts that say so; None if damage hides them."""
+    """All dangers and warnings, dangers first, and the facts behind them; None if damage hides the facts."""
 
     concerns: tuple[Concern, ...]
     facts: StoreFacts | None = None
 
     @property
     def ok(self) -> bool:
-        """Is there nothing to do?"""
+        """True if there is nothing to do."""
         return not self.concerns

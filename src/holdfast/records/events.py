@@ -1,12 +1,12 @@
-"""Events tell a process's story in order; a declared type says which of them end it and which wake a session."""
+"""Events: the ordered log of a process. A declared type says which events end the process and which wake a session."""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from holdfast.records.common import Document, Record, Scope
+from holdfast.records.common import Document, Receipt, Record, Scope
 
-# Selectors: how a value is taken out of an event's payload.
+# Selectors take a value out of an event's payload.
 
 
 class Payload(Record, frozen=True, tag="payload"):
@@ -14,7 +14,7 @@ class Payload(Record, frozen=True, tag="payload"):
 
 
 class Pointer(Record, frozen=True, tag="pointer"):
-    """The value at a JSON pointer; an event without it is refused."""
+    """The value at a JSON pointer. An event without that value is refused."""
 
     path: str
 
@@ -26,10 +26,10 @@ class Const(Record, frozen=True, tag="const"):
 
 
 class Template(Record, frozen=True, tag="template"):
-    """Text in which each `{name}` is replaced by that field's text.
+    """Text in which each `{name}` is replaced by the text of that field.
 
-    A field that the text does not name is not looked at. All templates of one event together are filled with at most
-    16 MiB of characters; more is `InvalidRequest`.
+    A field that the text does not name is ignored. All templates of one event together produce at most 16 MiB of
+    characters; more is `InvalidRequest`.
     """
 
     template: str
@@ -37,13 +37,13 @@ class Template(Record, frozen=True, tag="template"):
 
 
 class Present(Record, frozen=True, tag="present"):
-    """Whether a JSON pointer resolves."""
+    """True if the JSON pointer resolves."""
 
     path: str
 
 
 Selector: TypeAlias = Payload | Pointer | Const | Template | Present
-"""How a value is taken out of an event's payload."""
+"""An expression that takes a value out of an event's payload."""
 
 
 class TerminalRule(Record, frozen=True):
@@ -56,10 +56,11 @@ class TerminalRule(Record, frozen=True):
 class WakeRule(Record, frozen=True):
     """An event of this type wakes the target session, unless `when` is given and false.
 
-    `dedupe` names what makes two wakes the same one; by default each event is its own. Equal keys wake a session once,
-    whichever process they come from, until retention forgets the wake. So a key that is constant wakes a session once
-    and never again: take it from the payload (`Pointer("/file")`), or leave it out. `processes.register` and
-    `triggers.subscribe` warn of one (`WakesOnceWarning`).
+    `dedupe` selects the key that makes two wakes the same one, at most `Limits.text_bytes` long; by default each event
+    is its own. Equal keys wake a session once, whichever process they come from, until retention forgets the wake. A
+    constant key therefore wakes a session once and never again, and `Present`, which is true or false, wakes it twice:
+    take the key from the payload (`Pointer("/file")`), or leave it out. `processes.register` and `triggers.subscribe`
+    warn of such a key (`WakesOnceWarning`).
     """
 
     input: Selector
@@ -68,9 +69,9 @@ class WakeRule(Record, frozen=True):
 
 
 class WakesOnceWarning(UserWarning):
-    """A wake was declared with a constant `dedupe`: it wakes its session once and never again.
+    """A `dedupe` that yields one or a few values: the wake happens once for each of them, and never again.
 
-    If that is meant, turn the warning off: `warnings.simplefilter("ignore", holdfast.WakesOnceWarning)`.
+    If that is intended, turn the warning off: `warnings.simplefilter("ignore", holdfast.WakesOnceWarning)`.
     """
 
 
@@ -85,7 +86,7 @@ class EventType(Record, frozen=True):
 
 
 class WakeSignal(Record, frozen=True):
-    """What an event says to the session that it wakes."""
+    """The message of an event to the session that it wakes."""
 
     input: str
     dedupe_key: str
@@ -106,7 +107,7 @@ class ProcessEvent(Record, frozen=True):
 
     @property
     def invocation(self) -> Document:
-        """Where the event stands in the chain of causes."""
+        """The event's place in the chain of causes."""
         return {
             "scope": {"session_id": "runtime"},
             "subject": {
@@ -144,7 +145,7 @@ class Wake(Record, frozen=True):
         )
 
 
-class AppendReceipt(Record, frozen=True):
+class AppendReceipt(Receipt, frozen=True):
     """An accepted event. `batch_id` is the queue batch that carries its wake, if it has a target."""
 
     event: ProcessEvent

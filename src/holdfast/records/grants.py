@@ -1,4 +1,4 @@
-"""A grant is a scope's handle on a process."""
+"""Grants: the handles on processes that scopes hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.records.processes import Process
 
 
 class HandleDescriptor(Record, frozen=True):
-    """How the scope sees the process."""
+    """The kind and label under which the scope knows the process."""
 
     kind: str | None = None
     label: str | None = None

@@ -1,4 +1,4 @@
-"""A conversation is a tree of nodes; a session's active path runs from the root to its leaf."""
+"""The graph of a session: a forest of nodes, with an active path from a root to the leaf."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from msgspec import UNSET, UnsetType
 
 from holdfast.records.common import Document, Record
 
+TOMBSTONE = "holdfast.tombstone"
+"""The kind of a tombstoned node that was moved from another store. Its id stays used; its content was not moved."""
+
 _LEFT_OUT = cast("str | None", UNSET)
-"""The default of what a stored record always has, and a record that is being sent may leave to the store."""
+"""The default of a field that a stored record always has, and that a record to be sent may leave to the store."""
 
 
 class Node(Record, frozen=True):
-    """One step of a conversation. A node that was read has all its fields; one that is sent may leave out most.
+    """One step of a conversation. A node that was read has all its fields; one to be sent may leave out most.
 
-    Without an `id` a commit makes one, out of the turn id and the node's position, so that a retry of the turn makes
-    the same. Without a `parent` the node follows the one before it in the same delta, and the first follows the head's
-    leaf; `parent=None` makes a root. `created_at_ms` is the store's clock unless it is given.
+    Without an `id`, a commit derives one from the turn id and the node's position, so that a retry derives
+    the same. Without a `parent`, the node follows the one before it in the same delta, the first the head's
+    leaf; so does a node that would follow its own descendant. `parent=None` makes a root. `created_at_ms` is the
+    store's clock unless it is given.
 
     >>> holdfast.Node(payload={"role": "user", "text": "hi"}).kind
     'event'
@@ -36,9 +40,9 @@ class Node(Record, frozen=True):
 
 
 class Graph(Record, frozen=True):
-    """Nodes and the leaf that the active path ends in. Nodes that were read have parents before children.
+    """Nodes, and the leaf that the active path ends in. Nodes that were read have parents before children.
 
-    In a graph that is sent, the leaf is the last node unless it is given; None means that there is no active path.
+    In a graph to be sent, the leaf is the last node unless it is given; None means that there is no active path.
     """
 
     nodes: Sequence[Node] = ()
@@ -52,8 +56,8 @@ class FullGraph(Record, frozen=True):
 class ActivePath(Record, frozen=True):
     """Read scope: the path to `leaf` (default: the head's), root first; with `last`, only its newest nodes.
 
-    `last=0` reads no node, only what else a view has. A leaf that the session does not have, or that is tombstoned,
-    has an empty path; the graph echoes the leaf.
+    `last=0` reads no nodes, only the rest of the view. The path is empty if the session does not have the leaf or if
+    the leaf is tombstoned; the graph echoes the leaf.
     """
 
     leaf: str | None = None
@@ -61,7 +65,7 @@ class ActivePath(Record, frozen=True):
 
 
 ReadScope: TypeAlias = FullGraph | ActivePath
-"""What of a session's graph a `load` reads."""
+"""The part of a session's graph that `load` reads."""
 
 
 class Unchanged(Record, frozen=True):
@@ -71,13 +75,14 @@ class Unchanged(Record, frozen=True):
 
 
 class Append(Record, frozen=True):
-    """Graph delta: new nodes, each after the one before it unless it has a `parent`, the first after the head's leaf.
+    """Graph delta: add nodes, each after the one before it unless it has a `parent`, the first after the head's leaf.
 
     The leaf becomes the last node, or the one that is given; None means that the session has no active path then. A
     child may stand before its parent: the last node is then the last one with parents put first.
 
-    A node that is stored already, alike, is not stored twice; a missing parent is like any. If it was tombstoned, the
-    turn brings it back. Other content under its id, or content that was vacuumed, is `NodeConflict`.
+    A node that is stored already, equal, is not stored twice; a missing parent equals any. As the last node it becomes
+    the leaf, so that sending only an old node takes the head back to it. If it was tombstoned, the turn brings it back.
+    Other content under its id, or content that was vacuumed, is `NodeConflict`.
 
     >>> session = store.sessions.create("chat-42")
     >>> _ = session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(payload="hi")])))
@@ -91,7 +96,7 @@ class Append(Record, frozen=True):
 
 
 class ReplaceGraph(Record, frozen=True):
-    """Graph delta: from this revision on the session consists of exactly this graph.
+    """Graph delta: from this revision on, the session consists of exactly this graph.
 
     Earlier revisions and forks keep the nodes that they reach.
     """
@@ -100,11 +105,11 @@ class ReplaceGraph(Record, frozen=True):
 
 
 GraphDelta: TypeAlias = Unchanged | Append | ReplaceGraph
-"""What a commit does to the graph."""
+"""The change that a commit makes to the graph."""
 
 
 class AgentFrame(Record, frozen=True):
-    """One agent's stay in a session. Send `execution_state` to store it, only its ref to keep what is stored."""
+    """One agent's stay in a session. Send `execution_state` to store it, or only its ref to keep the stored one."""
 
     frame_id: str
     previous_frame_id: str | None = None
@@ -119,6 +124,6 @@ class AgentFrame(Record, frozen=True):
 
 
 class VacuumReport(Record, frozen=True):
-    """How many tombstoned nodes lost their content in this call."""
+    """The number of tombstoned nodes whose content this call removed."""
 
     removed_nodes: int

@@ -1,4 +1,4 @@
-"""A lease says who may act on a process or a session, until when, and with which fence."""
+"""Leases: the right of one owner to act on a session or a process until it expires, with a fence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.records.common import Record, Token
 
 
 class OnSession(Record, frozen=True, tag="session"):
-    """The one-writer lane of a session."""
+    """The right to be the one writer of a session."""
 
     session_id: str
 
@@ -20,7 +20,7 @@ class OnProcess(Record, frozen=True, tag="process"):
 
 
 Resource: TypeAlias = OnSession | OnProcess
-"""What a lease is held on: a session or a process."""
+"""The session or the process that a lease is held on."""
 
 
 class Lease(Record, frozen=True):
@@ -35,7 +35,7 @@ class Lease(Record, frozen=True):
 
 
 class LeaseHolder(Record, frozen=True):
-    """Who holds a live lease, without the token."""
+    """The holder of a live lease, without its token."""
 
     resource: Resource
     owner_id: str

@@ -1,4 +1,4 @@
-"""Everything has a visible limit, and the limits are settable."""
+"""The limits of every call. They are visible and settable."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from holdfast.records.common import Record
 
 MIB = 1024 * 1024
 LARGEST_CONTENT = 1024 * MIB
-"""The most bytes that one content, attachment or artifact has, whatever the limits: a reader refuses to unpack more."""
+"""The most bytes of one content, attachment or artifact, whatever the limits. A reader refuses to unpack more."""
 CHANGE_BUCKET_MS = 60_000
-"""Sessions are listed by their last change in steps of a minute: the order is exact to the minute."""
+"""Listings by last change are exact to one minute: the order is kept in buckets of this length."""
 
 LARGEST_INTEGER = 2**63 - 1
-"""The largest number that any of our integer fields holds (A signed 64-bit column)."""
+"""The largest value of any integer field: a signed 64-bit column."""
 SMALLEST_INTEGER = -(2**63)
-"""The smallest number that the same column could hold: every key comes after it."""
+"""The smallest value of the same column. Every key comes after it."""
 
 
 class Limits(Record, frozen=True, kw_only=True):
-    """The bounds of one call. A breach is `InvalidRequest`, before anything is written."""
+    """The bounds of one call. Exceeding one is `InvalidRequest`, raised before anything is written."""
 
     id_bytes: int = 512
     text_bytes: int = 64 * 1024
@@ -25,6 +25,7 @@ class Limits(Record, frozen=True, kw_only=True):
     document_depth: int = 64
     component_bytes: int = 64 * MIB
     commit_bytes: int = 128 * MIB
+    load_bytes: int = 1024 * MIB
     commit_nodes: int = 10_000
     commit_items: int = 1_000
     batch_items: int = 1_000

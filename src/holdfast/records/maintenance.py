@@ -1,4 +1,4 @@
-"""Housekeeping reports what it did; nothing is removed that anybody can still reach."""
+"""Reports of housekeeping. It removes nothing that is still reachable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from holdfast.records.common import Record
 
 
 class RetentionPolicy(Record, frozen=True, kw_only=True):
-    """What may be forgotten. A field that is left out forgets nothing."""
+    """Selects what a prune forgets. A field that is left out forgets nothing."""
 
     keep_revisions: int | None = None
     settled_work_older_than_ms: int | None = None
@@ -15,7 +15,7 @@ class RetentionPolicy(Record, frozen=True, kw_only=True):
 
 
 class PruneReport(Record, frozen=True):
-    """What a prune removed, or would remove; `complete` is False when the limit stopped it: call again."""
+    """The counts of a prune, or of its dry run. `complete` is False if the limit stopped it: call again."""
 
     dry_run: bool
     revisions: int = 0
@@ -28,7 +28,7 @@ class PruneReport(Record, frozen=True):
 
 
 class GarbageReport(Record, frozen=True):
-    """What a collection found and removed."""
+    """The counts of one garbage collection."""
 
     roots: int
     retained_blobs: int
@@ -38,7 +38,7 @@ class GarbageReport(Record, frozen=True):
 
 
 class Stats(Record, frozen=True):
-    """How much of everything there is."""
+    """Row counts and sizes of the whole store."""
 
     schema_version: int
     sessions: int
@@ -66,7 +66,7 @@ class Stats(Record, frozen=True):
 
 
 class Finding(Record, frozen=True):
-    """One thing that verification found wrong."""
+    """One problem that verification found."""
 
     table: str
     key: str
@@ -74,16 +74,16 @@ class Finding(Record, frozen=True):
 
 
 class Progress(Record, frozen=True):
-    """How far long work has come: `total` is what was counted when it began, and others may have added to it since."""
+    """The progress of a long operation. `total` was counted when it began; other writers may have added rows since."""
 
     done: int
     total: int
 
 
 class VerifyReport(Record, frozen=True):
-    """What was checked, and what is wrong; without findings every ref resolves, hash matches and chain is whole.
+    """The counts and findings of a verification. Without findings, all refs, hashes and chains are intact.
 
-    That holds for what was read: bytes of attachments that were not are counted.
+    That holds for what was read. The last two counts are of attachments whose bytes were not read.
     """
 
     checked_sessions: int
@@ -96,11 +96,11 @@ class VerifyReport(Record, frozen=True):
     checked_artifacts: int
     findings: tuple[Finding, ...] = ()
     unread_attachments: int = 0
-    """Permanent references to bytes outside of the database that were not read: the store has no `attachments=`."""
+    """Permanent references to bytes outside the database that were not read: the store has no `attachments=`."""
     foreign_attachments: int = 0
-    """Permanent references to bytes at a URI of somebody else, which are nobody's here to read."""
+    """Permanent references to bytes at a foreign URI, which this store cannot read."""
 
     @property
     def ok(self) -> bool:
-        """Is everything as it should be?"""
+        """True if nothing was found."""
         return not self.findings

@@ -1,4 +1,4 @@
-"""What an observer is told of an operation: its name, its subject, its cost and how it ended, and never any content."""
+"""Observations: the name, subject, cost and outcome of an operation, and never any content."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Literal, TypeAlias
 import msgspec
 
 OperationOutcome: TypeAlias = Literal["ok", "refused", "failed", "cancelled"]
-"""How an operation ended: as asked, refused by a rule, failed for another reason, or given up by its caller."""
+"""The end of an operation: as asked, refused by a rule, failed for another reason, or cancelled by its caller."""
 
 
 class Observation(msgspec.Struct, frozen=True):
     """One operation, after its end. Ids and numbers only: no payload, no token, no text of an error.
 
     `rows_…` and `bytes_…` count the rows that went to and came from the store's tables, and the encoded content in
-    them. Of a transaction that was run again, only the last run counts; `reruns` says how often that was: because
-    somebody was in the way, an answer was lost, or what the store remembered was out of date. `returned_rows` is the
-    length of what the caller got, None if that is no listing. `error_class` is the name of the error that he got.
+    them. Only the last run of a transaction counts; `reruns` is the number of runs before it, caused by contention, a
+    lost answer or an outdated hint. `returned_rows` is the length of the result, None if it is not a listing.
+    `error_class` is the name of the error that the caller got.
     """
 
     operation: str
@@ -37,5 +37,5 @@ class Observation(msgspec.Struct, frozen=True):
 
     @property
     def duration_ms(self) -> float:
-        """How long it took, in milliseconds."""
+        """The duration in milliseconds."""
         return self.duration_ns / 1_000_000

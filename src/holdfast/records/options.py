@@ -1,4 +1,4 @@
-"""How a backend behaves: explicit values, each with a default that loses nothing."""
+"""Options of the backends: explicit values, each with a default that loses nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from holdfast.records.common import Record
 
 PRIVATE: Final = 0o600
-"""Permissions of a new file unless `file_mode=` widens them: only its owner reads and writes it."""
+"""Permissions of a new file unless `file_mode=` widens them: only its owner may read and write it."""
 
 
 class SqliteOptions(Record, frozen=True, kw_only=True):
-    """How a SQLite store behaves. `migrate=False` refuses to create or upgrade a schema."""
+    """Options of a SQLite store. `migrate=False` refuses to create or upgrade a schema."""
 
     synchronous: Literal["off", "normal", "full", "extra"] = "full"
     busy_timeout_ms: int = 15_000
@@ -24,13 +24,17 @@ class SqliteOptions(Record, frozen=True, kw_only=True):
 
 
 class PostgresOptions(Record, frozen=True, kw_only=True):
-    """How a PostgreSQL store behaves. `migrate=False` only verifies the schema and needs no right to change it.
+    """Options of a PostgreSQL store. `migrate=False` only verifies the schema and needs no right to change it.
 
-    `pooler="transaction"` is for a URL that leads to a connection pooler, whatever its mode: nothing then outlives a
-    transaction, and waiters poll unless `listen_url` leads past the pooler. A pooler that is not declared is refused.
+    `pooler="transaction"` is for a URL that leads to a connection pooler in transaction or session mode: no state then
+    outlives a transaction, and waiters poll unless `listen_url` leads past the pooler. A pooler that is not declared is
+    refused.
+
+    `read_url` leads to a replica, past any pooler, for `store.reading()`. It may lead to several, or to the primary.
 
     Four of the times take None for "no limit": `idle_timeout_ms`, `max_lifetime_ms`, `lock_timeout_ms` and
-    `statement_timeout_ms`. Without the last one, a call to a server that fell silent ends only with its connection.
+    `statement_timeout_ms`. Without the last one, a call to a server that stopped responding ends only with its
+    connection.
     """
 
     schema: str = "holdfast"
@@ -43,9 +47,10 @@ class PostgresOptions(Record, frozen=True, kw_only=True):
     statement_timeout_ms: int | None = 30_000
     pooler: Literal["none", "transaction"] = "none"
     listen_url: str | None = None
+    read_url: str | None = None
     migrate: bool = True
 
     def __repr__(self) -> str:
-        """Show every option, but of a `listen_url` only that there is one: it may hold a password."""
-        shown = self if self.listen_url is None else msgspec.structs.replace(self, listen_url="…")
-        return Record.__repr__(shown)
+        """Show every option except the values of `listen_url` and `read_url`, which may hold a password."""
+        hidden = {name: "…" for name in ("listen_url", "read_url") if getattr(self, name) is not None}
+        return Record.__repr__(msgspec.structs.replace(self, **hidden))

@@ -1,4 +1,4 @@
-"""A process is background work with an identity of its own, which ends once and tells how."""
+"""Processes: background work with an identity of its own and one outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.records.common import Document, Record, Scope
 from holdfast.records.events import EventType
 
 ProcessStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
-"""What a process is doing, or how it ended."""
+"""The state of a process: running, or the way in which it ended."""
 TerminalState: TypeAlias = Literal["completed", "failed", "cancelled"]
 FailureClass: TypeAlias = Literal[
     "invalid_request",
@@ -24,7 +24,7 @@ FailureClass: TypeAlias = Literal[
     "internal",
 ]
 
-# What is run.
+# Inputs.
 
 
 class ToolCall(Record, frozen=True, tag="tool_call", tag_field="type"):
@@ -54,15 +54,15 @@ class SessionTurn(Record, frozen=True, tag="session_turn", tag_field="type"):
 
 
 class External(Record, frozen=True, tag="external", tag_field="type"):
-    """A process that something outside runs and completes."""
+    """A process that runs and completes outside the host."""
 
     metadata: Document = None
 
 
 ProcessInput: TypeAlias = ToolCall | Engine | SessionTurn | External
-"""What a process runs."""
+"""The work of a process."""
 
-# How it ends.
+# Outcomes.
 
 
 class Completed(Record, frozen=True, tag="success", tag_field="type"):
@@ -83,7 +83,7 @@ class Failed(Record, frozen=True, tag="failure", tag_field="type"):
 
 
 class Cancelled(Record, frozen=True, tag="cancelled", tag_field="type"):
-    """The process was asked to stop, and did."""
+    """The process stopped on request."""
 
     message: str = ""
     raw: Document | None = None
@@ -91,9 +91,9 @@ class Cancelled(Record, frozen=True, tag="cancelled", tag_field="type"):
 
 
 ProcessOutcome: TypeAlias = Completed | Failed | Cancelled
-"""How a process ended."""
+"""The outcome of a process."""
 
-# Where it came from, and what it is called.
+# Provenance and identity.
 
 
 class Host(Record, frozen=True, tag="host", tag_field="type"):
@@ -107,18 +107,18 @@ class BySession(Record, frozen=True, tag="session", tag_field="type"):
 
 
 Originator: TypeAlias = Host | BySession
-"""Who started a process, or registered a subscription."""
+"""The host or the session that started a process or registered a subscription."""
 
 
 class Provenance(Record, frozen=True):
-    """Who started it, and what caused that."""
+    """The originator of a process, and the cause of its start."""
 
     originator: Originator = Host()
     caused_by: Document | None = None
 
 
 class ProcessIdentity(Record, frozen=True):
-    """What people call it."""
+    """The kind and label of a process, for people."""
 
     kind: str
     label: str | None = None
@@ -126,7 +126,7 @@ class ProcessIdentity(Record, frozen=True):
 
 
 class SignalWait(Record, frozen=True, tag="signal", tag_field="kind"):
-    """A running process that waits for the `ordinal`-th signal of a name."""
+    """Declares that a running process waits for the `ordinal`-th signal of a name."""
 
     name: str
     ordinal: int
@@ -138,12 +138,12 @@ class SignalWait(Record, frozen=True, tag="signal", tag_field="kind"):
         return f"signal.{self.name}"
 
     def key(self, process_id: str) -> str:
-        """The name of this wait, unique in the store."""
+        """Return the name of this wait, unique in the store."""
         return f"process:{process_id}:{self.event_type}:{self.ordinal}"
 
 
 class ExternalRef(Record, frozen=True):
-    """Where the work really runs."""
+    """The place where the work of a process actually runs."""
 
     backend: str
     id: str
@@ -151,7 +151,7 @@ class ExternalRef(Record, frozen=True):
 
 
 class ProcessRegistration(Record, frozen=True):
-    """A process to be registered. Registering the same twice gives the same process.
+    """A process to be registered. Registering the same one twice returns the same process.
 
     >>> holdfast.ProcessRegistration("build-7", holdfast.External({"label": "nightly build"})).event_types
     ()
@@ -187,12 +187,12 @@ class Process(Record, frozen=True):
 
     @property
     def is_terminal(self) -> bool:
-        """Has it ended?"""
+        """True if the process has ended."""
         return self.status != "running"
 
 
 class ProcessSessionReport(Record, frozen=True):
-    """What forgetting a session did to processes. They are never cancelled; orphans have no handle left."""
+    """The effect on processes of forgetting a session. They are never cancelled; orphans have no handle left."""
 
     session_id: str
     revoked_grants: int

@@ -1,11 +1,11 @@
-"""What was moved from another store arrived now, or was here before."""
+"""The receipt of a restore from another store."""
 
 from __future__ import annotations
 
-from holdfast.records.common import Record
+from holdfast.records.common import Receipt
 
 
-class RestoreReceipt(Record, frozen=True):
-    """Something of another store is here as it was there; `replayed` if it was here before, and nothing was written."""
+class RestoreReceipt(Receipt, frozen=True):
+    """Something of another store now exists here unchanged. `replayed` if it did before, and nothing was written."""
 
     replayed: bool

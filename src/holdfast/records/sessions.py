@@ -1,4 +1,4 @@
-"""A session is a named head on a graph of nodes, with metadata about where it came from."""
+"""Sessions: named heads on a graph of nodes, with metadata about their origin."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from holdfast.records.common import Document, Record
 
 
 class Root(Record, frozen=True, tag="root", tag_field="kind"):
-    """A session that nobody started but the host."""
+    """The relation of a session that the host started itself."""
 
 
 class Child(Record, frozen=True, tag="child", tag_field="kind"):
-    """A session that another session started or that was forked from it."""
+    """The relation of a session that another session started, or that was forked from it."""
 
     parent_session_id: str
     caused_by: Document | None = None
 
 
 Relation: TypeAlias = Root | Child
-"""Where a session came from."""
+"""The origin of a session."""
 
 
 class SessionMeta(Record, frozen=True):
-    """What a host wants to know about a session before it opens it."""
+    """The metadata of a session, for a host to read before it opens the session."""
 
     session_id: str
     name: str
@@ -35,9 +35,9 @@ class SessionMeta(Record, frozen=True):
 
 
 class SessionSummary(Record, frozen=True):
-    """One line of a listing. A session that was committed but never created has no name.
+    """One entry of a listing. A session that was committed but never created has no name.
 
-    `node_count` counts every node of the graph, inherited and tombstoned ones included.
+    `node_count` counts every node of the graph, including inherited and tombstoned ones.
     """
 
     session_id: str
@@ -52,7 +52,7 @@ class SessionSummary(Record, frozen=True):
 
 
 class SessionDeletionReport(Record, frozen=True):
-    """What the deletion of a session erased, and which processes it left without any handle."""
+    """The counts of a session's deletion, and the processes that it left without any handle."""
 
     session_id: str
     deleted: bool

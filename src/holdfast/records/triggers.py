@@ -1,4 +1,4 @@
-"""A subscription turns each occurrence of a source into one process, exactly once."""
+"""Triggers: a subscription turns each occurrence of a source into one process, exactly once."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ DeliveryState: TypeAlias = Literal["reserved", "started", "failed"]
 
 
 class EventPayload(Record, frozen=True, tag="event", tag_field="type"):
-    """An argument that takes the occurrence's whole payload."""
+    """Binds an argument to the occurrence's whole payload."""
 
 
 class Fixed(Record, frozen=True, tag="fixed", tag_field="type"):
-    """An argument that is always this value."""
+    """Binds an argument to a constant."""
 
     value: Document
 
 
 Binding: TypeAlias = EventPayload | Fixed
-"""Where an argument of a started process comes from."""
+"""The source of an argument of a started process."""
 
 
 class SubscriptionDraft(Record, frozen=True, kw_only=True):
-    """What to start when a source fires. Without `source_key`, one is derived from `source`."""
+    """The process to start when a source fires. Without `source_key`, one is derived from `source`."""
 
     source_type: str
     target: ProcessInput
@@ -46,7 +46,7 @@ class SubscriptionDraft(Record, frozen=True, kw_only=True):
 
 
 class Subscription(Record, frozen=True):
-    """A registered subscription; a cancelled one stays listed, disabled."""
+    """A registered subscription. A cancelled one stays listed, disabled."""
 
     subscription_id: str
     handle: str
@@ -58,7 +58,7 @@ class Subscription(Record, frozen=True):
 
 
 class Occurrence(Record, frozen=True):
-    """Something that happened at a source, recorded once per idempotency key."""
+    """One firing of a source, recorded once per idempotency key."""
 
     occurrence_id: str
     source_type: str
@@ -70,7 +70,7 @@ class Occurrence(Record, frozen=True):
 
 
 class TriggerDelivery(Record, frozen=True):
-    """One occurrence on its way to one subscription; `process_id` is fixed in advance."""
+    """One occurrence on its way to one subscription. Its `process_id` is fixed in advance."""
 
     occurrence: Occurrence
     subscription: Subscription

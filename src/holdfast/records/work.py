@@ -1,18 +1,22 @@
-"""Work waits in a session's queue in batches, and is claimed for a time by one owner."""
+"""Work waits in a session's queue in batches; one owner at a time claims it until the claim expires."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from holdfast.records.common import Document, Record, Token
+from holdfast.records.common import Document, Receipt, Record, Token
 
 Delivery: TypeAlias = Literal["earliest_safe_boundary", "after_current_turn_commit"]
 Slot: TypeAlias = Literal["join", "exclusive"]
 Boundary: TypeAlias = Literal["active_turn_checkpoint", "idle"]
-"""Where a worker stands when it claims: inside a turn, or between turns."""
-WorkState: TypeAlias = Literal["pending", "claimed", "completed", "cancelled"]
-"""What became of a batch."""
+"""The point at which a worker claims: inside a turn, or between turns."""
+WorkState: TypeAlias = Literal["pending", "claimed", "completed", "cancelled", "dead"]
+"""The state of a batch. The last three are settled; a dead batch failed at its last attempt, and can be retried."""
+SETTLED: tuple[WorkState, ...] = ("completed", "cancelled", "dead")
+
+TURN = "turn"
+"""The kind of work that does not name one."""
 
 
 class Group(Record, frozen=True):
@@ -22,17 +26,22 @@ class Group(Record, frozen=True):
 
 
 MergeKey: TypeAlias = Literal["never", "payload_default"] | Group
-"""Which adjacent batches may be claimed together."""
+"""Decides which adjacent batches may be claimed together."""
 
 
 class WorkDraft(Record, frozen=True, kw_only=True):
-    """Work to be enqueued. With a source key it is enqueued once, however often it is sent.
+    """Work to be enqueued. With a source key, it is enqueued once, however often it is sent.
+
+    `kind` selects the workers that want it. `priority` is a small number: among waiting sessions, the one whose next
+    batch has the highest is served first. Inside a session the order of enqueueing stays.
 
     >>> draft = holdfast.WorkDraft(
     ...     session_id="chat", payloads=[{"type": "turn_input", "text": "hi"}], source_key="msg-1"
     ... )
     >>> draft.delivery, draft.slot, draft.merge_key
     ('earliest_safe_boundary', 'join', 'never')
+    >>> draft.kind, draft.priority
+    ('turn', 0)
     """
 
     payloads: Sequence[Document]
@@ -42,10 +51,12 @@ class WorkDraft(Record, frozen=True, kw_only=True):
     slot: Slot = "join"
     merge_key: MergeKey = "never"
     available_at_ms: int = 0
+    kind: str = TURN
+    priority: int = 0
 
     @classmethod
     def command(cls, session_id: str, kind: str, *, idempotency_key: str, reason: str | None = None) -> WorkDraft:
-        """A session command (say, "refresh_tool_catalog"): claimed alone, once per idempotency key."""
+        """Draft a session command (say, "refresh_tool_catalog"): claimed alone, once per idempotency key."""
         return cls(
             session_id=session_id,
             payloads=[{"type": "session_command", "command": {"kind": kind, "reason": reason}}],
@@ -63,7 +74,12 @@ class WorkItem(Record, frozen=True):
 
 
 class WorkBatch(Record, frozen=True):
-    """Enqueued work. A batch that was completed or cancelled is remembered while it has a source key."""
+    """Enqueued work. A settled batch is kept until retention forgets it.
+
+    `attempts` counts the claims on it that were not given back, and `last_error` is the text of the last failure, after
+    which it waits until `retry_at_ms`. While it is claimed, `claimed_by` holds it until `claim_expires_at_ms`.
+    `settled_revision` is the revision of the commit that settled it, None if no commit did.
+    """
 
     batch_id: str
     session_id: str
@@ -77,10 +93,28 @@ class WorkBatch(Record, frozen=True):
     items: tuple[WorkItem, ...]
     state: WorkState = "pending"
     settled_at_ms: int | None = None
+    settled_revision: int | None = None
+    kind: str = TURN
+    priority: int = 0
+    attempts: int = 0
+    last_error: str | None = None
+    retry_at_ms: int = 0
+    claimed_by: str | None = None
+    claim_expires_at_ms: int | None = None
+
+
+class WorkReceipt(Receipt, frozen=True):
+    """Proof that a claim was settled. `revision` is that of the commit that settled it, None if no commit did."""
+
+    session_id: str
+    claim_id: str
+    batch_ids: tuple[str, ...]
+    settled_at_ms: int
+    revision: int | None = None
 
 
 class WorkCompletion(Record, frozen=True):
-    """What settles a claim inside a commit: exactly its batches, proven by token and fence."""
+    """Settles a claim inside a commit: exactly its batches, proven by token and fence."""
 
     session_id: str
     claim_id: str
@@ -90,7 +124,10 @@ class WorkCompletion(Record, frozen=True):
 
 
 class WorkClaim(Record, frozen=True):
-    """Batches that one owner may work on until `expires_at_ms`."""
+    """Batches that one owner may work on until `expires_at_ms`.
+
+    While an `exclusive` claim lives, no other claim on the session's queue is given out.
+    """
 
     session_id: str
     claim_id: str
@@ -100,9 +137,10 @@ class WorkClaim(Record, frozen=True):
     claimed_at_ms: int
     expires_at_ms: int
     batches: tuple[WorkBatch, ...]
+    exclusive: bool = False
 
     def completion(self) -> WorkCompletion:
-        """The proof to hand to a commit that settles this claim."""
+        """Return the proof that settles this claim as part of a commit."""
         return WorkCompletion(
             self.session_id, self.claim_id, self.token, self.fence, tuple(batch.batch_id for batch in self.batches)
         )

@@ -1,4 +1,4 @@
-"""An artifact is what was put under its kind and ref; a ref that names its content must match it."""
+"""Artifacts: the checks on their refs and their stored form. A ref that names its content must match it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from holdfast.rows import ArtifactHead, ArtifactRow
 from holdfast.rules import checks
 
 LONGEST_PROBLEM = 1_000
-"""The characters of a check's problem that an error repeats: what raised may quote the whole artifact."""
+"""The most characters of a check's problem that an error repeats: an exception may quote the whole artifact."""
 
 
 def content_ref(kind: str, data: bytes) -> str:
-    """The ref that content gets by itself."""
+    """Return the ref that is derived from the content."""
     return minted_ref(kind, codec.digest(data))
 
 
 def minted_ref(kind: str, hash: str) -> str:
-    """The ref that content with this hash gets by itself."""
+    """Return the ref of content with this hash."""
     return f"{kind}:sha256:{hash}"
 
 
 def check_artifact(kind: object, ref: object | None, data: object, limits: Limits) -> tuple[str, str, bytes]:
-    """Kind, ref and bytes; without a ref, one is minted from the content."""
+    """Return kind, ref and bytes. Without a ref, one is minted from the content."""
     checked_kind = checks.identifier("kind", kind, limits)
     body = checks.content("data", data, most=limits.artifact_bytes)
     minted = content_ref(checked_kind, body)
@@ -39,7 +39,7 @@ def check_artifact(kind: object, ref: object | None, data: object, limits: Limit
 
 
 def judge(check: ArtifactCheck, kind: str, ref: str, data: bytes) -> None:
-    """Raise `InvalidRequest` if the check that a caller has given for the kind finds a problem, or cannot be used."""
+    """Raise `InvalidRequest` if the caller's check for the kind finds a problem, or misbehaves."""
     refused = f"{kind} artifact {ref!r} was refused by its check"
     try:
         problem = cast("object", check(ref, data))
@@ -56,13 +56,13 @@ def judge(check: ArtifactCheck, kind: str, ref: str, data: bytes) -> None:
 
 
 def packed(kind: str, ref: str, data: bytes, *, now_ms: int) -> ArtifactRow:
-    """The artifact as the database keeps it."""
+    """Return the artifact as the database stores it."""
     encoding, body = codec.pack(data)
     return ArtifactRow(kind, ref, codec.digest(data), encoding, len(data), now_ms, body)
 
 
 def opened(row: ArtifactRow) -> Artifact:
-    """The artifact that a row holds, proven."""
+    """Return the artifact of a row, with its bytes proven by their hash."""
     key = f"{row.kind}/{row.ref}"
     data = codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="artifacts", key=key)
     return Artifact(row.kind, row.ref, data, row.stored_at_ms)
@@ -75,5 +75,5 @@ def prove(row: ArtifactRow) -> None:
 
 
 def summary_of(row: ArtifactHead) -> ArtifactSummary:
-    """The artifact without its bytes."""
+    """Return the artifact without its bytes."""
     return ArtifactSummary(row.kind, row.ref, row.size, row.stored_at_ms)

@@ -1,4 +1,4 @@
-"""Attachments are named by their content; a manifest row is written before the bytes and made permanent by a commit."""
+"""Attachments are named by their content. The manifest row is written before the bytes; a commit makes it permanent."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from holdfast.rows import AttachmentRow, ObjectRow, SessionRow
 from holdfast.rules import checks
 
 DELETION_MS = 3_600_000
-"""How long a deletion outside the database may take. After that, whoever reserved it is taken for dead."""
+"""Time limit of a deletion outside the database. After that, the process that reserved it is presumed dead."""
 
 NOT_YET = 0
-"""The `deleting_until_ms` of a note that nobody works off."""
+"""The `deleting_until_ms` of a note that no process is working on."""
 
 DATABASE: Final = "database"
 OUTSIDE: Final = "outside"
 CALLER: Final = "caller"
-"""The values of `stored_in`: in a table, behind `attachments=`, or at a URI that the caller answers for."""
+"""The values of `stored_in`: in a table, behind `attachments=`, or at a URI that the caller is responsible for."""
 
 CONTENT_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class AttachmentIntent(msgspec.Struct, frozen=True):
-    """A checked attachment: its id, and what its bytes are."""
+    """A checked attachment: its id, and the type and size of its bytes."""
 
     attachment_id: str
     uri: str
@@ -42,27 +42,27 @@ class AttachmentIntent(msgspec.Struct, frozen=True):
 
 
 def own_uri(attachment_id: str) -> str:
-    """The address of bytes that this store keeps."""
+    """Return the URI of bytes that this store keeps."""
     return f"sha256:{attachment_id}"
 
 
 def is_content_id(attachment_id: str) -> bool:
-    """Whether an id is the hash of its bytes, as every id of bytes that this store keeps: only those become names."""
+    """Return True if an id is a SHA-256, as are all ids of bytes kept by this store. Only such ids become names."""
     return CONTENT_ID.fullmatch(attachment_id) is not None
 
 
 def is_kept_here(row: AttachmentRow | AttachmentIntent) -> bool:
-    """Whether the bytes of a reference are ours to keep."""
+    """Return True if this store keeps the bytes of a reference."""
     return row.uri == own_uri(row.attachment_id) and is_content_id(row.attachment_id)
 
 
 def is_being_deleted(notes: Sequence[int], *, now_ms: int) -> bool:
-    """Whether bytes outside may vanish at any moment, so that nobody may count on them."""
+    """Return True if bytes outside may vanish at any moment, so that no reference may rely on them."""
     return any(until_ms > now_ms for until_ms in notes)
 
 
 def judge_deletion(notes: Sequence[int], *, needed: bool, now_ms: int) -> Literal["leave", "forget", "delete"]:
-    """What to do about the notes of some bytes outside: nobody interferes with a deletion that is under way."""
+    """Decide what to do about the notes of some bytes outside. A deletion that is under way is left alone."""
     if not notes or is_being_deleted(notes, now_ms=now_ms):
         return "leave"
     return "forget" if needed else "delete"
@@ -71,7 +71,7 @@ def judge_deletion(notes: Sequence[int], *, needed: bool, now_ms: int) -> Litera
 def check_put(
     data: object, media_type: object, *, width: object, height: object, label: object, limits: Limits
 ) -> tuple[AttachmentIntent, bytes]:
-    """The intent and the bytes of an attachment that is stored."""
+    """Return the intent and the bytes of an attachment to be stored."""
     body = checks.content("data", data, most=limits.attachment_bytes)
     attachment_id = codec.digest(body)
     intent = check_intent(
@@ -91,7 +91,7 @@ def check_intent(
     attachment_id: object, *, uri: object, media_type: object, byte_count: object, width: object, height: object,
     label: object, limits: Limits,
 ) -> AttachmentIntent:  # fmt: skip
-    """The intent to store an attachment whose bytes may live anywhere."""
+    """Return the intent to store an attachment whose bytes may be kept anywhere."""
     return AttachmentIntent(
         attachment_id=checks.identifier("attachment_id", attachment_id, limits),
         uri=checks.identifier("uri", uri, limits),
@@ -104,10 +104,11 @@ def check_intent(
 
 
 def bare_intent(intent: AttachmentIntent, existing: AttachmentRow | None) -> AttachmentIntent:
-    """Return an intent that comes without bytes, as it may be written over what is there.
+    """Return an intent that comes without bytes, as it may be written over the existing row.
 
-    It cannot change how many bytes are stored here. One that moves a reference between bytes kept here and bytes kept
-    elsewhere is refused: moved here, a committed reference would have none; moved away, ours would stay for ever.
+    It cannot change the number of bytes stored here. An intent that moves a reference between bytes kept here and bytes
+    kept elsewhere is refused: moved here, a committed reference would have no bytes; moved away, the bytes kept here
+    would never be deleted.
     """
     if existing is None:
         return intent
@@ -128,11 +129,11 @@ def intended(
     now_ms: int,
     intent_id: str,
 ) -> AttachmentRow:
-    """Return the manifest row after an intent: repeated, it refreshes time and metadata; a commit is kept.
+    """Return the manifest row after an intent. A repeated intent refreshes time and metadata, and stays committed.
 
-    Bytes of ours count as stored only if the row said so before: while it exists, nothing deletes them. For the same
-    reason it keeps the `intent_id` with which it was inserted. The one that is given is for a new row, so that one that
-    is forgotten and written anew is told from it, even within a millisecond.
+    Bytes kept here count as stored only if the row said so before: nothing deletes them while the row exists. For the
+    same reason, the row keeps the `intent_id` with which it was inserted. The given `intent_id` is for a new row, so
+    that a row that is forgotten and written anew can be told from the old one, even within a millisecond.
     """
     before = None if existing is None or existing.uri != intent.uri else existing.stored_in
     return AttachmentRow(
@@ -153,10 +154,10 @@ def intended(
 
 
 def confirmed(row: AttachmentRow, found: AttachmentRow | None) -> AttachmentRow | None:
-    """Return the manifest row after the bytes of an intent were written outside, None if the intent does not stand.
+    """Return the manifest row after the bytes of an intent were written outside, None if the intent is no longer valid.
 
-    An intent that was forgotten and recorded anew does not count: its bytes may have been deleted in between. One that
-    was repeated does: the row has been there since before the bytes were written.
+    An intent that was forgotten and recorded anew is not valid: its bytes may have been deleted in between. A repeated
+    intent is: its row has existed since before the bytes were written.
     """
     if found is None or found.uri != row.uri:
         return None
@@ -168,15 +169,15 @@ def confirmed(row: AttachmentRow, found: AttachmentRow | None) -> AttachmentRow 
 
 
 def must_stay_readable(existing: AttachmentRow | None, intent: AttachmentIntent) -> bool:
-    """Whether a put takes over a committed reference to bytes elsewhere: it must not end between row and bytes."""
+    """Return True if a put takes over a committed reference to bytes elsewhere: row and bytes must change together."""
     return existing is not None and existing.committed_at_ms is not None and existing.uri != intent.uri
 
 
 def inherited(source: AttachmentRow, session: SessionRow, *, now_ms: int) -> AttachmentRow:
     """Return the committed row of a session that takes over an attachment of its parent.
 
-    In another family the database gets the bytes, because that is part of the commit; a caller's bytes stay at their
-    URI, and a family shares what it has.
+    In another family, the bytes go into the database, because copying them is part of the commit. Bytes that the caller
+    keeps stay at their URI, and a family shares its bytes.
     """
     moves = source.family != session.family and source.stored_in != CALLER
     return msgspec.structs.replace(
@@ -190,47 +191,50 @@ def inherited(source: AttachmentRow, session: SessionRow, *, now_ms: int) -> Att
 
 
 def is_lendable(row: AttachmentRow | None) -> TypeGuard[AttachmentRow]:
-    """Whether a session may take over this attachment of its parent: its bytes are stored."""
+    """Return True if a session may take over this attachment of its parent: its bytes are stored."""
     return row is not None and row.stored_in is not None
 
 
 def needs_bytes(source: AttachmentRow, row: AttachmentRow) -> bool:
-    """Whether the bytes go to another family with the row."""
+    """Return True if the bytes have to be copied to another family with the row."""
     return source.family != row.family and row.stored_in == DATABASE
 
 
 def require_room(sources: Sequence[AttachmentRow], most_bytes: int) -> None:
-    """Refuse to copy more bytes of a parent's attachments than a commit may bring."""
+    """Refuse to copy more bytes of a parent's attachments than one commit may bring."""
     size = sum(source.byte_count for source in sources)
     if size > most_bytes:
         raise InvalidRequest(
-            "attachments", f"{size} bytes of the parent's would be copied, the limit is {most_bytes}", limit=most_bytes
+            "attachments",
+            f"{size} bytes of the parent's would be copied, the limit is {most_bytes}: take them over in several "
+            "commits, or raise Limits.commit_bytes",
+            limit=most_bytes,
         )
 
 
 def ref_of(row: AttachmentRow) -> AttachmentRef:
-    """What a node keeps of it."""
+    """Return the reference that a node keeps."""
     return AttachmentRef(row.attachment_id, row.media_type, row.byte_count, row.width, row.height, row.label)
 
 
 def entry_of(session_id: str, row: AttachmentRow) -> AttachmentEntry:
-    """The manifest row as a caller sees it."""
+    """Return the manifest row as callers see it."""
     return AttachmentEntry(session_id, row.attachment_id, row.uri, row.intent_at_ms, row.committed_at_ms)
 
 
 def packed(attachment_id: str, data: bytes) -> ObjectRow:
-    """The bytes as the database keeps them."""
+    """Return the bytes as the database stores them."""
     encoding, body = codec.pack(data)
     return ObjectRow(attachment_id, encoding, len(data), body)
 
 
 def opened(row: ObjectRow) -> bytes:
-    """The bytes that the database kept, proven."""
+    """Return the bytes of a row, proven by their hash."""
     return codec.unpack(row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash)
 
 
 def prove(row: ObjectRow) -> None:
-    """Raise `Corrupt` unless the bytes that the database kept can be read."""
+    """Raise `Corrupt` unless the stored bytes can be read."""
     codec.prove(row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash)
 
 
@@ -240,13 +244,14 @@ MISSING = {
     DATABASE: "the bytes are missing",
     OUTSIDE: "the bytes are missing: was the store opened with the attachments= that it was written with?",
 }
-"""Why there are no bytes for a committed reference, by `stored_in`."""
+"""The reason why a committed reference has no bytes, by `stored_in`."""
 
 
 def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
-    """The attachment with its bytes, which must match.
+    """Return the attachment with its bytes, which must match its hash.
 
-    They may be missing while nobody committed them, or if the caller keeps them elsewhere; otherwise that is damage.
+    They may be missing until a commit made the reference permanent, or if the caller keeps them elsewhere. Otherwise
+    that is damage.
     """
     if data is None and (row.committed_at_ms is None or not is_kept_here(row)):
         raise UnknownRef("attachment_id", row.attachment_id, "its bytes are not kept here, or were never put")

@@ -1,4 +1,4 @@
-"""A body that is sent is stored by its hash and its ref is minted here; a ref without a body must be known."""
+"""Checkpoints: a body that is sent is stored by its hash, and its ref minted; a ref without a body must be known."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FRAME_STATUSES = ("active", "superseded")
 
 
 class Contents(msgspec.Struct):
-    """What a commit brings: bodies by ref, and refs that must be stored already, by the field that names them."""
+    """The contents of a commit: bodies by ref, and refs that must be stored already, by the field that names them."""
 
     bodies: dict[str, bytes] = {}
     kept: dict[str, str] = {}
 
     def mint(self, format: codec.ContentFormat, data: bytes) -> str:
-        """Take a body in and give its ref."""
+        """Add a body and return its ref."""
         ref = codec.content_ref(format, data)
         self.bodies[ref] = data
         return ref
 
     def keep(self, field: str, value: object, *, format: codec.ContentFormat | None = None) -> str:
-        """Take a ref in, to be proven later."""
+        """Add a ref, which `require_known` proves later."""
         parts = codec.split_ref(value) if isinstance(value, str) else None
         if not isinstance(value, str) or parts is None or format not in (None, parts[0]):
             raise InvalidRequest(field, "is not a ref that a receipt carried")
@@ -40,7 +40,7 @@ class Contents(msgspec.Struct):
 
 
 def split(ref: str) -> tuple[codec.ContentFormat, str]:
-    """The format and hash of a stored ref."""
+    """Return the format and hash of a stored ref."""
     parts = codec.split_ref(ref)
     if parts is None:
         raise Corrupt("blobs", ref, "is not a ref")
@@ -48,7 +48,7 @@ def split(ref: str) -> tuple[codec.ContentFormat, str]:
 
 
 def check_checkpoint(field: str, value: object, contents: Contents, limits: Limits) -> CheckpointManifest:
-    """The manifest of a checkpoint that is sent."""
+    """Return the manifest of a checkpoint that is sent."""
     checkpoint = checks.instance(field, value, Checkpoint)
     others = checks.mapping(f"{field}.others", checkpoint.others, most=limits.commit_items)
     for name in others:
@@ -71,12 +71,12 @@ def _check_component(field: str, value: Component, contents: Contents, limits: L
 
 
 def manifest_ref(manifest: CheckpointManifest) -> str:
-    """The name of a whole checkpoint."""
+    """Return the name of a whole checkpoint."""
     return f"checkpoint-sha256:{codec.stable_hash(manifest.refs)}"
 
 
 def check_frames(field: str, value: object, contents: Contents, limits: Limits) -> tuple[str, tuple[str, ...]]:
-    """The ref of the list of frames, and the refs of their execution states."""
+    """Return the ref of the list of frames, and the refs of their execution states."""
     frames = checks.sequence(field, value, most=limits.commit_items)
     stored = [_check_frame(f"{field}[{index}]", frame, contents, limits) for index, frame in enumerate(frames)]
     ids = [frame.frame_id for frame in stored]
@@ -116,19 +116,19 @@ def _check_frame(field: str, value: object, contents: Contents, limits: Limits) 
 
 
 def require_known(contents: Contents, known: frozenset[str]) -> None:
-    """Every ref that came without a body names something that is stored, or that came with this commit."""
+    """Raise `UnknownRef` for a ref without a body that is neither stored nor part of this commit."""
     for field, ref in contents.kept.items():
         if ref not in known and ref not in contents.bodies:
             raise UnknownRef(field, ref)
 
 
 def blob_rows(contents: Contents, known: frozenset[str], runs: Mapping[str, Run]) -> tuple[BlobRow, ...]:
-    """The rows of the bodies that are not stored yet, as deltas on the runs of their predecessors where that pays."""
+    """Return the rows of the bodies not stored yet, as deltas on the runs of their predecessors where that pays."""
     return tuple(deltas.stored(ref, data, runs.get(ref)) for ref, data in contents.bodies.items() if ref not in known)
 
 
 def content_of(ref: str, bodies: Mapping[str, bytes], *, needed_by: str) -> Component:
-    """What a ref stands for; a blob that is missing is damage, never an empty value."""
+    """Return the content of a ref. A missing blob is damage, never an empty value."""
     if ref not in bodies:
         raise Corrupt("blobs", ref, f"is missing, but {needed_by} needs it")
     if split(ref)[0] == "bytes":
@@ -137,16 +137,16 @@ def content_of(ref: str, bodies: Mapping[str, bytes], *, needed_by: str) -> Comp
 
 
 def checkpoint_of(manifest: CheckpointManifest, bodies: Mapping[str, bytes], *, needed_by: str) -> Checkpoint:
-    """The checkpoint with its bodies."""
+    """Return the checkpoint with its bodies."""
     return Checkpoint.of({name: content_of(ref, bodies, needed_by=needed_by) for name, ref in manifest.refs.items()})
 
 
-# Built now, by one thread: msgspec shows other threads what it has half built when it first meets a type.
+# Built at import, by one thread: on first use of a type, msgspec shows other threads its half-built decoder.
 msgspec.json.Decoder(list[AgentFrame])
 
 
 def frames_of(document: object, *, needed_by: str) -> tuple[AgentFrame, ...]:
-    """The stored frames, without their execution states."""
+    """Return the stored frames, without their execution states."""
     try:
         return tuple(msgspec.convert(document, list[AgentFrame]))
     except msgspec.ValidationError as error:

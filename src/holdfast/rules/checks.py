@@ -1,4 +1,4 @@
-"""What may enter the store at all: each check returns the value it was given, or refuses it and names the field."""
+"""Checks of input values: each returns the value that it was given, or refuses it and names the field."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast, overload
 
 from holdfast.codec import Unfit, checked_document, decode_cursor
 from holdfast.errors import InvalidRequest
+from holdfast.loop_budget import charge
 from holdfast.records.common import Document, Scope, Token
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 
@@ -20,8 +21,9 @@ DEFAULT_PAGE = 50
 
 
 def identifier(field: str, value: object, limits: Limits) -> str:
-    """An id: text that is not blank, holds no NUL and is not over-long. Any other character is fine."""
-    # Nearly every id begins with a visible character and goes on in printable ASCII: one byte a character, and no NUL.
+    """Check an id: text that is not blank, holds no NUL and is not too long. Any other character is allowed."""
+    # Fast path: nearly every id begins with a visible character and goes on in printable ASCII, one byte per character
+    # and without NUL.
     if (
         type(value) is str
         and value[:1] > " "
@@ -43,12 +45,12 @@ def identifier(field: str, value: object, limits: Limits) -> str:
 
 
 def optional_identifier(field: str, value: object, limits: Limits) -> str | None:
-    """An id, or None."""
+    """Check an id, or None."""
     return None if value is None else identifier(field, value, limits)
 
 
 def text(field: str, value: object, limits: Limits) -> str:
-    """Free text: no NUL (no database column holds it alike), within the limit."""
+    """Check free text: within the limit, and without NUL, which not every database column can hold."""
     if not isinstance(value, str):
         raise InvalidRequest(field, f"must be text, not {type(value).__name__}")
     if "\0" in value:
@@ -60,12 +62,12 @@ def text(field: str, value: object, limits: Limits) -> str:
 
 
 def optional_text(field: str, value: object, limits: Limits) -> str | None:
-    """Free text, or None."""
+    """Check free text, or None."""
     return None if value is None else text(field, value, limits)
 
 
 def _plain(value: str) -> str:
-    """The text itself: `str()` of an enum member that is text would be its name."""
+    """Return the text itself: `str()` of an enum member that is text would be its name."""
     return str.__str__(value)
 
 
@@ -77,7 +79,7 @@ def _utf8(field: str, value: str) -> bytes:
 
 
 def whole(field: str, value: object, *, least: int = 0, most: int = LARGEST_INTEGER) -> int:
-    """A whole number in `least` … `most`."""
+    """Check a whole number in `least` … `most`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRequest(field, f"must be a whole number, not {type(value).__name__}")
     if value < least:
@@ -88,26 +90,26 @@ def whole(field: str, value: object, *, least: int = 0, most: int = LARGEST_INTE
 
 
 def optional_whole(field: str, value: object, *, least: int = 0, most: int = LARGEST_INTEGER) -> int | None:
-    """A whole number, or None."""
+    """Check a whole number, or None."""
     return None if value is None else whole(field, value, least=least, most=most)
 
 
 def flag(field: str, value: object) -> bool:
-    """True or False."""
+    """Check for True or False."""
     if not isinstance(value, bool):
         raise InvalidRequest(field, f"must be True or False, not {type(value).__name__}")
     return value
 
 
 def callback(field: str, value: Callable[[T], None] | None) -> Callable[[T], None] | None:
-    """Something that can be called, or None."""
+    """Check for a callable, or None."""
     if value is not None and not callable(value):
-        raise InvalidRequest(field, f"must be something to call, not {type(value).__name__}")
+        raise InvalidRequest(field, f"must be callable, not {type(value).__name__}")
     return value
 
 
 def one_of(field: str, value: object, words: Sequence[str]) -> str:
-    """One of a closed set of words."""
+    """Check for one of a closed set of words."""
     if not isinstance(value, str) or value not in words:
         raise InvalidRequest(field, f"must be one of {', '.join(words)}")
     return value
@@ -126,15 +128,17 @@ def instance(
     field: str, value: object, kind: tuple[type[T], type[U], type[V], type[W], type[X]]
 ) -> T | U | V | W | X: ...
 def instance(field: str, value: object, kind: type[Any] | tuple[type[Any], ...]) -> Any:
-    """A value of one of our types."""
+    """Check for an instance of one of the types."""
     if not isinstance(value, kind):
         names = kind.__name__ if isinstance(kind, type) else " or ".join(one.__name__ for one in kind)
+        if isinstance(value, type):
+            raise InvalidRequest(field, f"must be {names}, not the class {value.__name__}: call it to make one")
         raise InvalidRequest(field, f"must be {names}, not {type(value).__name__}")
     return value
 
 
 def sequence(field: str, value: object, *, most: int) -> Sequence[Any]:
-    """A list or tuple of at most `most` items."""
+    """Check a list or tuple of at most `most` items."""
     if not isinstance(value, list | tuple):
         raise InvalidRequest(field, f"must be a list or tuple, not {type(value).__name__}")
     items = cast("Sequence[Any]", value)
@@ -144,7 +148,7 @@ def sequence(field: str, value: object, *, most: int) -> Sequence[Any]:
 
 
 def mapping(field: str, value: object, *, most: int) -> dict[str, Any]:
-    """A dict of at most `most` items."""
+    """Check a dict of at most `most` items."""
     if not isinstance(value, dict):
         raise InvalidRequest(field, f"must be a dict, not {type(value).__name__}")
     items = cast("dict[str, Any]", value)
@@ -156,7 +160,7 @@ def mapping(field: str, value: object, *, most: int) -> dict[str, Any]:
 def document(
     field: str, value: Document, limits: Limits, *, most: int | None = None, wrapped: int = 0, canonical: bool = False
 ) -> bytes:
-    """A JSON value, as the bytes that will be stored. `wrapped` says how many of its levels are not the caller's."""
+    """Return a JSON value as the bytes to store. `wrapped` is the number of its levels that are not the caller's."""
     size = limits.document_bytes if most is None else most
     checked = checked_document(value, depth=limits.document_depth + wrapped, size=size, canonical=canonical)
     if isinstance(checked, Unfit):
@@ -165,14 +169,15 @@ def document(
 
 
 def optional_document(field: str, value: Document | None, limits: Limits) -> bytes | None:
-    """A JSON value, or None for none."""
+    """Return a JSON value as the bytes to store, or None for None."""
     return None if value is None else document(field, value, limits)
 
 
 def content(field: str, value: object, *, most: int) -> bytes:
-    """Bytes, within the limit."""
+    """Return bytes within the limit."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise InvalidRequest(field, f"must be bytes, not {type(value).__name__}")
+    charge(memoryview(cast("bytes", value)).nbytes)
     data = bytes(cast("bytes | bytearray", value))
     if len(data) > most:
         raise InvalidRequest(field, f"is {len(data)} bytes long, the limit is {most}", limit=most)
@@ -180,29 +185,29 @@ def content(field: str, value: object, *, most: int) -> bytes:
 
 
 def token(field: str, value: object) -> Token:
-    """The secret of a claim or lease, as it was handed out."""
+    """Check the form of a claim's or lease's secret."""
     if not isinstance(value, str) or not value or len(value) > 128 or not value.isascii():
         raise InvalidRequest(field, "is not a token that this store handed out")
     return Token(value)
 
 
 def scope(field: str, value: object, limits: Limits) -> Scope:
-    """A session or one of its frames; an empty frame id means none."""
+    """Check a session or one of its frames. An empty frame id means none."""
     given = instance(field, value, Scope)
     frame_id = optional_identifier(f"{field}.frame_id", None if given.frame_id == "" else given.frame_id, limits)
     return Scope(identifier(f"{field}.session_id", given.session_id, limits), frame_id)
 
 
 def page_size(value: object, limits: Limits) -> int:
-    """How many items a page may have."""
+    """Check the most items of a page."""
     return whole("limit", value, least=1, most=limits.page)
 
 
 def cursor(listing: str, after: object, kinds: Sequence[type]) -> tuple[Any, ...] | None:
-    """The place where a listing goes on, or None for its start."""
+    """Return the place where a listing continues, or None for its start."""
     return None if after is None else decode_cursor(listing, after, kinds)
 
 
 def timeout(field: str, value: object) -> int:
-    """How long a wait may take, in milliseconds."""
+    """Check a timeout in milliseconds."""
     return whole(field, value, most=365 * 24 * 3600 * 1000)

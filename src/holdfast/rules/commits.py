@@ -1,4 +1,4 @@
-"""Whether a turn may be committed, judged in a fixed order: turn id, revision, claims, lease, graph, refs."""
+"""Decide whether a turn may be committed, in a fixed order: turn id, revision, claims, lease, graph, refs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from holdfast.rows import (
     SessionRow,
     UsageRow,
 )
-from holdfast.rules import checkpoints, checks, deltas, graph, leases, ledgers, work
+from holdfast.rules import checkpoints, checks, claims, deltas, graph, leases, ledgers, work
 
 
 class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a revision keeps beside its columns. What is as it is by default takes no room.
+    """The part of a revision that has no columns of its own. Defaults take no room.
 
     `spent` is the total of the ledger after the turn: it shows that no counter was lost.
     """
@@ -48,7 +48,7 @@ class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CommitIntent(msgspec.Struct, frozen=True):
-    """A checked commit: encoded, hashed, and independent of what is stored."""
+    """A checked commit: encoded, hashed, and independent of the stored state."""
 
     session_id: str
     turn_id: str | None
@@ -71,7 +71,7 @@ class CommitIntent(msgspec.Struct, frozen=True):
 
     @property
     def node_ids(self) -> tuple[str, ...]:
-        """Every node id whose standing must be known."""
+        """Every node id that has to be looked up."""
         named = {node.id for node in self.nodes}
         named.update(node.parent for node in self.nodes if isinstance(node.parent, str))
         if isinstance(self.leaf, str):
@@ -80,14 +80,14 @@ class CommitIntent(msgspec.Struct, frozen=True):
 
     @property
     def refs(self) -> tuple[str, ...]:
-        """Every ref whose presence must be known."""
+        """Every ref that has to be looked up."""
         return tuple(sorted({*self.contents.kept.values(), *self.contents.bodies}))
 
 
 def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed: str) -> CommitIntent:
-    """The intent of a commit; everything that can be refused without looking is refused here.
+    """Return the intent of a commit. Refuse here what can be refused without reading the store.
 
-    `seed` is a random name that no other commit has: nodes without ids are named after it if there is no turn id.
+    `seed` is a random name that no other commit has. Without a turn id, nodes without ids are named after it.
     """
     given = checks.instance("commit", commit, Commit)
     target = checks.identifier("session_id", session_id, limits)
@@ -95,9 +95,8 @@ def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed
     delta = checks.instance("graph", given.graph, (Unchanged, Append, ReplaceGraph))
     nodes_given, leaf = _delta_parts(delta)
     field = "graph.graph.nodes" if isinstance(delta, ReplaceGraph) else "graph.nodes"
-    nodes = graph.check_nodes(field, nodes_given, limits, seed=(target, turn_id or seed))
-    if isinstance(delta, ReplaceGraph):
-        nodes = graph.with_parents(field, nodes)
+    sent = graph.check_nodes(field, nodes_given, limits, seed=(target, turn_id or seed))
+    nodes = graph.with_parents(field, sent) if isinstance(delta, ReplaceGraph) else sent
     if leaf is not UNSET:
         checks.optional_identifier(_leaf_field(isinstance(delta, ReplaceGraph)), leaf, limits)
     elif isinstance(delta, ReplaceGraph):
@@ -136,7 +135,7 @@ def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed
     )
     _check_size(intent, limits)
     if turn_id is not None and intent.fingerprint is None:
-        return msgspec.structs.replace(intent, fingerprint=fingerprint_of(intent, nodes_given))
+        return msgspec.structs.replace(intent, fingerprint=fingerprint_of(intent, sent))
     return intent
 
 
@@ -148,14 +147,14 @@ def _delta_parts(delta: Unchanged | Append | ReplaceGraph) -> tuple[Sequence[Nod
 
 
 def _leaf_field(replaces: bool) -> str:
-    """Where the caller wrote the leaf."""
+    """Return the field in which the caller wrote the leaf."""
     return "graph.graph.leaf" if replaces else "graph.leaf"
 
 
 def _check_completes(value: object, session_id: str, limits: Limits) -> tuple[WorkCompletion, ...]:
     completions: list[WorkCompletion] = []
     for index, claim in enumerate(checks.sequence("completes", value, most=limits.commit_items)):
-        completion = work.check_claim(f"completes[{index}]", claim, limits)
+        completion = claims.check_claim(f"completes[{index}]", claim, limits)
         if completion.session_id != session_id:
             raise ClaimLost(completion.session_id, completion.claim_id)
         if any(completion.claim_id == earlier.claim_id for earlier in completions):
@@ -183,16 +182,16 @@ def _check_size(intent: CommitIntent, limits: Limits) -> None:
         )
 
 
-def fingerprint_of(intent: CommitIntent, nodes: Sequence[Node]) -> str:
-    """What makes two commits of one turn id the same turn.
+def fingerprint_of(intent: CommitIntent, nodes: Sequence[graph.NodeIntent]) -> str:
+    """Return the hash that is equal for two commits of one turn id if they are the same turn.
 
-    Left out are the expected revision, everything that proves ownership, and of the node records themselves id,
-    parent, leaf and time. Nothing is ever left out of a payload.
+    It leaves out the expected revision, every proof of ownership and, of the node records themselves, id, parent, leaf
+    and time. Nothing is ever left out of a payload. The nodes are in the order in which they were sent.
     """
     return codec.stable_hash(
         {
             "replaces_graph": intent.replaces_graph,
-            "nodes": [[node.kind, node.payload, node.frame_id, node.caused_by] for node in nodes],
+            "nodes": [graph.content_hash(node) for node in nodes],
             "checkpoint": None if intent.manifest is None else intent.manifest.refs,
             "config": intent.config_ref,
             "frames": intent.frames_ref,
@@ -209,13 +208,13 @@ def fingerprint_of(intent: CommitIntent, nodes: Sequence[Node]) -> str:
 
 
 def body_of(row: RevisionRow) -> TurnBody:
-    """What a stored revision keeps beside its columns."""
+    """Return the part of a stored revision that has no columns of its own."""
     key = f"{row.session_key}/{row.revision}"
     return codec.decode_record(TurnBody, row.body, table="revisions", key=key)
 
 
 def receipt_of(session_id: str, row: RevisionRow, *, replayed: bool) -> CommitReceipt:
-    """The receipt of a stored revision."""
+    """Return the receipt of a stored revision."""
     body = body_of(row)
     return CommitReceipt(
         session_id=session_id,
@@ -229,7 +228,7 @@ def receipt_of(session_id: str, row: RevisionRow, *, replayed: bool) -> CommitRe
 
 
 def replay(intent: CommitIntent, turn: RevisionRow | None) -> CommitReceipt | None:
-    """The receipt of a turn that was committed before; other content under its id is refused."""
+    """Return the receipt of a turn that was committed before. Other content under its id is `TurnConflict`."""
     if turn is None:
         return None
     if turn.fingerprint != intent.fingerprint:
@@ -248,14 +247,16 @@ def judge(
     batch_ids: Sequence[str],
     now_ms: int,
 ) -> TurnPlan:
-    """Everything that the commit writes, or the first reason against it. The turn is known not to be a replay.
+    """Return everything that the commit writes, or raise the first reason against it. The turn is not a replay.
 
     `current` is the session's graph if the commit replaces it, `targets` the sessions that follow-up work goes to, and
-    `batch_ids` a fresh id for each of those.
+    `batch_ids` a fresh id for each follow-up batch.
     """
     _require_head(intent, session, facts)
     completed = [
-        seq for completion in intent.completes for seq in work.require_claim(completion, facts.batches, now_ms)
+        row.enqueue_seq
+        for completion in intent.completes
+        for row in claims.require_claim(completion, facts.batches, now_ms)
     ]
     if intent.lease is not None:
         leases.require(facts.lease, intent.lease, now_ms)
@@ -264,9 +265,9 @@ def judge(
 
 
 def assume(intent: CommitIntent, head: Head) -> CommitFacts:
-    """The facts of a turn that goes on from this head with new names: a database that judges proves them.
+    """Return the facts of a turn that continues from this head with new names. A database that judges proves them.
 
-    Of the stored nodes only the head's leaf is known, and its content is not: it equals no node.
+    Of the stored nodes, only the head's leaf is known, and its content is not: it equals no node.
     """
     leaf = graph.leaf_of(head.revision)
     nodes = () if leaf is None or head.revision is None else (_node_named(leaf, head.revision.epoch),)
@@ -282,7 +283,7 @@ def _node_named(leaf: tuple[int, str], epoch: int) -> NodeRow:
 
 
 def plan_on(intent: CommitIntent, session: SessionRow, facts: CommitFacts, batch_ids: Sequence[str]) -> TurnPlan:
-    """Everything that the commit writes if the facts hold, for a database that judges claims, lease and names itself.
+    """Return what the commit writes if the facts hold, for a database that judges claims, lease and names itself.
 
     Rows without a time of their own are `UNTIMED`; batches belong to the sessions in `targets`.
     """
@@ -309,7 +310,7 @@ def _plan(
     batch_ids: Sequence[str],
     now_ms: int,
 ) -> TurnPlan:
-    """What the commit writes, claims and lease aside."""
+    """Return what the commit writes, without judging claims and lease."""
     revision = session.revision + 1
     epoch, placed, leaf_key, leaf_id = _judge_graph(intent, session, facts, current, revision, now_ms)
     checkpoints.require_known(intent.contents, facts.hashes)
@@ -349,7 +350,7 @@ def _plan(
         usage=usage,
         attachment_ids=intent.attachments,
         enqueues=enqueues,
-        claims=tuple(map(work.proof_of, intent.completes)),
+        claims=tuple(map(claims.proof_of, intent.completes)),
         lease=None if intent.lease is None else leases.proof_of(intent.lease),
         rests_on=_rests_on(intent, placed, leaf_key),
         segments=graph.segments_of(session) if placed.rows and epoch == session.epoch else (),
@@ -358,7 +359,7 @@ def _plan(
 
 
 def _rests_on(intent: CommitIntent, placed: graph.Placement, leaf_key: int | None) -> tuple[int, ...]:
-    """The stored nodes without which the turn would be read back without its history."""
+    """Return the stored nodes that must be live: otherwise the turn would be read back without its history."""
     new = {row.node_key for row in placed.rows}
     parents = {row.parent_key for row in placed.rows if row.parent_key is not None}
     named = {leaf_key} if isinstance(intent.leaf, str) and leaf_key is not None else set[int]()
@@ -366,17 +367,17 @@ def _rests_on(intent: CommitIntent, placed: graph.Placement, leaf_key: int | Non
 
 
 def stored_nodes(facts: CommitFacts) -> dict[str, NodeRow]:
-    """The stored nodes that a commit is judged by, by id."""
+    """Return the stored nodes that a commit is judged by, by id."""
     return {row.node_id: row for row in facts.nodes}
 
 
 def missing_attachments(intent: CommitIntent, facts: CommitFacts) -> tuple[str, ...]:
-    """The attachments that a commit names and the session does not have."""
+    """Return the attachments that a commit names and the session does not have."""
     return tuple(one for one in intent.attachments if one not in facts.attachment_ids)
 
 
 def with_attachments(facts: CommitFacts, rows: Sequence[AttachmentRow]) -> CommitFacts:
-    """The facts of a session that takes over these attachments."""
+    """Return the facts of a session that takes over these attachments."""
     known = facts.attachment_ids.union(row.attachment_id for row in rows)
     return msgspec.structs.replace(facts, attachment_ids=known) if rows else facts
 
@@ -389,7 +390,7 @@ def _judge_graph(
     revision: int,
     now_ms: int,
 ) -> tuple[int, graph.Placement, int | None, str | None]:
-    """Epoch, nodes and leaf after the commit."""
+    """Return epoch, nodes and leaf after the commit."""
     stored = stored_nodes(facts)
     epoch, position, field = session.epoch, session.node_count, "graph.nodes"
     if intent.replaces_graph:
@@ -412,9 +413,7 @@ def _judge_graph(
         return epoch, placed, None, None
     live = [row for row in stored.values() if row.mark == LIVE]
     keys = {row.node_id: row.node_key for row in (*live, *placed.revived, *placed.rows)}
-    if leaf not in keys:
-        raise InvalidRequest(_leaf_field(intent.replaces_graph), f"there is no node {leaf!r}")
-    return epoch, placed, keys[leaf], leaf
+    return epoch, placed, graph.require_leaf(_leaf_field(intent.replaces_graph), leaf, keys, stored), leaf
 
 
 def _judge_enqueues(
@@ -424,9 +423,10 @@ def _judge_enqueues(
     batch_ids: Sequence[str],
     now_ms: int,
 ) -> tuple[tuple[BatchRow, ...], tuple[str, ...], tuple[str, ...]]:
-    """The batches that are new, the ids of all of them, and the session ids of the new ones.
+    """Return the new batches, the ids of all batches, and the session ids of the new ones.
 
-    A source key gives the batch that it made before. A session that is not known is left to the database.
+    A source key that was used before stands for the batch that it made. A session that is not known is left to the
+    database.
     """
     names = {row.session_key: session_id for session_id, row in targets.items()}
     known = {(names[row.session_key], row.source_key): row for row in sources}
@@ -452,7 +452,7 @@ def _judge_enqueues(
 
 
 def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[str, ...]) -> TurnBody:
-    """The head's body with what the commit changes; what it leaves out stays."""
+    """Return the head's body with the changes of the commit. Fields that it leaves out stay."""
     before = TurnBody() if head is None else body_of(head)
     keeps_frames = intent.frames_ref is None
     return TurnBody(
@@ -468,7 +468,7 @@ def _next_body(intent: CommitIntent, head: RevisionRow | None, enqueued: tuple[s
 
 
 def predecessors(intent: CommitIntent, facts: CommitFacts) -> dict[str, str]:
-    """For each large content that is new: what the head has in its place, which it probably differs from a little."""
+    """Map each large new content to the head's content in its place, from which it probably differs little."""
     bodies = intent.contents.bodies
     large = {ref for ref, data in bodies.items() if deltas.is_large(data) and ref not in facts.hashes}
     if not large or facts.head is None:
@@ -485,12 +485,12 @@ def predecessors(intent: CommitIntent, facts: CommitFacts) -> dict[str, str]:
 
 
 def body_refs(body: TurnBody) -> tuple[str, ...]:
-    """Every ref that a revision needs, each once."""
+    """Return every ref that a revision needs, each once."""
     refs = [*(body.manifest.refs.values() if body.manifest else ()), *body.frame_state_refs]
     refs.extend(ref for ref in (body.config_ref, body.frames_ref) if ref is not None)
     return tuple(dict.fromkeys(refs))
 
 
 def encode_refs(body: TurnBody) -> bytes:
-    """The refs that a revision needs, as garbage collection reads them."""
+    """Return the refs that a revision needs, as garbage collection reads them."""
     return msgspec.json.encode(sorted(body_refs(body)))

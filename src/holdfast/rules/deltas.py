@@ -1,37 +1,37 @@
 """A large content is stored as its difference from a key frame for as long as that is cheaper than a new key frame.
 
-A key frame is a content that is stored whole. A delta rests on a key frame and never on another delta, so that reading
-takes one of each at most. The hash is that of the whole content, whichever way it is stored.
+A key frame is a content that is stored whole. A delta rests on a key frame and never on another delta, so that a read
+needs at most one of each. The hash is that of the whole content, whichever way it is stored.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from holdfast import codec
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.rows import BlobRow, Run
 
 DELTA_FROM_BYTES = 64 * 1024
-"""Smaller contents, and differences from smaller ones, are not worth a second row to read."""
+"""Smaller contents, and differences from smaller ones, are not worth reading a second row."""
 
 DELTA_UP_TO_BYTES = 1 << codec.LARGEST_WINDOW_LOG
-"""A larger content would need a larger window to be read than readers grant."""
+"""A larger content would need a larger window than readers allow."""
 
 _RUN = struct.Struct("<IQ")
-"""What stands before the frame of a delta: how many deltas came before it in its run, and how many bytes they took."""
+"""The header of a delta's frame: the number of earlier deltas in its run, and their total bytes."""
 
 
 def is_large(data: bytes) -> bool:
-    """Whether a content may be stored as a delta, or be a key frame."""
+    """Return True if a content may be stored as a delta, or be a key frame."""
     return DELTA_FROM_BYTES <= len(data) <= DELTA_UP_TO_BYTES
 
 
 def stored(ref: str, data: bytes, run: Run | None) -> BlobRow:
-    """The row of a content: a delta on the run of its predecessor, or whole."""
+    """Return the row of a content: a delta on the run of its predecessor, or whole."""
     if run is not None and is_large(data) and is_large(run.data):
         body = _RUN.pack(run.deltas, run.spent_bytes) + codec.pack_delta(data, run.data)
         if is_worth_it(run, len(body)):
@@ -41,24 +41,24 @@ def stored(ref: str, data: bytes, run: Run | None) -> BlobRow:
 
 
 def is_worth_it(run: Run, delta_bytes: int) -> bool:
-    """Whether one more delta makes the run cheaper.
+    """Return True if one more delta makes the run cheaper.
 
-    Deltas grow with their distance from the key frame. As long as the next one takes no more than the contents of the
-    run took on average, key frame included, it lowers that average; from then on a new key frame is cheaper. And a
-    delta of more than half a key frame is not worth having to read both.
+    Deltas grow with their distance from the key frame. As long as the next one takes no more than the average content
+    of the run, key frame included, it lowers that average; from then on a new key frame is cheaper. A delta of more
+    than half a key frame is not worth reading both.
     """
     return delta_bytes * 2 <= run.stored_bytes and delta_bytes * (run.deltas + 1) <= run.stored_bytes + run.spent_bytes
 
 
 def run_after(row: BlobRow, data: bytes, run: Run | None) -> Run | None:
-    """The run that a content ends once it is stored, None if nothing can be stored as a delta on it."""
+    """Return the run that a content ends once it is stored, None if nothing can be stored as a delta on it."""
     if run is not None and row.base_hash == run.ref:
         return msgspec.structs.replace(run, deltas=run.deltas + 1, spent_bytes=run.spent_bytes + len(row.body))
     return Run(row.hash, data, len(row.body)) if row.base_hash is None and is_large(data) else None
 
 
 def run_of(ref: str, rows: Iterable[BlobRow]) -> Run | None:
-    """The run that a stored content ends, from its row and its key frame's; None if nothing can be stored on it."""
+    """Return the run that a stored content ends, from its row and its key frame's; None if it cannot take a delta."""
     found = {row.hash: row for row in rows}
     row = found.get(ref)
     if row is None:
@@ -73,13 +73,29 @@ def run_of(ref: str, rows: Iterable[BlobRow]) -> Run | None:
     return msgspec.structs.replace(run, deltas=deltas + 1, spent_bytes=spent_bytes + len(row.body))
 
 
+def require_room(rows: Sequence[BlobRow], most_bytes: int, *, needed_by: str) -> None:
+    """Refuse to unpack more than one load may hold: small frames in a hostile file could together claim all memory."""
+    for row in rows:
+        codec.check_claim(row.size, table="blobs", key=row.hash)
+    size = sum(row.size for row in rows)
+    if size > most_bytes:
+        largest = max(rows, key=lambda row: row.size)
+        raise InvalidRequest(
+            "limits.load_bytes",
+            f"the contents of {needed_by} claim {size} bytes, blob {largest.hash} the most of them; the limit is "
+            f"{most_bytes}: raise it to load them",
+            limit=most_bytes,
+        )
+
+
 def opened(rows: Iterable[BlobRow]) -> dict[str, bytes]:
-    """What stored contents are, each proven. Deltas find their key frames among them."""
+    """Return stored contents, each proven by its hash. The key frames of deltas must be among the rows."""
     found = {row.hash: row for row in rows}
     whole = {ref: _opened(row, row.body, None) for ref, row in found.items() if row.base_hash is None}
     resting = [(row, row.base_hash) for row in found.values() if row.base_hash is not None]
     astray = [(base_hash not in found, row.hash, base_hash) for row, base_hash in resting if base_hash not in whole]
-    # A key frame that is a delta comes first: it was not asked for, so that its own is missing without being lost.
+    # A key frame that is itself a delta is reported first: its own key frame was not asked for, so that its absence
+    # proves no loss.
     for missing, ref, base_hash in sorted(astray):
         problem = "is missing" if missing else "is a delta itself"
         raise Corrupt("blobs", ref, f"its key frame {base_hash} {problem}")
@@ -87,7 +103,7 @@ def opened(rows: Iterable[BlobRow]) -> dict[str, bytes]:
 
 
 def prove(row: BlobRow, key_frames: Iterable[BlobRow]) -> None:
-    """Raise `Corrupt` unless a stored content can be read. Only the key frame of a delta is held in memory."""
+    """Raise `Corrupt` unless a stored content can be read. Holds only the key frame of a delta in memory."""
     if row.base_hash is None:
         codec.prove(row.encoding, row.body, size=row.size, hash=_hash(row), table="blobs", key=row.hash)
         return
@@ -113,7 +129,7 @@ def _hash(row: BlobRow) -> str:
 
 
 def _parts(row: BlobRow) -> tuple[tuple[int, int], bytes]:
-    """What a delta says of its run, and its frame."""
+    """Return the run of a delta, as its header has it, and its frame."""
     if row.encoding != "delta" or len(row.body) < _RUN.size:
         raise Corrupt("blobs", row.hash, "has a key frame, but is not a delta")
     deltas, spent_bytes = _RUN.unpack_from(row.body)

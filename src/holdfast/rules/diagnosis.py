@@ -1,4 +1,4 @@
-"""What endangers a store, judged from facts alone; each concern says what to do."""
+"""Derive the risks to a store from facts alone. Each concern says what to do."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ HOUR_MS: Final = 60 * MINUTE_MS
 MIB: Final = 1024 * 1024
 
 LEASE_GRACE_MS: Final = MINUTE_MS
-"""An expired lease is nobody's concern so long: whoever takes it over needs a moment."""
+"""An expired lease is reported after this time: the next holder needs a moment to take it over."""
 
 DELIVERY_GRACE_MS: Final = MINUTE_MS
 """A reservation and the start of its process are two calls, with a moment between them."""
 
 WORK_GRACE_MS: Final = HOUR_MS
-"""Work that could have been claimed for longer than this is waiting for somebody who does not come."""
+"""Work that could have been claimed for longer than this has no worker."""
 
 LOG_BYTES: Final = 128 * MIB
-"""Twice what a store keeps of a write-ahead log: one that is larger could not be emptied for a long time."""
+"""Twice the size that a store truncates a write-ahead log to: a larger one could not be emptied for a long time."""
 
 LOG_TIMES: Final = 4
-"""So many times what is usual a server's write-ahead log may grow to before somebody should know why."""
+"""A server's write-ahead log is reported once it exceeds its usual size by this factor."""
 
 TRANSACTION_MS: Final = 5 * MINUTE_MS
 IDLE_TRANSACTION_MS: Final = MINUTE_MS
-"""How long others may keep a transaction open: as long as they do, no dead row of any table can be removed."""
+"""Limits for transactions of other connections: while one is open, no dead row of any table can be removed."""
 
 CONNECTIONS_PERCENT: Final = 80
 
@@ -39,7 +39,7 @@ LAST_TRANSACTION_IDS: Final = 1_800_000_000
 SKEW_MS: Final = 5_000
 
 SAFE_SQLITE: Final = 3_051_003
-"""Older ones, from 3.7.0 on, can damage a file when a write-ahead log starts over in an unlucky moment."""
+"""Older versions, from 3.7.0 on, can damage a file if a write-ahead log restarts at an unlucky moment."""
 
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"9p", "afs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "glusterfs", "lustre", "ncpfs", "nfs"}
@@ -53,11 +53,11 @@ SUPPORT_ENDS_MS: Final = {
     17: 1_888_790_400_000,  # 2029-11-08
     18: 1_920_844_800_000,  # 2030-11-14
 }
-"""When the last release of a major version of PostgreSQL comes out."""
+"""The date of the last release of each major version of PostgreSQL."""
 
 
 def diagnose(facts: StoreFacts, *, local_ms: int, trip_ms: int) -> tuple[Concern, ...]:
-    """Every concern, dangers first. `local_ms` is this machine's clock in the middle of a trip of `trip_ms`."""
+    """Return every concern, dangers first. `local_ms` is this machine's clock in the middle of a trip of `trip_ms`."""
     found = [*_waiting(facts), *_indexes(facts)]
     if isinstance(facts.engine, SqliteFacts):
         found += _sqlite(facts.engine)
@@ -70,18 +70,18 @@ def diagnose(facts: StoreFacts, *, local_ms: int, trip_ms: int) -> tuple[Concern
 
 
 def by_level(concerns: Sequence[Concern]) -> tuple[Concern, ...]:
-    """Dangers first, otherwise as they were found."""
+    """Sort dangers first, otherwise in the order in which they were found."""
     return tuple(sorted(concerns, key=lambda concern: concern.level != "danger"))
 
 
 def damaged(problem: str) -> Concern:
-    """What the database itself says about its pages, or about what it could not read."""
+    """Return the concern for damaged pages that the database reports, or for rows that it could not read."""
     return Concern(
         "danger", "integrity", problem, "keep a copy of what is there, see `holdfast verify`, and restore from a backup"
     )
 
 
-# What has been waiting for too long.
+# Overdue items.
 
 
 def _waiting(facts: StoreFacts) -> Iterator[Concern]:
@@ -105,7 +105,7 @@ def _waiting(facts: StoreFacts) -> Iterator[Concern]:
         yield Concern(
             "warning",
             "old-work",
-            f"{_count(facts.ready_work, 'batch', 'batches')} of work that nobody holds, the oldest ready for "
+            f"{_count(facts.ready_work, 'batch', 'batches')} of unclaimed work, the oldest ready for "
             f"{_age(facts, facts.oldest_ready_work_at_ms)}",
             "see `holdfast queue list`: start workers for those sessions, or cancel the work",
         )
@@ -146,7 +146,7 @@ def _sqlite(engine: SqliteFacts) -> Iterator[Concern]:
             "danger",
             "journal-mode",
             f"the file is in journal mode {engine.journal_mode}, not in write-ahead logging",
-            "somebody changed it: close every program that has the file open, and open the store again",
+            "another program changed it: close every program that has the file open, and open the store again",
         )
     if engine.log_bytes > LOG_BYTES:
         yield Concern(
@@ -207,6 +207,14 @@ def _settings(engine: PostgresFacts) -> Iterator[Concern]:
             "synchronous_commit is local: commits do not wait for the standbys that are configured",
             "set synchronous_commit = on, or a failover loses acknowledged commits",
         )
+    if engine.hidden_tables:
+        yield Concern(
+            "danger",
+            "row-security",
+            f"row-level security of {', '.join(engine.hidden_tables)} applies to this role: calls that need them are "
+            "refused",
+            "run ALTER TABLE … DISABLE ROW LEVEL SECURITY on each, or ALTER ROLE … BYPASSRLS",
+        )
     if not engine.autovacuum:
         yield Concern(
             "warning",
@@ -237,7 +245,7 @@ def _load(engine: PostgresFacts) -> Iterator[Concern]:
         yield Concern(
             "warning",
             "idle-transaction",
-            f"somebody has kept a transaction open and idle for {_length(engine.longest_idle_transaction_ms)}",
+            f"a client has kept a transaction open and idle for {_length(engine.longest_idle_transaction_ms)}",
             "find it in pg_stat_activity (state 'idle in transaction'), and let its program commit or roll back",
         )
     if engine.longest_transaction_ms > TRANSACTION_MS:
@@ -302,7 +310,7 @@ def _clocks(engine: PostgresFacts, local_ms: int, trip_ms: int) -> Iterator[Conc
         )
 
 
-# Words.
+# Texts.
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What an event means: whether it may be appended, whether it ends its process, and whom it wakes."""
+"""Decide whether an event may be appended, whether it ends its process, and which session it wakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.records.events import (
     WakeRule,
     WakeSignal,
 )
-from holdfast.records.limits import Limits
+from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.processes import (
     Cancelled,
     Completed,
@@ -34,12 +34,12 @@ from holdfast.records.processes import (
 from holdfast.records.work import WorkDraft
 from holdfast.rows import EventRow
 from holdfast.rules import checks, schemas
-from holdfast.rules.schema_graph import SUBSCHEMAS
-from holdfast.rules.selectors import Remaining, Room, as_text, check_selector, is_constant, select
+from holdfast.rules.schema_graph import PATTERN_STATES, SUBSCHEMAS
+from holdfast.rules.selectors import Remaining, Room, as_text, check_selector, most_values, select
 
 STATES: tuple[TerminalState, ...] = get_args(TerminalState)
 LIGHT_BYTES = 64 * 1024
-"""What is judged inside of the transaction is no larger than this, has no schema and fills no template."""
+"""An event that is judged inside the transaction is no larger than this, has no schema and fills no template."""
 CANCEL_REQUESTED = "process.cancel_requested"
 TERMINAL_TYPES: dict[TerminalState, str] = {state: f"process.{state}" for state in STATES}
 
@@ -67,12 +67,14 @@ class EventIntent(msgspec.Struct, frozen=True):
     payload_hash: str
     replay_key: str | None
     wake_target: Scope | None
+    dedupe_bytes: int = LARGEST_INTEGER
+    """Longest dedupe key of a wake. The key of a stored event is not checked again."""
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What an event means by the declarations of its process, wherever in the log it will stand.
+    """The meaning of an event by the declarations of its process, wherever in the log it will stand.
 
-    It holds for one registration. `refusal` says why the event cannot be appended at all.
+    It is valid for one registration. `refusal` is the error if the event cannot be appended at all.
     """
 
     registration_hash: str
@@ -85,7 +87,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class EventPlan(msgspec.Struct, frozen=True):
-    """What an accepted event writes: the outcome, also in its stored form, if it ends its process."""
+    """The writes of an accepted event, and its outcome, also in stored form, if it ends its process."""
 
     row: EventRow
     wake: WakeSignal | None
@@ -94,24 +96,27 @@ class EventPlan(msgspec.Struct, frozen=True):
 
 
 class Declared(msgspec.Struct):
-    """How much several declarations amount to."""
+    """The total size of several declarations."""
 
     bytes: int = 0
     subschemas: int = 0
+    states: int = 0
+    """Size of the compiled patterns of their schemas."""
 
 
 # Declarations.
 
 
 def check_event_type(field: str, value: object, limits: Limits, sum_of: Declared | None = None) -> EventType:
-    """A declaration that can be kept: named, with a usable schema and well-formed selectors."""
+    """Check a declaration: it is named, and has a usable schema and well-formed selectors."""
     sum_of = Declared() if sum_of is None else sum_of
     declared = checks.instance(field, value, EventType)
     checks.identifier(f"{field}.name", declared.name, limits)
     checks.flag(f"{field}.after_terminal", declared.after_terminal)
-    size, subschemas = schemas.check_schema(f"{field}.schema", declared.schema, limits)
-    sum_of.bytes += size
-    sum_of.subschemas += subschemas
+    size = schemas.check_schema(f"{field}.schema", declared.schema, limits)
+    sum_of.bytes += size.bytes
+    sum_of.subschemas += size.subschemas
+    sum_of.states += size.states
     left = Remaining()
     if declared.terminal is not None:
         rule = checks.instance(f"{field}.terminal", declared.terminal, TerminalRule)
@@ -129,23 +134,31 @@ def check_event_type(field: str, value: object, limits: Limits, sum_of: Declared
     return declared
 
 
-def wakes_once(event_types: Sequence[EventType]) -> tuple[str, ...]:
-    """Names of the types whose wakes have a constant key, so that they wake a session once and never again."""
-    return tuple(
-        declared.name
-        for declared in event_types
-        if declared.wake is not None and declared.wake.dedupe is not None and is_constant(declared.wake.dedupe)
-    )
+def wakes_once(event_types: Sequence[EventType]) -> dict[str, int]:
+    """Return the types whose wakes have a limited number of dedupe keys, with that number.
+
+    Each key wakes a session once and never again.
+    """
+    found: dict[str, int] = {}
+    for declared in event_types:
+        dedupe = None if declared.wake is None else declared.wake.dedupe
+        keys = None if dedupe is None else most_values(dedupe)
+        if keys is not None:
+            found[declared.name] = keys
+    return found
 
 
 def check_sum(field: str, sum_of: Declared, limits: Limits) -> None:
-    """Refuse declarations that amount to too much together; the field names the one that was too much."""
+    """Refuse declarations that are too large together. `field` names the one that exceeded the limit."""
     if sum_of.bytes > limits.document_bytes:
         problem = f"with it the event types take {sum_of.bytes} bytes, the limit is {limits.document_bytes}"
         raise InvalidRequest(field, problem, limit=limits.document_bytes)
     if sum_of.subschemas > SUBSCHEMAS:
         problem = f"with it the schemas consist of {sum_of.subschemas} schemas, the limit is {SUBSCHEMAS}"
         raise InvalidRequest(f"{field}.schema", problem, limit=SUBSCHEMAS)
+    if sum_of.states > PATTERN_STATES:
+        problem = f"with it the patterns take {sum_of.states} states when compiled, the limit is {PATTERN_STATES}"
+        raise InvalidRequest(f"{field}.schema", problem, limit=PATTERN_STATES)
 
 
 # Appending.
@@ -161,31 +174,33 @@ def check_event(
     limits: Limits,
     wrapped: int = 0,
 ) -> EventIntent:
-    """The intent of an append."""
+    """Return the intent of an append."""
     name = checks.identifier("type", type, limits)
     encoded = checks.document("payload", payload, limits, wrapped=wrapped)
+    # A copy: the caller may change its own objects while the call is under way.
+    own = codec.decode_document(encoded, table="payload", key=name)
     return EventIntent(
         process_id=process_id,
         type=name,
-        # The caller may go on changing its own objects while the call is under way.
-        payload=codec.decode_document(encoded, table="payload", key=name),
+        payload=own,
         encoded=encoded,
-        payload_hash=event_hash(name, payload),
+        payload_hash=event_hash(name, own),
         replay_key=_check_replay_key(process_id, name, replay_key, limits),
         wake_target=None if wake_target is None else checks.scope("wake_target", wake_target, limits),
+        dedupe_bytes=limits.text_bytes,
     )
 
 
 def event_hash(type: str, payload: Document) -> str:
-    """What two events under one replay key must have in common."""
+    """Return the hash that two events under one replay key must share."""
     return codec.stable_hash([type, payload])
 
 
 def _check_replay_key(process_id: str, type: str, value: object, limits: Limits) -> str | None:
-    """A replay key. One that names the process's end or a request to cancel it belongs to that event alone."""
+    """Check a replay key. A key that names the process's end, or a request to cancel it, is reserved for that event."""
     if not isinstance(value, str) or not value.startswith(f"process:{process_id}:"):
         return checks.optional_identifier("replay_key", value, limits)
-    # The process id has its own limit: a key that contains it may be longer than another one.
+    # The process id has its own limit: a key that contains it may be longer than any other key.
     prefix = f"process:{process_id}:"
     rest = checks.identifier("replay_key", value[len(prefix) :], limits)
     role, _, name = rest.partition(":")
@@ -196,14 +211,14 @@ def _check_replay_key(process_id: str, type: str, value: object, limits: Limits)
 
 
 def replayed(intent: EventIntent, stored: EventRow | None) -> EventRow | None:
-    """The event that this replay key made before; other content under the key is refused."""
+    """Return the event that this replay key made before. Other content under the key is `ReplayConflict`."""
     if stored is not None and stored.payload_hash != intent.payload_hash:
         raise ReplayConflict(intent.process_id, intent.replay_key or "")
     return stored
 
 
 def is_light(intent: EventIntent, event_types: Sequence[EventType]) -> bool:
-    """Return whether judging an event is so little work that a transaction need not be left for it."""
+    """Return True if judging an event is so little work that it may be done inside the transaction."""
     declared = _declared(intent, event_types)
     if declared is None:
         return True
@@ -224,12 +239,12 @@ def _declared(intent: EventIntent, event_types: Sequence[EventType]) -> EventTyp
 def judge(intent: EventIntent, process: Process) -> Judgement:
     """Judge an event by the declarations of its process: declared, keyed where it must be, and valid.
 
-    This may be much work, of which a transaction should be free.
+    This may be much work, to be done outside a transaction.
     """
     try:
         return _judge(intent, process)
     except InvalidRequest as refusal:
-        # Raised in its turn: a replay is found before, and needs no judgement.
+        # Raised later, by `plan`: a replay is found before that, and needs no judgement.
         return Judgement(process.registration_hash, refusal)
 
 
@@ -239,12 +254,15 @@ def _judge(intent: EventIntent, process: Process) -> Judgement:
         problem = f"process {process.id!r} emitted undeclared event type {intent.type!r}: declare it in event_types"
         raise InvalidRequest("type", problem)
     if intent.replay_key is None and (declared.terminal is not None or intent.type == CANCEL_REQUESTED):
-        raise InvalidRequest("replay_key", f"{intent.type!r} requires a deterministic replay key")
-    # What is stored is what is validated, and not the caller's own objects.
+        raise InvalidRequest(
+            "replay_key",
+            f"{intent.type!r} requires a deterministic replay key: pass replay_key=, the same one with each retry",
+        )
+    # Validate the encoded payload, which is stored, and not the caller's own objects.
     schemas.require_valid("payload", intent.encoded, declared.schema)
     room = Room()
     outcome = _outcome(declared.terminal, intent.payload, room)
-    wake_input, dedupe_key = _wake(declared.wake, intent.payload, room)
+    wake_input, dedupe_key = _wake(declared.wake, intent, room)
     return Judgement(
         process.registration_hash,
         after_terminal=declared.terminal is None and declared.after_terminal,
@@ -256,7 +274,7 @@ def _judge(intent: EventIntent, process: Process) -> Judgement:
 
 
 def plan(intent: EventIntent, process: Process, *, now_ms: int, judgement: Judgement | None = None) -> EventPlan:
-    """The event as it is appended now: judged by these declarations, and not after the end."""
+    """Return the event as it is appended now: judged by these declarations, and not after the process ended."""
     judged = judge(intent, process) if judgement is None else judgement
     if judged.refusal is not None:
         raise judged.refusal
@@ -266,7 +284,7 @@ def plan(intent: EventIntent, process: Process, *, now_ms: int, judgement: Judge
 
 
 def plan_on(intent: EventIntent, process: Process, judged: Judgement, *, now_ms: int) -> EventPlan:
-    """The event as it follows those that the process has; that it may be appended is judged elsewhere."""
+    """Return the event that follows the existing ones. The caller has judged that it may be appended."""
     sequence = process.event_count + 1
     wake = None
     if judged.wake_input is not None:
@@ -288,7 +306,7 @@ def plan_on(intent: EventIntent, process: Process, judged: Judgement, *, now_ms:
 
 
 def _outcome(rule: TerminalRule | None, payload: Document, room: Room) -> ProcessOutcome | None:
-    """How the process ends by this event: with the selected value, wrapped unless it is an outcome of that kind."""
+    """Return the outcome by this event: the selected value, wrapped unless it is already such an outcome."""
     if rule is None:
         return None
     if rule.outcome is None:
@@ -304,7 +322,7 @@ def _outcome(rule: TerminalRule | None, payload: Document, room: Room) -> Proces
     return Cancelled(as_text(value), raw=value)
 
 
-# Built now, by one thread: msgspec shows other threads what it has half built when it first meets a type.
+# Built at import, by one thread: on first use of a type, msgspec shows other threads its half-built decoder.
 msgspec.json.Decoder(ProcessOutcome)
 
 
@@ -317,17 +335,21 @@ def _as_outcome(value: Document) -> ProcessOutcome | None:
 
 
 def state_of(outcome: ProcessOutcome) -> TerminalState:
-    """The state that an outcome leaves its process in."""
+    """Return the state that an outcome leaves its process in."""
     if isinstance(outcome, Completed):
         return "completed"
     return "failed" if isinstance(outcome, Failed) else "cancelled"
 
 
-def _wake(rule: WakeRule | None, payload: Document, room: Room) -> tuple[str | None, str | None]:
-    """The text of a wake and what makes two of them one; without a wake, neither."""
+def _wake(rule: WakeRule | None, intent: EventIntent, room: Room) -> tuple[str | None, str | None]:
+    """Return the text and the dedupe key of a wake; both None without a wake."""
+    payload = intent.payload
     if rule is None or (rule.when is not None and not select("payload", rule.when, payload, room)):
         return None, None
     dedupe = None if rule.dedupe is None else as_text(select("payload", rule.dedupe, payload, room))
+    if dedupe is not None and (size := len(dedupe.encode())) > intent.dedupe_bytes:
+        problem = f"makes a dedupe key of {size} bytes, the limit is {intent.dedupe_bytes}: select a shorter part of it"
+        raise InvalidRequest("payload", problem, limit=intent.dedupe_bytes)
     return as_text(select("payload", rule.input, payload, room)), dedupe
 
 
@@ -335,14 +357,14 @@ def _wake(rule: WakeRule | None, payload: Document, room: Room) -> tuple[str | N
 
 
 def wake_signal_of(row: EventRow) -> WakeSignal | None:
-    """The signal that a stored event carries."""
+    """Return the signal that a stored event carries."""
     if row.wake is None:
         return None
     return codec.decode_record(WakeSignal, row.wake, table="events", key=f"{row.process_id}/{row.sequence}")
 
 
 def wake_of(row: EventRow, signal: WakeSignal | None, target: Scope | None, caused_by: Document | None) -> Wake | None:
-    """The wake of an event for a target; none without a signal or without a target."""
+    """Return the wake of an event for a target; None without a signal or without a target."""
     if signal is None or target is None:
         return None
     return Wake(
@@ -359,9 +381,9 @@ def wake_of(row: EventRow, signal: WakeSignal | None, target: Scope | None, caus
 
 
 def wake_draft(wake: Wake) -> WorkDraft:
-    """The work that delivers a wake: once per wake id, at the earliest safe boundary, alone.
+    """Return the work that delivers a wake: once per wake id, at the earliest safe boundary, alone.
 
-    When the wake was made is not in it: the batch says when it was enqueued, by the clock of the database.
+    The wake's time is left out: the batch has the time at which it was enqueued, by the clock of the database.
     """
     told = cast("dict[str, Document]", codec.document_of(wake))
     del told["created_at_ms"]
@@ -374,13 +396,13 @@ def wake_draft(wake: Wake) -> WorkDraft:
 
 
 def event_of(row: EventRow) -> ProcessEvent:
-    """The event that a row holds."""
+    """Return the event of a row."""
     key = f"{row.process_id}/{row.sequence}"
     return with_payload(row, codec.decode_document(row.payload, table="events", key=key))
 
 
 def with_payload(row: EventRow, payload: Document) -> ProcessEvent:
-    """The event that a row holds, with its payload decoded already."""
+    """Return the event of a row whose payload is decoded already."""
     return ProcessEvent(
         process_id=row.process_id,
         sequence=row.sequence,
@@ -404,7 +426,7 @@ def _terminal_state(row: EventRow) -> TerminalState | None:
 
 
 def completion_event(process_id: str, outcome: ProcessOutcome, limits: Limits) -> EventIntent:
-    """The event that completes a process: a repeated completion replays it, another outcome conflicts with it."""
+    """Return the event that completes a process. A repeated completion replays it; another outcome conflicts."""
     checked = _check_outcome(outcome, limits)
     name = TERMINAL_TYPES[state_of(checked)]
     payload = {"await_output": codec.document_of(checked)}
@@ -413,12 +435,12 @@ def completion_event(process_id: str, outcome: ProcessOutcome, limits: Limits) -
 
 
 def terminal_key(process_id: str, event_type: str) -> str:
-    """The replay key of a process's completion: the text that lash gives it, so that a re-append under it replays."""
+    """Return the replay key of a process's completion. It is the text that lash uses, so that a re-append replays."""
     return f"process:{process_id}:terminal:{event_type}"
 
 
 def cancel_key(process_id: str, payload: Document) -> str:
-    """The replay key of a request to cancel: the same reason again is the same request."""
+    """Return the replay key of a request to cancel. The same reason again is the same request."""
     return f"process:{process_id}:cancel_requested:{event_hash(CANCEL_REQUESTED, payload)}"
 
 

@@ -1,4 +1,4 @@
-"""A grant belongs to exactly one scope; a session and its frames are different scopes."""
+"""Grants: each belongs to exactly one scope. A session and its frames are different scopes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.rules import checks, processes
 
 
 def check_descriptor(value: object, limits: Limits) -> HandleDescriptor:
-    """How a scope sees a process."""
+    """Check the kind and label under which a scope knows a process."""
     descriptor = checks.instance("descriptor", value, HandleDescriptor)
     checks.optional_text("descriptor.kind", descriptor.kind, limits)
     checks.optional_text("descriptor.label", descriptor.label, limits)
@@ -22,7 +22,7 @@ def check_descriptor(value: object, limits: Limits) -> HandleDescriptor:
 
 
 def require_distinct(process_ids: Sequence[str]) -> None:
-    """Refuse a list that names a process twice: the second handle to be moved does not exist."""
+    """Refuse a list that names a process twice: the second handle to move would not exist."""
     seen: dict[str, int] = {}
     for index, process_id in enumerate(process_ids):
         first = seen.setdefault(process_id, index)
@@ -33,22 +33,22 @@ def require_distinct(process_ids: Sequence[str]) -> None:
 
 
 def place(scope: Scope) -> tuple[str, str]:
-    """The scope as a key: the session itself has the empty frame, which no frame can have."""
+    """Return the scope as a key. The session itself has the empty frame id, which no frame can have."""
     return scope.session_id, scope.frame_id or ""
 
 
 def row_of(scope: Scope, process_id: str, descriptor: HandleDescriptor) -> GrantRow:
-    """The row of a grant."""
+    """Return the row of a grant."""
     return GrantRow(*place(scope), process_id, codec.encode_record(descriptor))
 
 
 def grant_of(row: GrantRow) -> Grant:
-    """The grant that a row holds."""
+    """Return the grant of a row."""
     key = f"{row.session_id}/{row.frame_id}/{row.process_id}"
     descriptor = codec.decode_record(HandleDescriptor, row.descriptor, table="grants", key=key)
     return Grant(Scope(row.session_id, row.frame_id or None), row.process_id, descriptor)
 
 
 def granted(row: GrantRow, process: ProcessRow) -> GrantedProcess:
-    """The grant and the process behind it."""
+    """Return the grant and the process behind it."""
     return GrantedProcess(grant_of(row), processes.process_of(process))

@@ -1,4 +1,4 @@
-"""Where a node may stand: after its parent, one id one node, history append-only."""
+"""Decide where a node may stand: after its parent, one node per id, history append-only."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from msgspec import UNSET, UnsetType
 
 from holdfast import codec
 from holdfast.errors import Corrupt, InvalidRequest, NodeConflict
-from holdfast.records.graph import Graph, Node
+from holdfast.records.graph import TOMBSTONE, Graph, Node
 from holdfast.records.limits import Limits
 from holdfast.rows import LIVE, POSITION_BITS, TOMBSTONED, VACUUMED, NodeRow, RevisionRow, Segment, SessionRow
 from holdfast.rules import checks
 
+GONE = "was vacuumed, or moved here as a tombstone"
 NODES_PER_SESSION = (1 << POSITION_BITS) - 1
 
 
 class NodeIntent(msgspec.Struct, frozen=True):
-    """A checked node with its encoded parts."""
+    """A checked node with its encoded parts. `is_derived` is True if its id was derived from the turn id."""
 
     id: str
     parent: str | UnsetType | None
@@ -28,18 +29,19 @@ class NodeIntent(msgspec.Struct, frozen=True):
     frame_id: str | None
     caused_by: bytes | None
     created_at_ms: int | None
+    is_derived: bool = False
 
     @property
     def size(self) -> int:
-        """How many bytes it brings."""
+        """The bytes that it adds to a commit."""
         return len(self.payload) + len(self.caused_by or b"")
 
 
 def derived_id(session_id: str, seed: str, position: int) -> str:
-    """The id of a node that was sent without one.
+    """Return the id of a node that was sent without one.
 
     The same turn id and position give the same id, so that a retry is a replay. The session is part of it, because a
-    fork sees the nodes of its source, and may use the same turn ids.
+    fork sees the nodes of its source and may use the same turn ids.
     """
     return f"node:{codec.stable_hash([session_id, seed, position])[:32]}"
 
@@ -49,7 +51,7 @@ def check_nodes(
 ) -> tuple[NodeIntent, ...]:
     """Check each node on its own, and that no id occurs twice.
 
-    `seed` is the session and what ids are derived from; None if every node must have an id of its own.
+    `seed` is the session and the name that ids are derived from; None if every node must have an id of its own.
     """
     given = checks.sequence(field, nodes, most=limits.commit_nodes)
     intents: list[NodeIntent] = []
@@ -70,37 +72,92 @@ def _check_node(field: str, value: object, limits: Limits, own_id: str | None) -
     if node.id == "" and own_id is None:
         raise InvalidRequest(f"{field}.id", "is missing: nodes beside the path are known by their ids, so give it one")
     parent: object = node.parent
+    is_derived = own_id is not None and node.id == ""
     return NodeIntent(
-        id=own_id if own_id is not None and node.id == "" else checks.identifier(f"{field}.id", node.id, limits),
+        id=own_id if own_id is not None and is_derived else checks.identifier(f"{field}.id", node.id, limits),
         parent=UNSET if parent is UNSET else checks.optional_identifier(f"{field}.parent", parent, limits),
         kind=checks.identifier(f"{field}.kind", node.kind, limits),
         payload=checks.document(f"{field}.payload", node.payload, limits),
         frame_id=checks.optional_identifier(f"{field}.frame_id", node.frame_id, limits),
         caused_by=checks.optional_document(f"{field}.caused_by", node.caused_by, limits),
         created_at_ms=checks.optional_whole(f"{field}.created_at_ms", node.created_at_ms),
+        is_derived=is_derived,
     )
 
 
+def content_hash(node: NodeIntent) -> str:
+    """Hash a node's content without its place. Reads the stored bytes: the caller may change its own objects."""
+    payload, caused_by = (
+        None if data is None else codec.decode_document(data, table="nodes", key=node.id)
+        for data in (node.payload, node.caused_by)
+    )
+    return codec.stable_hash([node.kind, payload, node.frame_id, caused_by])
+
+
 class Placed(msgspec.Struct, frozen=True):
-    """A node of a delta, its index there, and the parent that it has unless it is stored already."""
+    """A node of a delta, its index there, and its parent unless it is stored already."""
 
     index: int
     intent: NodeIntent
     parent: str | None
 
 
+def _attach(intents: Sequence[NodeIntent], stored: Mapping[str, NodeRow]) -> list[str | UnsetType | None]:
+    """Return the parent of each node of a delta; UNSET stands for the head's leaf.
+
+    A node without a parent follows the one before it in the delta. The first node follows the head's leaf, and so does
+    a node whose predecessor descends from it.
+    """
+    upwards: dict[str, str] = {}
+
+    def highest(node_id: str) -> str:
+        passed: list[str] = []
+        while node_id in upwards:
+            passed.append(node_id)
+            node_id = upwards[node_id]
+        upwards.update(dict.fromkeys(passed, node_id))
+        return node_id
+
+    def hang(child: str, parent: str) -> bool:
+        """Put a node below another and return True, unless that would close a cycle."""
+        if highest(parent) == child:
+            return False
+        upwards[child] = parent
+        return True
+
+    for intent in intents:
+        if isinstance(intent.parent, str):
+            hang(intent.id, intent.parent)
+    parents: list[str | UnsetType | None] = []
+    before: str | UnsetType = UNSET
+    for intent in intents:
+        parent = before if isinstance(intent.parent, UnsetType) else intent.parent
+        # A stored node that is sent without a parent keeps its place.
+        if isinstance(intent.parent, UnsetType) and isinstance(before, str) and intent.id not in stored:
+            parent = before if hang(intent.id, before) else UNSET
+        parents.append(parent)
+        before = intent.id
+    return parents
+
+
+def follows_head(intents: Sequence[NodeIntent], stored: Mapping[str, NodeRow]) -> bool:
+    """Return True if a new node of a delta follows the head's leaf."""
+    attached = zip(intents, _attach(intents, stored), strict=True)
+    return any(isinstance(parent, UnsetType) and intent.id not in stored for intent, parent in attached)
+
+
 def chained(
     field: str, intents: Sequence[NodeIntent], *, first_parent: str | None, stored: Mapping[str, NodeRow]
 ) -> list[Placed]:
-    """The nodes of a delta in an order with parents before children, as near to the given order as that allows.
+    """Return the nodes of a delta with parents before children, as near to the given order as that allows.
 
-    A node without a parent follows the one before it in the delta, and the first one follows `first_parent`.
+    A node without a parent has the one that `_attach` gives it; nodes that follow the head's leaf get `first_parent`.
     """
-    placed: dict[str, Placed] = {}
-    before = first_parent
-    for index, intent in enumerate(intents):
-        placed[intent.id] = Placed(index, intent, before if isinstance(intent.parent, UnsetType) else intent.parent)
-        before = intent.id
+    parents = [first_parent if isinstance(one, UnsetType) else one for one in _attach(intents, stored)]
+    placed = {
+        intent.id: Placed(index, intent, parent)
+        for index, (intent, parent) in enumerate(zip(intents, parents, strict=True))
+    }
     order: dict[str, Placed] = {}
     for one in placed.values():
         climbed: dict[str, Placed] = {}
@@ -112,7 +169,7 @@ def chained(
                     f"{step.intent.id!r} would be its own ancestor: give it a parent that does not descend from it",
                 )
             climbed[step.intent.id] = step
-            # A stored node stands where it stands, whatever it follows here.
+            # A stored node keeps its place, whatever it follows here.
             stays = isinstance(step.intent.parent, UnsetType) and step.intent.id in stored
             step = None if stays or step.parent is None else placed.get(step.parent)
         order.update(reversed(climbed.items()))
@@ -120,7 +177,7 @@ def chained(
 
 
 def with_parents(field: str, intents: Sequence[NodeIntent]) -> tuple[NodeIntent, ...]:
-    """The nodes of a graph that stands for itself: parents first, each with its parent."""
+    """Return the nodes of a self-contained graph: parents first, each with its parent."""
     order = chained(field, intents, first_parent=None, stored={})
     ids = {intent.id for intent in intents}
     for one in order:
@@ -134,7 +191,7 @@ def with_parents(field: str, intents: Sequence[NodeIntent]) -> tuple[NodeIntent,
 
 
 def lineage_of(session: SessionRow) -> tuple[Segment, ...]:
-    """What the session inherited when it was forked, nearest source first."""
+    """Return the segments that the session inherited when it was forked, nearest source first."""
     try:
         return tuple(msgspec.json.decode(session.lineage, type=list[Segment]))
     except msgspec.DecodeError as error:
@@ -142,12 +199,12 @@ def lineage_of(session: SessionRow) -> tuple[Segment, ...]:
 
 
 def encode_lineage(segments: Iterable[Segment]) -> bytes:
-    """The stored form of a lineage."""
+    """Return the stored form of a lineage."""
     return msgspec.json.encode(list(segments))
 
 
 def segments_of(session: SessionRow, *, epoch: int | None = None, upto: int | None = None) -> tuple[Segment, ...]:
-    """The nodes that a session sees: its own, and what it inherited unless its graph was replaced.
+    """Return the segments that a session sees: its own, and the inherited ones unless its graph was replaced.
 
     `epoch` and `upto` are those of an earlier revision; by default the session is seen as it is now.
     """
@@ -159,29 +216,29 @@ def segments_of(session: SessionRow, *, epoch: int | None = None, upto: int | No
 
 
 def cut(segments: Sequence[Segment], node_key: int) -> tuple[Segment, ...]:
-    """The part of a view that was there when one of its nodes was added."""
+    """Return the part of a view that existed when one of its nodes was added."""
     index = next(i for i, segment in enumerate(segments) if segment.session_key == node_key >> POSITION_BITS)
     own = segments[index]
     return (Segment(own.session_key, own.epoch, position_of(node_key)), *segments[index + 1 :])
 
 
 def visible_count(session: SessionRow) -> int:
-    """How many nodes the session's graph has, inherited ones included."""
+    """Return the number of nodes in the session's graph, including inherited ones."""
     return sum(segment.upto - segment.epoch for segment in segments_of(session))
 
 
 def replacing_epoch(session: SessionRow) -> int:
-    """The epoch of a graph that replaces the session's own: never 0, because epoch 0 is what inherits."""
+    """Return the epoch of a graph that replaces the session's own: never 0, because epoch 0 inherits."""
     return max(session.node_count, 1)
 
 
 def position_of(node_key: int) -> int:
-    """A node's place in the session that wrote it."""
+    """Return a node's place in the session that wrote it."""
     return node_key % (NODES_PER_SESSION + 1)
 
 
 class Placement(NamedTuple):
-    """What a delta does to the graph: rows that are new, rows that come back, and the delta's last node."""
+    """The effect of a delta on the graph: new rows, rows that are brought back, and the delta's last node."""
 
     rows: tuple[NodeRow, ...]
     revived: tuple[NodeRow, ...]
@@ -191,13 +248,13 @@ class Placement(NamedTuple):
 def further_ids(
     intents: Sequence[NodeIntent], stored: Mapping[str, NodeRow], leaf: tuple[int, str] | None
 ) -> tuple[str, ...]:
-    """The ids, beyond those that a delta names, of nodes that it rests on.
+    """Return the ids of nodes that a delta rests on, beyond those that it names.
 
-    The head's leaf, if a new node follows it, and the parents of tombstoned nodes that are sent again.
+    These are the head's leaf, if a new node follows it, and the parents of tombstoned nodes that are sent again.
     """
     hidden = (stored[intent.id] for intent in intents if intent.id in stored)
     rests_on = {row.parent_id for row in hidden if row.mark == TOMBSTONED and row.parent_id is not None}
-    if leaf is not None and intents and isinstance(intents[0].parent, UnsetType) and intents[0].id not in stored:
+    if leaf is not None and follows_head(intents, stored):
         rests_on.add(leaf[1])
     return tuple(sorted(rests_on - stored.keys()))
 
@@ -213,27 +270,28 @@ def place_nodes(
     revision: int | None,
     now_ms: int,
 ) -> Placement:
-    """The rows of new nodes, placed after a segment of the session's own, and of nodes that a turn brings back.
+    """Return the rows of new nodes, placed after a segment of the session's own, and of nodes that a turn brings back.
 
-    A node that is stored already, alike, is left out; another one conflicts. A turn (`revision`) brings a tombstoned
-    node back that it sends again. Whatever is new or comes back needs a parent that can be read.
+    A node that is stored already is left out if it is equal, and is `NodeConflict` otherwise. A turn (`revision`) that
+    sends a tombstoned node again brings it back. A node that is new or comes back needs a parent that can be read.
     """
     order = chained(field, intents, first_parent=None if leaf is None else leaf[1], stored=stored)
     known = [(one, stored[one.intent.id]) for one in order if one.intent.id in stored]
     for one, row in known:
         if not _same_node(one.intent, row):
-            raise NodeConflict(session.session_id, one.intent.id, vacuumed=row.mark == VACUUMED)
+            raise NodeConflict(session.session_id, one.intent.id, vacuumed=_is_gone(row), derived=one.intent.is_derived)
     back = {} if revision is None else {row.node_id: (one, row) for one, row in known if row.mark == TOMBSTONED}
     keys = {node_id: row.node_key for node_id, row in stored.items() if row.mark == LIVE or node_id in back}
+    hidden = {node_id: _why_hidden(row, session, revision) for node_id, row in stored.items() if node_id not in keys}
     for one, row in back.values():
-        _require_parent(field, one, row.parent_id, keys, stored, leaf)
+        _require_parent(field, one, row.parent_id, keys, hidden, leaf)
     rows: list[NodeRow] = []
     position = after.upto
     for one in order:
         intent = one.intent
         if intent.id in stored:
             continue
-        _require_parent(field, one, one.parent, keys, stored, leaf)
+        _require_parent(field, one, one.parent, keys, hidden, leaf)
         position += 1
         if position > NODES_PER_SESSION:
             raise InvalidRequest(field, f"a session holds at most {NODES_PER_SESSION} nodes", limit=NODES_PER_SESSION)
@@ -264,17 +322,15 @@ def _require_parent(
     one: Placed,
     parent: str | None,
     keys: Mapping[str, int],
-    stored: Mapping[str, NodeRow],
+    hidden: Mapping[str, str],
     leaf: tuple[int, str] | None,
 ) -> None:
-    """Refuse a node whose parent is not there: it would be read back without its history."""
+    """Refuse a node whose parent is missing or hidden: it would be read back without its history."""
     if parent is None or parent in keys:
         return
     place = f"{field}[{one.index}].parent"
-    if parent in stored:
-        hidden = "is tombstoned" if stored[parent].mark == TOMBSTONED else "was vacuumed"
-        advice = "send it again to bring it back, or give" if stored[parent].mark == TOMBSTONED else "give"
-        raise InvalidRequest(place, f"{parent!r} {hidden}: {advice} a parent that can be read, or None for a root")
+    if parent in hidden:
+        raise InvalidRequest(place, f"{parent!r} {hidden[parent]} give a parent that can be read, or None for a root")
     if leaf is not None and parent == leaf[1] and isinstance(one.intent.parent, UnsetType):
         raise Corrupt("nodes", str(leaf[0]), "the leaf is missing")
     raise InvalidRequest(
@@ -283,13 +339,39 @@ def _require_parent(
     )
 
 
-def _same_node(intent: NodeIntent, row: NodeRow) -> bool:
-    """Equal in everything but the time, which a retry may give anew; what was vacuumed is equal to nothing.
+def _why_hidden(row: NodeRow, session: SessionRow, revision: int | None) -> str:
+    """Return the reason why a stored node cannot be read, and how to bring it back if this session can."""
+    if _is_gone(row):
+        return f"{GONE}:"
+    if row.session_key != session.session_key:
+        return "is tombstoned in the session that this was forked from:"
+    how = "commit it again" if revision is None else "send it again"
+    return f"is tombstoned: {how} to bring it back, or"
 
-    A parent that was left out is equal to any.
+
+def _is_gone(row: NodeRow) -> bool:
+    """Return True if the content of a node is gone: vacuumed, or left behind when the tombstone was moved here."""
+    return row.mark == VACUUMED or (row.mark == TOMBSTONED and row.kind == TOMBSTONE)
+
+
+def require_leaf(field: str, leaf: str, keys: Mapping[str, int], stored: Mapping[str, NodeRow]) -> int:
+    """Return the key of the node that becomes the leaf. It must be readable."""
+    if leaf in keys:
+        return keys[leaf]
+    if leaf not in stored:
+        why = f"there is no node {leaf!r}"
+    else:
+        why = f"{leaf!r} {GONE if _is_gone(stored[leaf]) else 'is tombstoned'}"
+    raise InvalidRequest(field, f"{why}: name a node that can be read, or None for no active path")
+
+
+def _same_node(intent: NodeIntent, row: NodeRow) -> bool:
+    """Return True if a node equals a stored one in everything but the time, which a retry may set anew.
+
+    A vacuumed node equals none. A parent that was left out equals any.
     """
     return (
-        row.mark != VACUUMED
+        not _is_gone(row)
         and (isinstance(intent.parent, UnsetType) or intent.parent == row.parent_id)
         and intent.kind == row.kind
         and intent.frame_id == row.frame_id
@@ -299,14 +381,14 @@ def _same_node(intent: NodeIntent, row: NodeRow) -> bool:
 
 
 def _canonical(data: bytes | None, row: NodeRow) -> bytes | None:
-    """A stored document in a form in which key order does not count, but 1 is not True."""
+    """Return a stored document in canonical form: key order does not count, but 1 is not True."""
     if data is None:
         return None
     return codec.encode_canonical(codec.decode_document(data, table="nodes", key=row.node_key))
 
 
 def extends(session: SessionRow, intents: Sequence[NodeIntent], current: Sequence[NodeRow]) -> bool:
-    """Whether a replacing graph begins with exactly the graph that is there, so that only its end is new.
+    """Return True if a replacing graph begins with exactly the current graph, so that only its end is new.
 
     `current` are the live nodes. If any other was tombstoned, the replacing graph needs an epoch without it.
     """
@@ -316,9 +398,9 @@ def extends(session: SessionRow, intents: Sequence[NodeIntent], current: Sequenc
 
 
 def node_of(row: NodeRow) -> Node:
-    """The node that a row holds; one whose parent is gone is damage, because history loses nothing.
+    """Return the node of a row. A missing parent is damage, because history loses nothing.
 
-    So is one whose parent is not older: parents come before their children, and a graph has no circles.
+    So is a parent that is not older than the node: parents come before their children, and a graph has no cycles.
     """
     if row.parent_key is not None and row.parent_key >= row.node_key:
         raise Corrupt("nodes", str(row.node_key), f"its parent {row.parent_key} is not older than itself")
@@ -338,12 +420,12 @@ def node_of(row: NodeRow) -> Node:
 
 
 def graph_of(rows: Iterable[NodeRow], leaf: str | None) -> Graph:
-    """The graph that the rows make."""
+    """Return the graph that the rows make."""
     return Graph(tuple(node_of(row) for row in rows), leaf)
 
 
 def leaf_of(row: RevisionRow | None) -> tuple[int, str] | None:
-    """The leaf's key and id; half a leaf is damage."""
+    """Return the leaf's key and id. Half a leaf is damage."""
     if row is None or (row.leaf_key is None and row.leaf_id is None):
         return None
     if row.leaf_key is None or row.leaf_id is None:
@@ -351,17 +433,24 @@ def leaf_of(row: RevisionRow | None) -> tuple[int, str] | None:
     return row.leaf_key, row.leaf_id
 
 
-def require_own(field: str, session: SessionRow, rows: Iterable[NodeRow], alive: set[int]) -> None:
-    """A session hides its own nodes; inherited ones only once the session that wrote them is gone."""
+def require_own(
+    places: Mapping[str, str], session: SessionRow, rows: Iterable[NodeRow], alive: set[int], advice: str
+) -> None:
+    """Refuse to hide or bring back a node that another living session wrote.
+
+    `places` has the field in which the caller named each node.
+    """
     for row in rows:
         if row.session_key != session.session_key and row.session_key in alive:
-            raise InvalidRequest(field, f"{row.node_id!r} belongs to the session that this was forked from")
+            raise InvalidRequest(
+                places[row.node_id], f"{row.node_id!r} belongs to the session that this was forked from: {advice}"
+            )
 
 
 def retained_segments(
     sessions: Iterable[SessionRow], revisions: Mapping[int, Iterable[tuple[int, int]]]
 ) -> dict[tuple[int, int], int]:
-    """Up to which position each (session key, epoch) is still seen by anybody in the family.
+    """Return the highest position of each (session key, epoch) that the family still sees.
 
     `revisions` gives, for each live session, the (epoch, node count) of its retained revisions.
     """

@@ -1,4 +1,4 @@
-"""Who may act on a process or a session, decided from one stored lease and one clock reading."""
+"""Leases: decide from one stored lease and one clock reading which owner may act on a process or a session."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ import hmac
 import msgspec
 
 from holdfast import codec
+from holdfast.asks import LeaseProof
 from holdfast.columns import COUNTERS
 from holdfast.errors import Corrupt, InvalidRequest, LeaseHeld, LeaseLost
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.records.limits import LARGEST_INTEGER, Limits
-from holdfast.rows import LeaseProof, LeaseRow
+from holdfast.rows import LeaseRow
 from holdfast.rules import checks
 
 
 def hash_token(token: str) -> str:
-    """What is stored of a token."""
+    """Return the stored form of a token."""
     return codec.digest(token.encode())
 
 
 def token_matches(token: str, token_hash: str | None) -> bool:
-    """Whether the token is the one that was stored, compared in constant time."""
+    """Return True if the token is the stored one, compared in constant time."""
     return token_hash is not None and hmac.compare_digest(hash_token(token), token_hash)
 
 
 def expiry(now_ms: int, ttl_ms: int) -> int:
-    """When something that starts now ends."""
+    """Return the expiry of a term that starts now."""
     return min(now_ms + ttl_ms, LARGEST_INTEGER)
 
 
 def check_resource(field: str, value: object, limits: Limits) -> Resource:
-    """A process or a session, named well."""
+    """Check a process or a session, by its id."""
     resource = checks.instance(field, value, (OnSession, OnProcess))
     if isinstance(resource, OnSession):
         return OnSession(checks.identifier(f"{field}.session_id", resource.session_id, limits))
@@ -40,7 +41,7 @@ def check_resource(field: str, value: object, limits: Limits) -> Resource:
 
 
 def check_lease(field: str, value: object, limits: Limits) -> Lease:
-    """A lease as it was handed out."""
+    """Check the values of a lease."""
     lease = checks.instance(field, value, Lease)
     return Lease(
         resource=check_resource(f"{field}.resource", lease.resource, limits),
@@ -53,7 +54,7 @@ def check_lease(field: str, value: object, limits: Limits) -> Lease:
 
 
 def check_session_lease(field: str, value: object, session_id: str, limits: Limits) -> Lease:
-    """A lease on exactly this session."""
+    """Check a lease on exactly this session."""
     lease = check_lease(field, value, limits)
     if lease.resource != OnSession(session_id):
         raise InvalidRequest(f"{field}.resource", f"must be the session {session_id!r}")
@@ -61,7 +62,7 @@ def check_session_lease(field: str, value: object, session_id: str, limits: Limi
 
 
 def check_process_lease(field: str, value: object, process_id: str, limits: Limits) -> Lease:
-    """A lease on exactly this process."""
+    """Check a lease on exactly this process."""
     lease = check_lease(field, value, limits)
     if lease.resource != OnProcess(process_id):
         raise InvalidRequest(f"{field}.resource", f"must be the process {process_id!r}")
@@ -69,19 +70,19 @@ def check_process_lease(field: str, value: object, process_id: str, limits: Limi
 
 
 def describe(resource: Resource) -> str:
-    """The resource in words, for messages."""
+    """Return the resource in words, for messages."""
     if isinstance(resource, OnSession):
         return f"session {resource.session_id!r}"
     return f"process {resource.process_id!r}"
 
 
 def names_of(resource: Resource) -> tuple[str | None, str | None]:
-    """The session and the process that a resource names, one of them None."""
+    """Return the session and the process that a resource names, one of them None."""
     return (resource.session_id, None) if isinstance(resource, OnSession) else (None, resource.process_id)
 
 
 def proof_of(lease: Lease) -> LeaseProof:
-    """What shows a database that a lease is held."""
+    """Return the proof by which a database recognises a lease."""
     return LeaseProof(*names_of(lease.resource), hash_token(lease.token), lease.fence)
 
 
@@ -89,22 +90,22 @@ def claim(
     current: LeaseRow | None, resource: Resource, *, stored_as: tuple[str, str], owner_id: str, token: Token,
     ttl_ms: int, fence_floor: int, now_ms: int,
 ) -> LeaseRow:  # fmt: skip
-    """The new lease: refused while another owner's is live; its own owner may take it again, with a new token."""
+    """Return the new lease. Refused while another owner's is live; its own owner may claim again, with a new token."""
     if current is not None and current.is_live(now_ms) and current.owner_id != owner_id:
         raise LeaseHeld(describe(resource), current.owner_id or "", current.expires_at_ms)
     if fence_floor >= COUNTERS:
-        raise Corrupt("settings", "fence_floor", f"{fence_floor} is no fence: nothing can be counted on from it")
+        raise Corrupt("settings", "fence_floor", f"{fence_floor} is not a fence: nothing can be counted on from it")
     fence = (fence_floor if current is None else current.fence) + 1
     return LeaseRow(*stored_as, owner_id, hash_token(token), fence, now_ms, expiry(now_ms, ttl_ms))
 
 
 def lease_of(row: LeaseRow, resource: Resource, token: Token) -> Lease:
-    """The lease as its owner gets it."""
+    """Return the lease as its owner gets it."""
     return Lease(resource, row.owner_id or "", token, row.fence, row.claimed_at_ms, row.expires_at_ms)
 
 
 def holds(row: LeaseRow | None, lease: Lease, now_ms: int) -> bool:
-    """Whether this lease is the one that is live: token, fence and expiry."""
+    """Return True if this lease is the live one, by token, fence and expiry."""
     return (
         row is not None
         and row.is_live(now_ms)
@@ -114,24 +115,24 @@ def holds(row: LeaseRow | None, lease: Lease, now_ms: int) -> bool:
 
 
 def require(row: LeaseRow | None, lease: Lease, now_ms: int) -> LeaseRow:
-    """The stored lease, if it is this one and live; otherwise it is lost."""
+    """Return the stored lease if it is this one and live; otherwise raise `LeaseLost`."""
     if row is None or not holds(row, lease, now_ms):
         raise LeaseLost(describe(lease.resource))
     return row
 
 
 def renewed(row: LeaseRow, *, ttl_ms: int, now_ms: int) -> LeaseRow:
-    """The row with a later end. A renewal never shortens; who wants an earlier end releases."""
+    """Return the row with a later end. A renewal never shortens a lease: release it for an earlier end."""
     return msgspec.structs.replace(row, expires_at_ms=max(expiry(now_ms, ttl_ms), row.expires_at_ms))
 
 
 def released(row: LeaseRow) -> LeaseRow:
-    """The row after its holder let go: the fence stays."""
+    """Return the row after its release. The fence stays."""
     return LeaseRow(row.kind, row.resource, None, None, row.fence, row.claimed_at_ms, row.expires_at_ms)
 
 
 def holder(row: LeaseRow | None, resource: Resource, now_ms: int) -> LeaseHolder | None:
-    """Who holds it now, if anybody."""
+    """Return the holder of a live lease, None if it is free."""
     if row is None or not row.is_live(now_ms):
         return None
     return LeaseHolder(resource, row.owner_id or "", row.fence, row.claimed_at_ms, row.expires_at_ms)

@@ -1,4 +1,4 @@
-"""A ledger is what the turns of a session spent, added up; one that lost a counter is damage, and not smaller."""
+"""Ledgers: the usage of a session's turns, added up. A lost counter is damage, never a smaller ledger."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from holdfast.rows import UsageRow
 from holdfast.rules import checks
 
 USAGE_PLACES = 1 << 20
-"""A counter's place is the revision that first had it and its rank there: more ranks than a commit has items."""
+"""A counter's place is the revision that first had it and its rank there. A commit has fewer items than this."""
 
 TOTALS = 1 << 63
-"""A total is kept modulo this, because the numbers of a revision have 63 bits."""
+"""Totals are kept modulo this, because the numbers of a revision have 63 bits."""
 
 
 class Spent(NamedTuple):
-    """Usage as a revision keeps it: without names, which would take more room than the numbers."""
+    """Usage in the stored form of a revision: without field names, which would take more room than the numbers."""
 
     source: str
     model: str
@@ -30,7 +30,7 @@ class Spent(NamedTuple):
 
 
 def check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
-    """Usage merged by source and model in first-seen order; entries that count nothing are left out."""
+    """Return usage merged by source and model in first-seen order. Entries of zeros are left out."""
     merged: dict[tuple[str, str], Usage] = {}
     for index, one in enumerate(checks.sequence("usage", value, most=limits.commit_items)):
         field = f"usage[{index}]"
@@ -54,12 +54,12 @@ def check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
 
 
 def counts_of(usage: Usage | Spent | UsageRow) -> tuple[int, int, int, int]:
-    """The four numbers of a counter."""
+    """Return the four numbers of a counter."""
     return usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens
 
 
 def counters(spent: Sequence[Usage], ledger: Sequence[UsageRow], revision: int) -> tuple[UsageRow, ...]:
-    """What a turn adds to the counters of a ledger, which stay in bounds."""
+    """Return the counters that a turn adds to, after checking that their sums stay in bounds."""
     counted = {(row.source, row.model): row for row in ledger}
     for index, usage in enumerate(spent):
         before = counted.get((usage.source, usage.model))
@@ -74,14 +74,14 @@ def counters(spent: Sequence[Usage], ledger: Sequence[UsageRow], revision: int) 
 
 
 def total(before: int, spent: Iterable[Usage | Spent | UsageRow]) -> int:
-    """All tokens that were ever counted, modulo `TOTALS`."""
+    """Return all tokens that were ever counted, modulo `TOTALS`."""
     return (before + sum(sum(counts_of(one)) for one in spent)) % TOTALS
 
 
 def ledger_of(
     rows: Sequence[UsageRow], later: Sequence[Usage | Spent] = (), *, spent: int, session_key: int
 ) -> tuple[Usage, ...]:
-    """The ledger, without what later turns added to it; one that does not add up is damage.
+    """Return the ledger without the usage of later turns. A ledger that does not add up is damage.
 
     `spent` is the total that the revision keeps: rows that were lost do not make a smaller ledger.
     """

@@ -1,4 +1,4 @@
-"""What may be forgotten, and what may not be collected."""
+"""Decide which rows may be pruned, and prove the roots of a collection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.rules import checks, commits
 
 
 def check_policy(value: object) -> RetentionPolicy:
-    """A policy that never forgets a head."""
+    """Check a policy. It never forgets a head."""
     policy = checks.instance("policy", value, RetentionPolicy)
     checks.optional_whole("policy.keep_revisions", policy.keep_revisions, least=1)
     for name in ("settled_work_older_than_ms", "terminal_processes_older_than_ms", "occurrences_older_than_ms"):
@@ -28,18 +28,18 @@ COUNTED: Final = frozenset(
 
 
 def counted_rows(stats: Stats) -> int:
-    """How many rows those tables have."""
+    """Return the number of rows in those tables."""
     named = sum(int(getattr(stats, table)) for table in COUNTED - {"work"})
     return named + stats.deleted_sessions + stats.pending_work + stats.claimed_work + stats.settled_work
 
 
 def cutoff(now_ms: int, older_than_ms: int) -> int:
-    """The latest time that counts as older than an age."""
+    """Return the latest time that counts as older than an age."""
     return now_ms - older_than_ms
 
 
 def require_proven_roots(session: SessionRow, row: RevisionRow) -> None:
-    """What a collection spares is read from a column, which must say what the revision itself says."""
+    """Raise `Corrupt` unless the column that a collection reads its roots from agrees with the revision itself."""
     key = f"{row.session_key}/{row.revision}"
     if row.family != session.family:
         raise Corrupt("revisions", key, f"it is in family {row.family}, its session in {session.family}")
@@ -48,13 +48,13 @@ def require_proven_roots(session: SessionRow, row: RevisionRow) -> None:
 
 
 def prunable_below(session: SessionRow, keep: int) -> int | None:
-    """Revisions less than this may be forgotten, None if there are none; the head is always kept."""
+    """Return the revision below which all may be forgotten, None if there are none. The head is always kept."""
     below = session.revision - keep + 1
     return below if session.deleted_at_ms is None and below > 1 else None
 
 
 def require_roots(family: int, sessions: Sequence[SessionRow], revisions: int, blobs: int) -> None:
-    """Blobs without a single revision mean that the revisions are lost, unless no session lives that had any."""
+    """Raise `Corrupt` if a family with turns has blobs but no revisions: these were lost."""
     had_turns = any(session.deleted_at_ms is None and session.revision > 0 for session in sessions)
     if blobs > 0 and revisions == 0 and had_turns:
         raise Corrupt("revisions", f"family {family}", f"no revision left over {blobs} blobs: nothing is collected")

@@ -1,4 +1,4 @@
-"""How an operation ended and whom it was about, decided from its arguments and the error that its caller got."""
+"""Derive the outcome and the subject of an operation from its arguments and the error that its caller got."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from holdfast.records.observations import OperationOutcome
 from holdfast.records.processes import Process, ProcessRegistration
 
 LONGEST_ID = 512
-"""An argument that was refused may be of any length; an observer is told the beginning."""
+"""Longest id that an observer gets: a refused argument may be of any length."""
 
 
 def outcome_of(error: BaseException | None) -> OperationOutcome:
-    """A refusal is an answer; a failure is none. Whoever is cancelled, interrupted or closed has given up himself."""
+    """Classify an error: a refusal is an answer, a failure is none. Cancelling and interrupting are the caller's."""
     if error is None:
         return "ok"
     if not isinstance(error, Exception):
@@ -29,14 +29,14 @@ def outcome_of(error: BaseException | None) -> OperationOutcome:
 
 
 def subject_of(arguments: Iterable[tuple[str, object]]) -> tuple[str | None, str | None]:
-    """The session and the process that a call names, by id or inside a record; None if it names none."""
+    """Return the session and the process that a call names, by id or inside a record; None if it names none."""
     session_id = process_id = None
     for name, given in arguments:
         value = given.resource if isinstance(given, Lease) else given
         if isinstance(value, ProcessRegistration | Process):
             process_id = process_id or _id(value.id)
         elif isinstance(value, str):
-            # By name, because a payload may be any text.
+            # Matched by name, because a payload may be any text.
             session_id = session_id or (_id(value) if name in {"session_id", "into"} else None)
             process_id = process_id or (_id(value) if name == "process_id" else None)
         elif isinstance(value, msgspec.Struct):

@@ -1,4 +1,4 @@
-"""What a process may be registered as, and how its record changes with what happens to it."""
+"""Decide what may be registered as a process, and how its row changes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 def check_registration(value: object, limits: Limits) -> Registered:
-    """The registration with core event types and identity filled in, or what is wrong with it."""
+    """Return the registration with core event types and identity filled in, or raise what is wrong with it."""
     given = checks.instance("registration", value, ProcessRegistration)
     process_id = checks.identifier("id", given.id, limits)
     process_input = check_input("input", given.input, limits)
@@ -81,7 +81,7 @@ def check_registration(value: object, limits: Limits) -> Registered:
 
 
 def check_input(field: str, value: object, limits: Limits) -> ProcessInput:
-    """What is to be run."""
+    """Check the work of a process."""
     given = checks.instance(field, value, INPUTS)
     if isinstance(given, ToolCall):
         for name in ("call_id", "tool_id", "tool_name"):
@@ -94,7 +94,7 @@ def check_input(field: str, value: object, limits: Limits) -> ProcessInput:
 
 
 def derive_identity(process_input: ProcessInput) -> ProcessIdentity:
-    """What a process is called when nobody says."""
+    """Return the default identity of a process."""
     if isinstance(process_input, ToolCall):
         return ProcessIdentity("tool", process_input.tool_name)
     if isinstance(process_input, Engine):
@@ -111,7 +111,7 @@ def _members(value: Document) -> dict[str, Any]:
 
 
 def _session_turn_label(request: Document) -> str | None:
-    """The subagent's capability, else the usage source, else the session id that was asked for."""
+    """Return the subagent's capability, else the usage source, else the requested session id."""
     asked = _members(request)
     capability = _members(asked.get("subagent")).get("capability")
     for label in (capability, asked.get("usage_source"), asked.get("session_id")):
@@ -121,7 +121,7 @@ def _session_turn_label(request: Document) -> str | None:
 
 
 def check_identity(field: str, value: object, limits: Limits) -> ProcessIdentity:
-    """What people call a process."""
+    """Check the kind and label of a process."""
     identity = checks.instance(field, value, ProcessIdentity)
     checks.identifier(f"{field}.kind", identity.kind, limits)
     checks.optional_text(f"{field}.label", identity.label, limits)
@@ -130,7 +130,7 @@ def check_identity(field: str, value: object, limits: Limits) -> ProcessIdentity
 
 
 def check_event_types(field: str, value: object, limits: Limits) -> tuple[EventType, ...]:
-    """The declared types, each once, and the core ones that are missing."""
+    """Return the declared types, each once, and the core types that are missing."""
     given = checks.sequence(field, value, most=limits.batch_items)
     sum_of = events.Declared()
     declared: list[EventType] = []
@@ -149,7 +149,7 @@ def check_event_types(field: str, value: object, limits: Limits) -> tuple[EventT
 
 
 def check_provenance(field: str, value: object, limits: Limits) -> Provenance:
-    """Who started it and why."""
+    """Check the originator and cause of a process."""
     provenance = checks.instance(field, value, Provenance)
     checks.optional_document(f"{field}.caused_by", provenance.caused_by, limits)
     originator = check_originator(f"{field}.originator", provenance.originator, limits)
@@ -157,7 +157,7 @@ def check_provenance(field: str, value: object, limits: Limits) -> Provenance:
 
 
 def check_originator(field: str, value: object, limits: Limits) -> Originator:
-    """The host, or a session with or without a frame."""
+    """Check the host, or a session with or without a frame."""
     originator = checks.instance(field, value, (Host, BySession))
     if isinstance(originator, BySession):
         return BySession(checks.scope(f"{field}.scope", originator.scope, limits))
@@ -165,17 +165,17 @@ def check_originator(field: str, value: object, limits: Limits) -> Originator:
 
 
 def session_of(originator: Originator) -> str | None:
-    """The session that an originator belongs to, whatever its frame."""
+    """Return the session that an originator belongs to, whatever its frame."""
     return originator.scope.session_id if isinstance(originator, BySession) else None
 
 
 def registration_hash(registered: Registered) -> str:
-    """What makes two registrations the same."""
+    """Return the hash that equal registrations share."""
     return codec.stable_hash(registered)
 
 
 def same_registration(registered: Registered, existing: ProcessRow) -> ProcessRow:
-    """The existing process, if it was registered alike."""
+    """Return the existing process if its registration is equal, or raise `RegistrationConflict`."""
     new_hash = registration_hash(registered)
     if existing.registration_hash != new_hash:
         raise RegistrationConflict(registered.id, existing.registration_hash, new_hash)
@@ -183,7 +183,7 @@ def same_registration(registered: Registered, existing: ProcessRow) -> ProcessRo
 
 
 def new_process(registered: Registered, *, now_ms: int) -> ProcessRow:
-    """The row of a process that is registered now."""
+    """Return the row of a newly registered process."""
     target = registered.wake_target
     return ProcessRow(
         process_id=registered.id,
@@ -202,22 +202,22 @@ def new_process(registered: Registered, *, now_ms: int) -> ProcessRow:
 
 
 def without_dead_target(row: ProcessRow, target: SessionRow | None) -> ProcessRow:
-    """The process as the deletion of its wake target would have left it, if that session is deleted."""
+    """Return the process without its wake target if that session is deleted, as the deletion would have left it."""
     if target is None or target.deleted_at_ms is None:
         return row
     return msgspec.structs.replace(row, wake_session_id=None, wake_frame_id=None)
 
 
 def definition_hash(definition: Document | None) -> str | None:
-    """A definition in a form that an index can compare."""
+    """Return a definition in a form that an index can compare."""
     return None if definition is None else codec.stable_hash(definition)
 
 
-# The record.
+# The row.
 
 
 def process_of(row: ProcessRow) -> Process:
-    """The process that a row holds."""
+    """Return the process of a row."""
     key = row.process_id
     registered = codec.decode_record(Registered, row.body, table="processes", key=key)
     status = _STATUS_OF.get(row.status)
@@ -252,7 +252,7 @@ def _part(kind: type[T], data: bytes | None, key: str) -> T | None:
 def with_event(
     row: ProcessRow, outcome: ProcessOutcome | None, *, now_ms: int, record: bytes | None = None
 ) -> ProcessRow:
-    """The process after one more event; a terminal one ends it and any wait. `record` is the outcome's stored form."""
+    """Return the process after one more event. An outcome ends it and any wait; `record` is its stored form."""
     counted = msgspec.structs.replace(row, event_count=row.event_count + 1, updated_at_ms=now_ms)
     if outcome is None:
         return counted
@@ -261,7 +261,7 @@ def with_event(
 
 
 def check_external_ref(value: object, limits: Limits) -> ExternalRef:
-    """Where work really runs."""
+    """Check the reference to the place where work actually runs."""
     ref = checks.instance("ref", value, ExternalRef)
     checks.identifier("ref.backend", ref.backend, limits)
     checks.identifier("ref.id", ref.id, limits)
@@ -270,12 +270,12 @@ def check_external_ref(value: object, limits: Limits) -> ExternalRef:
 
 
 def with_external_ref(row: ProcessRow, ref: ExternalRef, *, now_ms: int) -> ProcessRow:
-    """The process with its external ref."""
+    """Return the process with its external ref."""
     return msgspec.structs.replace(row, external_ref=codec.encode_record(ref), updated_at_ms=now_ms)
 
 
 def signal_type(field: str, name: object, limits: Limits) -> str:
-    """The event type of a well-named signal."""
+    """Return the event type of a signal, after checking its name."""
     checked = checks.identifier(field, name, limits)
     if not SIGNAL_NAME.fullmatch(checked):
         raise InvalidRequest(field, "a signal name consists of letters, digits, - and _")
@@ -283,7 +283,7 @@ def signal_type(field: str, name: object, limits: Limits) -> str:
 
 
 def check_wait(value: object, limits: Limits) -> SignalWait:
-    """A wait for a well-named signal."""
+    """Check a wait for a signal."""
     wait = checks.instance("wait", value, SignalWait)
     signal_type("wait.name", wait.name, limits)
     checks.whole("wait.ordinal", wait.ordinal, least=1)
@@ -292,7 +292,7 @@ def check_wait(value: object, limits: Limits) -> SignalWait:
 
 
 def with_wait(row: ProcessRow, wait: SignalWait, *, now_ms: int) -> ProcessRow:
-    """The process while it waits; an ended one cannot."""
+    """Return the process while it waits. A process that has ended cannot."""
     if row.status != "running":
         raise AlreadyTerminal(row.process_id, row.status)
     since = msgspec.structs.replace(wait, since_ms=now_ms if wait.since_ms is None else wait.since_ms)
@@ -300,5 +300,5 @@ def with_wait(row: ProcessRow, wait: SignalWait, *, now_ms: int) -> ProcessRow:
 
 
 def without_wait(row: ProcessRow, *, now_ms: int) -> ProcessRow:
-    """The process after its wait."""
+    """Return the process after its wait."""
     return msgspec.structs.replace(row, wait=None, waiting=0, updated_at_ms=now_ms)

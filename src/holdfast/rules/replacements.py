@@ -1,4 +1,4 @@
-"""A replacement whose answer was lost is never applied a second time over what came after it."""
+"""A replacement whose answer was lost is never applied a second time over a later value."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from holdfast.errors import ReplacementUncertain
 
 
 def is_stored(stored: object | None, wanted: object, what: str) -> bool:
-    """Judge by what is stored now whether an earlier try replaced it: True if it did, False if nothing ever did.
+    """Return True if the wanted value is stored, so that an earlier try replaced it; False if nothing is stored.
 
-    Raises `ReplacementUncertain` if another value is stored: the try was lost, or applied and replaced since.
+    Raise `ReplacementUncertain` if another value is stored: the try was lost, or applied and replaced since.
     """
     if stored is not None and stored != wanted:
         raise ReplacementUncertain(what, "something else is stored now")
@@ -16,5 +16,5 @@ def is_stored(stored: object | None, wanted: object, what: str) -> bool:
 
 
 def gone(what: str) -> ReplacementUncertain:
-    """Return the error for what is not there: the try may have been lost, or applied and deleted since."""
+    """Return the error for a missing value: the try may have been lost, or applied and deleted since."""
     return ReplacementUncertain(what, "it is not there now")

@@ -1,7 +1,7 @@
-"""What comes from another store is accepted if the rules would have made it at the times that it bears.
+"""Accept data of another store only if the rules would have made it at the times that it bears.
 
-A log is run again, event by event, through the rule that appends; a delivery must have the process that its occurrence
-and its subscription give it. So nothing can be restored that could not have been written.
+The events of a log run again, one by one, through the rule that appends; a delivery must have the process id that
+follows from its occurrence and its subscription. So nothing can be restored that could not have been written.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from holdfast.rows import DeliveryRow, EventWrite, OccurrenceRow, ProcessRow, Su
 from holdfast.rules import checks, events, processes, triggers
 
 ENVELOPE = 2
-"""An outcome stands two levels deeper in the event that completes a process than its caller wrote it."""
+"""In the event that completes a process, the outcome is nested two levels deeper than the caller wrote it."""
 
 
 HIGHEST_NUMBER = 10_000_000
-"""No store has had more subscriptions than this, and a database may have to count up to the number of one."""
+"""The highest number of a restored subscription. A database may have to count up to it."""
 
 
 class RestoredProcess(msgspec.Struct, frozen=True):
-    """A process as it is registered, after each of its events, and as it stands."""
+    """A process at its registration, after each of its events, and in its final state."""
 
     registered: ProcessRow
     writes: tuple[EventWrite, ...]
@@ -35,7 +35,7 @@ class RestoredProcess(msgspec.Struct, frozen=True):
 
 
 def check_process(value: object, log: object, limits: Limits) -> RestoredProcess:
-    """A process with its whole log, or what the rules would not have made of it."""
+    """Return a process with its whole log, or raise the reason why the rules would not have made it."""
     given = checks.instance("process", value, Process)
     registration = ProcessRegistration(
         given.id, given.input, given.identity, given.event_types, given.provenance, given.env_ref, given.wake_target
@@ -53,7 +53,7 @@ def check_process(value: object, log: object, limits: Limits) -> RestoredProcess
     if given.wait is not None:
         row = processes.with_wait(row, processes.check_wait(given.wait, limits), now_ms=0)
     row = msgspec.structs.replace(row, updated_at_ms=checks.whole("process.updated_at_ms", given.updated_at_ms))
-    # A registration whose wake target was deleted is not known any more; the process is restored without one.
+    # The original registration is unknown if its wake target was deleted since; such a process is restored without one.
     if processes.process_of(row) != msgspec.structs.replace(given, registration_hash=row.registration_hash):
         raise InvalidRequest("process", "is not what its registration and its events make of it")
     return RestoredProcess(first, tuple(writes), row)
@@ -80,7 +80,7 @@ def _event(field: str, value: object, row: ProcessRow, limits: Limits) -> EventW
 
 
 def same_process(existing: ProcessRow, restored: RestoredProcess) -> None:
-    """Accept that the process is here, if it is this one and has come at least as far; otherwise say why not."""
+    """Raise unless the existing process is this one and is at least as far."""
     final = restored.final
     if existing.registration_hash != final.registration_hash:
         raise RegistrationConflict(final.process_id, existing.registration_hash, final.registration_hash)
@@ -92,7 +92,7 @@ def same_process(existing: ProcessRow, restored: RestoredProcess) -> None:
 
 
 def check_subscription(value: object, limits: Limits) -> SubscriptionRow:
-    """A subscription with its own number, enabled or not."""
+    """Return a subscription with its own number, enabled or not."""
     given = checks.instance("subscription", value, Subscription)
     intent = triggers.check_subscription(given.draft, limits)
     sequence = triggers.sequence_of("subscription.subscription_id", given.subscription_id, "subscription:", limits)
@@ -108,7 +108,7 @@ def check_subscription(value: object, limits: Limits) -> SubscriptionRow:
 
 
 def same_subscription(existing: SubscriptionRow, row: SubscriptionRow) -> None:
-    """Accept that the subscription is here, if it is this one."""
+    """Raise `Conflict` unless the existing subscription is this one."""
     if (existing.definition_hash, existing.created_at_ms) != (row.definition_hash, row.created_at_ms):
         raise Conflict(
             f"{triggers.subscription_id(row.sequence)} is here already and is another one: restore into a store that "
@@ -119,7 +119,7 @@ def same_subscription(existing: SubscriptionRow, row: SubscriptionRow) -> None:
 def check_occurrence(
     value: object, deliveries: object, limits: Limits
 ) -> tuple[OccurrenceRow, tuple[DeliveryRow, ...]]:
-    """An occurrence with what became of it."""
+    """Return an occurrence with its deliveries."""
     given = checks.instance("occurrence", value, Occurrence)
     intent = triggers.check_occurrence(
         given.source_type, given.source_key, given.idempotency_key, given.payload, given.source, limits
@@ -132,7 +132,7 @@ def check_occurrence(
 
 
 def same_occurrence(existing: OccurrenceRow, row: OccurrenceRow) -> None:
-    """Accept that the occurrence is here, if it is this one."""
+    """Raise `OccurrenceConflict` unless the existing occurrence is this one."""
     if existing.request_hash != row.request_hash:
         raise OccurrenceConflict(row.source_type, row.source_key, row.idempotency_key)
 

@@ -1,25 +1,35 @@
-"""The schemas that a JSON Schema consists of, and which of them each one applies to a value, its members and its items.
+"""Find the schemas inside a JSON Schema, and those that each of them applies to a value, its members and its items.
 
-References are followed by their address inside the schema. One that leads elsewhere, or back to where it stands, is
-refused, because nothing could be said about its cost.
+References are followed by their address inside the schema. A reference that leads elsewhere, or back to itself, is
+refused, because its cost cannot be known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, cast
 from urllib.parse import unquote, urljoin
 
 import msgspec
 
+from holdfast.rules.schema_keywords import ENDLESS, weight_of, work_of_unique
+from holdfast.rules.schema_patterns import PatternCost, cost_of_pattern
+
 SUBSCHEMAS = 4_096
-"""How many schemas one schema may consist of. Compiling takes more than linear time."""
+"""Most schemas inside one schema. Compiling takes more than linear time."""
 
 CHAIN = 256
-"""How many schemas may refer to each other before one of them goes deeper into the payload."""
+"""Longest chain of schemas that refer to each other without going deeper into the payload."""
 
-PATTERN_WORK = 100_000
-"""The work of a pattern that backtracks, at the step limit that ends it, in visits."""
+PATTERN_STATES = 100_000
+"""Largest size of all compiled patterns of a schema together: about 10 MB."""
+
+COMPARING_WORK = 50_000_000
+"""Most work of comparing the options of all enums with each other."""
+
+PATTERN_CHARACTERS = 64 * 1024
+"""Most characters of all patterns of a schema."""
 
 IN_PLACE = ("allOf", "anyOf", "oneOf")
 IN_PLACE_ONE = ("not", "if", "then", "else")
@@ -28,7 +38,6 @@ DEEPER = ("additionalProperties", "propertyNames", "additionalItems", "contains"
 UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 PLACES = ("$defs", "definitions", "properties", "patternProperties")
-BACKTRACKS = ("(?=", "(?!", "(?<", "(?>", "\\1", "\\2", "\\3", "\\4", "\\5", "\\6", "\\7", "\\8", "\\9", "\\k", "(?(")
 KNOWN = ("http://json-schema.org/", "https://json-schema.org/")
 TYPES: dict[type, frozenset[str]] = {
     type(None): frozenset({"null"}),
@@ -41,20 +50,28 @@ TYPES: dict[type, frozenset[str]] = {
 }
 
 
-PUBLISHED: dict[str, Any] = {"allOf": [True] * 64}
-"""Stands for a published schema of schemas, which the validator brings along: so much work for each value."""
+PUBLISHED: dict[str, Any] = {"allOf": [True] * 64, "format": "regex", "uniqueItems": True}
+"""Stands for a published meta-schema, which the validator includes: an estimate of its work for each value."""
 PUBLISHED["additionalProperties"] = PUBLISHED["items"] = PUBLISHED
 
 
 class Visit(msgspec.Struct):
-    """One schema of a schema: its own work, its cheap keywords, and the schemas that it applies."""
+    """One schema inside a schema: its own work, its cheap keywords, and the schemas that it applies."""
 
     work: int = 1
+    """The work for any value, and for each 64 characters of text or 16 members of it."""
+    numbers: int = 0
+    """Comparisons of a number with a number of the schema."""
+    wholes: int = 0
+    """Comparisons of an array or object with one of the schema."""
+    is_unique: bool = False
+    """True if the items of an array are compared with each other."""
+    patterns: list[PatternCost] = []
     types: frozenset[str] | None = None
-    options: tuple[object, ...] | None = None
-    """The scalars of `const` or `enum`, None if there are none or others beside them."""
+    options: frozenset[str] | None = None
+    """The texts of `const` or `enum`, None if there is neither."""
     in_place: list[tuple[int, int]] = []
-    """Applied to the same value: which schema, and how many times."""
+    """The schemas applied to the same value, each with the number of times."""
     members: dict[str, int] = {}
     other_members: list[int] = []
     """Applied to members that `members` does not name."""
@@ -66,35 +83,71 @@ class Visit(msgspec.Struct):
     every_item: list[int] = []
 
     def fails_at_once(self, value: object) -> bool:
-        """Return whether the cheap keywords alone refuse a value."""
+        """Return True if the cheap keywords alone refuse a value."""
         is_of_another_type = self.types is not None and not self.types & TYPES[type(value)]
         return is_of_another_type or (self.options is not None and isinstance(value, str) and value not in self.options)
 
+    def for_member(self, name: str | None) -> list[int]:
+        """Return the schemas that it applies to a member of this name; None is any name that it does not list."""
+        named = [self.members[name]] if name in self.members else self.other_members
+        return named + self.every_member
+
+    def for_item(self, index: int) -> list[int]:
+        """Return the schemas that it applies to the item at this place."""
+        first = self.first_items
+        return (first[index : index + 1] if index < len(first) else self.other_items) + self.every_item
+
+    def applies(self) -> Iterator[int]:
+        """Yield the schemas that it applies to a value, or to its members and items."""
+        yield from (other for other, _ in self.in_place)
+        yield from self.members.values()
+        yield from chain(self.other_members, self.every_member, self.names)
+        yield from chain(self.first_items, self.other_items, self.every_item)
+
+    @property
+    def unit_work(self) -> int:
+        """The most proportional work for one value without its contents, or for 64 characters of text."""
+        return self.work + self.numbers + sum(one.unit_work for one in self.patterns if one.going != "back")
+
+    @property
+    def is_even(self) -> bool:
+        """True if the work for a payload is in proportion to its size."""
+        return not (self.wholes or self.is_unique or any(one.going == "back" for one in self.patterns))
+
 
 class SchemaGraph(msgspec.Struct, frozen=True):
-    """The schemas of one schema, in an order in which each comes before those that it applies in place."""
+    """The schemas inside one schema, each before those that it applies in place."""
 
     visits: tuple[Visit, ...]
     root: int
     has_alternatives: bool
-    """Whether a value may fail several schemas at once, each for reasons that an error would list."""
+    """True if a value may fail several schemas at once, each for reasons that an error would list."""
+    states: int
+    """The size of its patterns when they are compiled."""
+    patterns: int
+    """The number of different patterns."""
 
 
 def graph_of(schema: Any) -> SchemaGraph:
-    """Return the schemas of a schema. A `ValueError` says why it cannot be used."""
+    """Return the schemas inside a schema. Raise `ValueError` with the reason if it cannot be used."""
     reader = _Reader(schema)
     root = reader.number(schema, "")
     reader.read_all()
     visits, places = _ordered(reader.visits)
-    return SchemaGraph(tuple(visits), places[root], reader.has_alternatives)
+    states = sum(one.states for one in reader.patterns.values())
+    return SchemaGraph(tuple(visits), places[root], reader.has_alternatives, states, len(reader.patterns))
 
 
 class _Reader:
-    """Finds every schema that can be applied, whatever refers to it."""
+    """Finds every schema that can be applied, however it is referred to."""
 
     def __init__(self, schema: Any) -> None:
         self.visits: list[Visit] = []
         self.has_alternatives = False
+        self.patterns: dict[str, PatternCost] = {}
+        self._comparing_left = COMPARING_WORK
+        self._characters_left = PATTERN_CHARACTERS
+        self._states_left = PATTERN_STATES
         self._numbers: dict[int, int] = {}
         self._unread: list[tuple[Any, str, int]] = []
         self._resources: dict[str, Any] = {"": schema}
@@ -104,7 +157,7 @@ class _Reader:
         self._index(schema)
 
     def number(self, schema: Any, base: str) -> int:
-        """Return the number of a schema, which is read later."""
+        """Return the number of a schema, which `read_all` reads later."""
         found = self._numbers.get(id(cast("Any", schema))) if isinstance(schema, dict) else None
         if found is None:
             found = self._add(Visit())
@@ -120,13 +173,13 @@ class _Reader:
         return len(self.visits) - 1
 
     def read_all(self) -> None:
-        """Read every schema that something refers to."""
+        """Read every schema that is referred to."""
         while self._unread:
             schema, base, number = self._unread.pop()
             self._read(schema, self._base_of(schema, base), self.visits[number])
 
     def _index(self, root: Any) -> None:
-        """Note which schemas have names of their own."""
+        """Record the schemas that have ids or anchors."""
         waiting: list[tuple[Any, str]] = [(root, "")]
         seen: set[int] = set()
         while waiting:
@@ -135,6 +188,7 @@ class _Reader:
                 continue
             members = cast("dict[str, Any]", schema)
             seen.add(id(members))
+            self._compare_options(_listed(members.get("enum")))
             base = self._base_of(members, outer)
             if base != outer:
                 self._resources[base] = members
@@ -150,15 +204,28 @@ class _Reader:
                 self._dynamic.setdefault("$recursive", []).append((members, base))
             waiting.extend((inner, base) for inner in _inner(members))
 
+    def _compare_options(self, options: list[Any]) -> None:
+        """Charge the work of comparing options with each other, which some drafts require to be unique."""
+        work, _ = work_of_unique(options, ENDLESS)
+        self._comparing_left -= work
+        if self._comparing_left < 0:
+            raise ValueError("the options of its enums take too much work to be told apart")
+
     def _read(self, schema: dict[str, Any], base: str, visit: Visit) -> None:
         self.has_alternatives |= any(keyword in schema for keyword in ("anyOf", "oneOf"))
-        visit.work = 1 + sum(_work(keyword, value) for keyword, value in schema.items())
+        weights = [weight_of(keyword, value) for keyword, value in schema.items()]
+        visit.work = 1 + sum(one.work for one in weights)
+        visit.numbers = sum(one.numbers for one in weights)
+        visit.wholes = sum(one.wholes for one in weights)
+        visit.is_unique = any(one.is_unique for one in weights)
+        if isinstance(schema.get("pattern"), str):
+            visit.patterns = [self._pattern(schema["pattern"])]
         named: list[Any] = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
         if all(isinstance(name, str) for name in named):
             visit.types = frozenset(named)
         options = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(options, list):
-            visit.options = tuple(cast("list[object]", options))
+            visit.options = frozenset(one for one in cast("list[object]", options) if isinstance(one, str))
         visit.in_place = [(self.number(inner, base), 1) for inner in _in_place(schema)]
         for keyword in REFERENCES:
             for target, its_base in self._targets(keyword, schema.get(keyword), base):
@@ -166,13 +233,30 @@ class _Reader:
         self._read_members(schema, base, visit)
         self._read_items(schema, base, visit)
         if any(keyword in schema for keyword in UNEVALUATED):
-            # What was evaluated is found by applying what is in place once more.
+            # The validator applies the schemas in place once more to find what was evaluated.
             visit.in_place = [(number, -1) for number, _ in visit.in_place]
+
+    def _pattern(self, pattern: str) -> PatternCost:
+        """Return the cost of a pattern. Each pattern is compiled, and so counted, once."""
+        found = self.patterns.get(pattern)
+        if found is None:
+            self._characters_left -= len(pattern)
+            if self._characters_left < 0:
+                raise ValueError(f"its patterns have more than {PATTERN_CHARACTERS} characters")
+            self.patterns[pattern] = found = cost_of_pattern(pattern)
+            self._states_left -= found.states
+            if self._states_left < 0:
+                raise ValueError(
+                    f"its patterns take more than {PATTERN_STATES} states when compiled, with {pattern[:40]!r}: "
+                    "limit the length of a text by maxLength, or simplify the pattern"
+                )
+        return found
 
     def _read_members(self, schema: dict[str, Any], base: str, visit: Visit) -> None:
         visit.members = {name: self.number(inner, base) for name, inner in _named(schema, "properties")}
         for pattern, inner in _named(schema, "patternProperties"):
-            visit.names.append(self._add(Visit(work=1 + _work("pattern", pattern))))
+            # The validator matches all patterns once more to find the members that no pattern names.
+            visit.names.append(self._add(Visit(patterns=[self._pattern(pattern)] * 3)))
             visit.every_member.append(self.number(inner, base))
         if "propertyNames" in schema:
             visit.names.append(self.number(schema["propertyNames"], base))
@@ -258,7 +342,7 @@ def _in_place(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _inner(schema: dict[str, Any]) -> Iterator[Any]:
-    """Yield every schema that stands where a schema is expected."""
+    """Yield every schema in a position where a schema is expected."""
     yield from _in_place(schema)
     for keyword in PLACES:
         yield from (inner for _, inner in _named(schema, keyword))
@@ -268,19 +352,8 @@ def _inner(schema: dict[str, Any]) -> Iterator[Any]:
         yield from _listed(schema[keyword]) if isinstance(value, list) else (value,)
 
 
-def _work(keyword: str, value: object) -> int:
-    """Return the work of one keyword, without that of the schemas that it applies."""
-    if keyword == "pattern":
-        return PATTERN_WORK if isinstance(value, str) and any(mark in value for mark in BACKTRACKS) else 4
-    if keyword == "format" and value == "regex":
-        return PATTERN_WORK
-    if keyword in {"enum", "required", "dependentRequired"} and isinstance(value, list | dict):
-        return 1 + len(cast("list[Any]", value))
-    return 1
-
-
 def _ordered(found: list[Visit]) -> tuple[list[Visit], list[int]]:
-    """Return the visits so that each comes before those that it applies in place, and the new place of each."""
+    """Return the visits ordered so that each comes before those that it applies in place, and the new place of each."""
     height = [0] * len(found)
     state = [0] * len(found)
     done: list[int] = []

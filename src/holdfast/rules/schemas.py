@@ -1,12 +1,11 @@
-"""A payload fits a JSON Schema or the error says where not; a schema is compiled once, fetches nothing and ends.
+"""Validate payloads against JSON Schemas, which are compiled once, fetch nothing and end.
 
 Compiling once does not lift the budget: each payload is weighed against the schema before it is validated.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -15,47 +14,56 @@ from holdfast.errors import InvalidRequest
 from holdfast.records.common import Document
 from holdfast.records.limits import MIB, Limits
 from holdfast.rules import checks
-from holdfast.rules.schema_cost import TEXT_UNIT, SchemaCost, cost_of, is_within, scalars_first
+from holdfast.rules.schema_cost import SchemaCost, cost_of, is_within, scalars_first, values_in
+from holdfast.rules.schema_patterns import GOING_BACK
 
 SCHEMA_BYTES = MIB
 """The longest schema."""
 
-BACKTRACKING_STEPS = 100_000
-"""The most steps of a pattern: a hostile one fails instead of running for ever."""
+PATTERN_BYTES = 4 * MIB
+"""The largest compiled pattern. The estimate refuses such a pattern first, unless it was wrong."""
+
+MATCHER_BYTES = MIB // 4
+"""The size of a matcher's state cache."""
 
 VISITS = 50_000_000
 """The most visits of schemas to values that one payload may take: about a second of work."""
 
 VISITS_A_VALUE = 16
-"""A payload of very many values may take more visits, if it takes no more than this for each of them."""
+"""A payload of very many values may take more visits in all, but no more than this for each value."""
 
 VISITS_OF_AN_ERROR = 20_000
-"""The most visits after which an error says where the payload failed. Alternatives list the reasons of each of them."""
+"""The most visits after which an error names the place of failure. Alternatives list the reasons of each of them."""
 
-COUNTING_STEPS = 1_000_000
-"""The most steps that the visits of one payload are counted for."""
+COUNTING_STEPS = 500_000
+"""The most steps of counting the visits of one payload."""
 
-SHORT_BYTES = 4 * 1024
-SHORT_KEPT, LONG_KEPT = 256, 16
-"""How many schemas are kept compiled: of long ones only a few, because each may take 20 MB."""
+KEPT_BYTES = 256 * MIB
+"""Upper estimate of the memory of all cached compiled schemas."""
 
 LONGEST_MESSAGE = 500
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """A schema that can be applied, and what it costs."""
+    """A compiled schema and its cost."""
 
     validator: Any
     cost: SchemaCost
 
-    @property
-    def size(self) -> int:
-        """How many schemas it consists of."""
-        return len(self.cost.graph.visits)
+    kept_bytes: int
+    """Estimate of its memory."""
 
 
-def check_schema(field: str, schema: Document, limits: Limits) -> tuple[int, int]:
-    """Refuse a schema that cannot be applied. Returns its length in bytes, and how many schemas it consists of."""
+class SchemaSize(NamedTuple):
+    """The size of a schema: its length, the number of schemas inside, and the states of its compiled patterns."""
+
+    bytes: int
+    subschemas: int
+    states: int
+
+
+def check_schema(field: str, schema: Document, limits: Limits) -> SchemaSize:
+    """Refuse a schema that cannot be applied, and return its size."""
     encoded = checks.document(field, schema, limits, most=min(limits.document_bytes, SCHEMA_BYTES))
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(field, "must be a JSON Schema: an object, True or False")
@@ -63,11 +71,12 @@ def check_schema(field: str, schema: Document, limits: Limits) -> tuple[int, int
         compiled = _compiled(encoded)
     except ValueError as error:
         raise InvalidRequest(field, f"is not a usable JSON Schema: {str(error).partition(chr(10))[0]}") from error
-    return len(encoded), compiled.size
+    graph = compiled.cost.graph
+    return SchemaSize(len(encoded), len(graph.visits), graph.states)
 
 
 def is_trivial(schema: Document) -> bool:
-    """Return whether every payload fits."""
+    """Return True if every payload fits."""
     return schema in ({}, True)
 
 
@@ -76,52 +85,66 @@ def require_valid(field: str, encoded: bytes, schema: Document) -> None:
     if is_trivial(schema):
         return
     compiled = _compiled(codec.encode_document(schema))
+    cost = compiled.cost
     payload = codec.decode_document(encoded, table="payload", key=field)
-    values = 1 + encoded.count(b",") + encoded.count(b"[") + encoded.count(b"{")
-    most = max(VISITS, VISITS_A_VALUE * values)
-    visits = compiled.cost.worst * (values + len(encoded) // TEXT_UNIT)
-    if visits > most:
-        payload = scalars_first(payload)
-        if not is_within(compiled.cost, payload, most=most, most_steps=COUNTING_STEPS):
+    most = max(VISITS, VISITS_A_VALUE * values_in(encoded))
+    visits = cost.most_work(encoded)
+    is_known = visits <= most
+    if not is_known or cost.leads_to_uneven:
+        left = most - visits if is_known else most
+        if not is_within(cost, payload, most=left, most_steps=COUNTING_STEPS, only_uneven=is_known):
             problem = "takes too much work to validate: simplify the schema of its type, or send a smaller payload"
             raise InvalidRequest(field, problem, limit=most)
-    if visits > (VISITS_OF_AN_ERROR if compiled.cost.graph.has_alternatives else most):
-        if not compiled.validator.is_valid(payload):
+    if not is_known and b"{" in encoded:
+        payload = scalars_first(payload)
+    most = VISITS_OF_AN_ERROR if cost.graph.has_alternatives else most
+    if visits > most or cost.leads_to_uneven:
+        if compiled.validator.is_valid(payload):
+            return
+        if not is_within(cost, payload, most=most, most_steps=COUNTING_STEPS, ends_early=False):
             raise InvalidRequest(field, "does not fit its schema, and it would take too much work to say where")
-        return
     _require_valid(field, payload, compiled.validator)
 
 
 def _require_valid(field: str, payload: Document, validator: Any) -> None:
-    import jsonschema_rs  # only those who declare schemas pay for loading it
+    import jsonschema_rs  # loaded only if schemas are declared
 
     try:
-        validator.validate(payload)  # up to the first error: a list of all of them may take more room than the payload
+        validator.validate(payload)  # stops at the first error: a list of all may take more room than the payload
     except jsonschema_rs.ValidationError as error:
         where = "".join(f"/{part}" for part in error.instance_path)
         raise InvalidRequest(f"{field}{where}", error.message[:LONGEST_MESSAGE]) from error
 
 
+_kept: dict[bytes, Compiled] = {}
+
+
 def _compiled(encoded: bytes) -> Compiled:
-    """Return the schema compiled. A `ValueError` says why it cannot be."""
-    return (_compile_short if len(encoded) <= SHORT_BYTES else _compile_long)(encoded)
+    """Return the compiled schema. Raise `ValueError` with the reason if it cannot be compiled."""
+    compiled = _kept.get(encoded)
+    if compiled is None:
+        compiled = _kept[encoded] = _compile(encoded)
+        # Each step is one operation of the dict, so that threads may run them concurrently.
+        while sum(one.kept_bytes for one in list(_kept.values())) > KEPT_BYTES:
+            _kept.pop(next(iter(list(_kept)), b""), None)
+    return compiled
 
 
 def _compile(encoded: bytes) -> Compiled:
-    import jsonschema_rs  # only those who declare schemas pay for loading it
+    import jsonschema_rs  # loaded only if schemas are declared
 
     schema = codec.decode_document(encoded, table="schema", key="payload")
     cost = cost_of(schema)
-    patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKING_STEPS)
-    # Errors travel into logs: they name the place and the rule, and never the value.
+    patterns = jsonschema_rs.FancyRegexOptions(
+        backtrack_limit=GOING_BACK, size_limit=PATTERN_BYTES, dfa_size_limit=MATCHER_BYTES
+    )
+    # Errors end up in logs: they name the place and the rule, never the value.
     validator = jsonschema_rs.validator_for(
         schema, retriever=_fetch_nothing, pattern_options=patterns, mask="the value"
     )
-    return Compiled(validator, cost)
-
-
-_compile_short = lru_cache(SHORT_KEPT)(_compile)
-_compile_long = lru_cache(LONG_KEPT)(_compile)
+    graph = cost.graph
+    kept = 20 * len(encoded) + 1_000 * len(graph.visits) + 100 * graph.states + 4 * MATCHER_BYTES * graph.patterns
+    return Compiled(validator, cost, kept)
 
 
 def _fetch_nothing(uri: str) -> NoReturn:

@@ -1,6 +1,6 @@
-"""A selector takes a value out of a payload, or fills a template from it within a bound.
+"""Selectors: take a value out of a payload, or fill a bounded template from it.
 
-Only the fields that a template names are looked at, and all that the templates of one event are filled with counts.
+A field that a template does not name is ignored. The bound applies to all templates of one event together.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from holdfast.rules import checks
 SELECTORS = (Payload, Pointer, Const, Template, Present)
 FIELD = re.compile(r"\{([^{}]*)\}")
 LONGEST_TEXT = 16 * MIB
-"""The most characters that the templates of one event may be filled with, one inside the other included."""
+"""The most characters that the templates of one event may be filled with, nested ones included."""
 MOST_SELECTORS = 1_000
-"""The most selectors that one declaration may have, one inside the other included."""
+"""The most selectors of one declaration, nested ones included."""
 
 
 class Remaining:
-    """How many selectors a declaration may still have."""
+    """The number of selectors that a declaration may still have."""
 
     __slots__ = ("selectors",)
 
@@ -33,7 +33,7 @@ class Remaining:
 
 
 def check_selector(field: str, value: object, limits: Limits, left: Remaining, depth: int = 0) -> int:
-    """Check one of the selectors of a declaration, of which so many are left. Returns its length in bytes."""
+    """Check a selector of a declaration, deduct it from `left`, and return its length in bytes."""
     selector = checks.instance(field, value, SELECTORS)
     if depth > limits.document_depth:
         raise InvalidRequest(
@@ -60,7 +60,7 @@ def check_selector(field: str, value: object, limits: Limits, left: Remaining, d
 
 
 class Room:
-    """How many characters templates may still be filled with."""
+    """The number of characters that templates may still be filled with."""
 
     __slots__ = ("_left",)
 
@@ -68,7 +68,7 @@ class Room:
         self._left = most
 
     def take(self, field: str, text: str) -> str:
-        """Return the text if there is room for it."""
+        """Return the text if there is room for it, or raise `InvalidRequest`."""
         self._left -= len(text)
         if self._left < 0:
             raise InvalidRequest(
@@ -78,7 +78,7 @@ class Room:
 
 
 def select(field: str, selector: Selector, payload: Document, room: Room | None = None) -> Document:
-    """The value that a selector takes out of a payload."""
+    """Return the value that a selector takes out of a payload."""
     if isinstance(selector, Payload):
         return payload
     if isinstance(selector, Const):
@@ -115,14 +115,14 @@ def _step(value: Any, key: str) -> tuple[bool, Any]:
 
 
 def _is_index(key: str) -> bool:
-    """An array index as JSON pointers write it: digits, no leading zero, of sane length."""
+    """Return True for an array index as JSON pointers write it: at most nine digits, no leading zero."""
     return key.isascii() and key.isdigit() and len(key) < 10 and (key == "0" or not key.startswith("0"))
 
 
 def _fill(field: str, template: Template, payload: Document, room: Room) -> str:
-    """The template with its fields put in, in one pass: what was put in is text and is not read again.
+    """Return the template with its fields filled in, in one pass: inserted text is not read again.
 
-    A field that the template does not name is not looked at.
+    A field that the template does not name is ignored.
     """
     values: dict[str, str] = {}
 
@@ -138,14 +138,22 @@ def _fill(field: str, template: Template, payload: Document, room: Room) -> str:
     return FIELD.sub(put_in, room.take(field, template.template))
 
 
-def is_constant(selector: Selector) -> bool:
-    """Whether a selector gives the same value for every payload."""
+def most_values(selector: Selector) -> int | None:
+    """Return the most different values that a selector can give over all payloads; None if there is no such bound."""
     if isinstance(selector, Template):
         named = {place[1] for place in FIELD.finditer(selector.template)}
-        return all(is_constant(inner) for name, inner in selector.fields.items() if name in named)
-    return isinstance(selector, Const)
+        most = 1
+        for name, inner in selector.fields.items():
+            each = most_values(inner) if name in named else 1
+            if each is None:
+                return None
+            most *= each
+        return most
+    if isinstance(selector, Present):
+        return 2
+    return 1 if isinstance(selector, Const) else None
 
 
 def as_text(value: Document) -> str:
-    """Text as it is, anything else as JSON."""
+    """Return text as it is, anything else as JSON."""
     return value if isinstance(value, str) else codec.encode_document(value).decode()

@@ -1,4 +1,4 @@
-"""Which incarnation of a session a handle may act on, and what its metadata may be."""
+"""Decide which incarnation of a session a handle may act on, and check metadata."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from holdfast.rules import checks, commits, graph, ledgers
 
 
 def admit(row: SessionRow | None, session_id: str, incarnation: int | None) -> SessionRow | None:
-    """The session that a call may act on, or None if none was ever made.
+    """Return the session that a call may act on, or None if it was never made.
 
-    A deleted session is dead for every handle that knew it, and for everybody while no new one was created;
-    `incarnation` is the one that the handle knew, None if it knew none.
+    A deleted session raises `SessionDeleted` for every handle that knew it, and for every call until a new one is
+    created. `incarnation` is the one that the handle knows, None if it knows none.
     """
     if row is None:
         return None
@@ -30,7 +30,7 @@ def admit(row: SessionRow | None, session_id: str, incarnation: int | None) -> S
 
 
 def new_session(session_id: str, *, after: SessionRow | None, now_ms: int) -> SessionRow:
-    """A session without metadata, in the incarnation after the given one."""
+    """Return a session without metadata, in the incarnation after the given one."""
     return SessionRow(
         session_key=0,
         session_id=session_id,
@@ -45,7 +45,7 @@ def new_session(session_id: str, *, after: SessionRow | None, now_ms: int) -> Se
 
 
 def check_meta(value: object, limits: Limits, *, within: str = "meta.", id_field: str | None = None) -> SessionMeta:
-    """Metadata as it may be stored. Fields are named as the caller wrote them: `within` a record, or as parameters."""
+    """Check metadata. Errors name fields as the caller wrote them: `within` a record, or as parameters."""
     meta = checks.instance("meta", value, SessionMeta)
     return SessionMeta(
         session_id=checks.identifier(id_field or f"{within}session_id", meta.session_id, limits),
@@ -59,7 +59,7 @@ def check_meta(value: object, limits: Limits, *, within: str = "meta.", id_field
 
 
 def check_relation(field: str, value: object, limits: Limits) -> Relation:
-    """Where a session came from."""
+    """Check the origin of a session."""
     relation = checks.instance(field, value, (Root, Child))
     if isinstance(relation, Child):
         checks.identifier(f"{field}.parent_session_id", relation.parent_session_id, limits)
@@ -69,12 +69,12 @@ def check_relation(field: str, value: object, limits: Limits) -> Relation:
 
 
 def created(meta: SessionMeta, now_ms: int) -> SessionMeta:
-    """The metadata of a session that is made now."""
+    """Return the metadata of a session that is created now."""
     return msgspec.structs.replace(meta, created_at_ms=now_ms)
 
 
 def with_meta(row: SessionRow, meta: SessionMeta, now_ms: int) -> SessionRow:
-    """The session with this metadata."""
+    """Return the session with this metadata."""
     child = meta.relation if isinstance(meta.relation, Child) else None
     return msgspec.structs.replace(
         row,
@@ -90,17 +90,17 @@ def with_meta(row: SessionRow, meta: SessionMeta, now_ms: int) -> SessionRow:
 
 
 def is_open(row: SessionRow | None) -> bool:
-    """Whether a session can be opened: it is there, and somebody gave it metadata."""
+    """Return True if a session can be opened: it exists and was given metadata."""
     return row is not None and row.deleted_at_ms is None and row.created_at_ms is not None
 
 
 def has_content(row: SessionRow) -> bool:
-    """Whether anything was ever committed or added."""
+    """Return True if anything was ever committed or added."""
     return row.revision > 0 or graph.visible_count(row) > 0
 
 
 def meta_of(row: SessionRow) -> SessionMeta | None:
-    """The session's metadata, None if it was never given any."""
+    """Return the session's metadata, None if it was never given any."""
     if row.created_at_ms is None:
         return None
     relation: Relation = Root()
@@ -114,7 +114,7 @@ def meta_of(row: SessionRow) -> SessionMeta | None:
 
 
 def summary_of(row: SessionRow) -> SessionSummary:
-    """The session's line in a listing."""
+    """Return the session's entry in a listing."""
     return SessionSummary(
         session_id=row.session_id,
         name=row.name,
@@ -129,13 +129,13 @@ def summary_of(row: SessionRow) -> SessionSummary:
 
 
 def history_of(row: RevisionRow) -> Revision:
-    """The revision's line in the history."""
+    """Return the revision's entry in the history."""
     usage = tuple(Usage(one.source, one.model, *ledgers.counts_of(one)) for one in commits.body_of(row).usage)
     return Revision(row.revision, row.turn_id, row.leaf_id, row.checkpoint_ref, usage, row.committed_at_ms)
 
 
 def fork_lineage(segments: Sequence[Segment], limits: Limits) -> tuple[Segment, ...]:
-    """What a fork inherits: the segments of its source's view that hold any nodes."""
+    """Return the segments that a fork inherits: those of its source's view that hold any nodes."""
     lineage = tuple(segment for segment in segments if segment.upto > segment.epoch)
     if len(lineage) > limits.fork_depth:
         raise InvalidRequest("source", f"is a fork of {limits.fork_depth} generations", limit=limits.fork_depth)
@@ -145,7 +145,7 @@ def fork_lineage(segments: Sequence[Segment], limits: Limits) -> tuple[Segment, 
 def first_revision(
     fork: SessionRow, base: RevisionRow | None, leaf: tuple[int, str] | None, *, now_ms: int
 ) -> CommitPlan:
-    """The revision that a fork starts with: its source's state at that point; what was spent stays with the source."""
+    """Return the revision that a fork starts with: its source's state at that point, without the source's usage."""
     before = commits.TurnBody() if base is None else commits.body_of(base)
     body = msgspec.structs.replace(before, usage=(), enqueued=(), spent=0)
     leaf_key, leaf_id = leaf or (None, None)
@@ -170,7 +170,7 @@ def first_revision(
 
 
 def tombstone(row: SessionRow, *, now_ms: int) -> SessionRow:
-    """What stays of a deleted session: that it was, and is no more."""
+    """Return the row that stays of a deleted session."""
     return SessionRow(
         session_key=row.session_key,
         session_id=row.session_id,
@@ -188,7 +188,7 @@ def tombstone(row: SessionRow, *, now_ms: int) -> SessionRow:
 def process_report(
     session_id: str, census: Iterable[tuple[str, str, int]], *, revoked: int, cleared: int
 ) -> ProcessSessionReport:
-    """Which running processes lost their last handle with the session, and which others keep one."""
+    """Report the running processes that lost their last handle with the session, and those that keep one."""
     running = [(process_id, others) for process_id, status, others in census if status == "running"]
     return ProcessSessionReport(
         session_id=session_id,

@@ -1,4 +1,4 @@
-"""Which subscriptions an occurrence reaches, under which ids, and what process each delivery starts."""
+"""Triggers: check subscriptions and occurrences, derive their ids, and build the process that a delivery starts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SubscriptionIntent(msgspec.Struct, frozen=True):
 
 
 class OccurrenceIntent(msgspec.Struct, frozen=True):
-    """A checked occurrence with the id that it will have."""
+    """A checked occurrence with its id."""
 
     occurrence_id: str
     source_type: str
@@ -53,28 +53,28 @@ class OccurrenceIntent(msgspec.Struct, frozen=True):
 
 
 def default_source_key(source_type: str, source: Document) -> str:
-    """The key of a source that has no name of its own: derived from what it is."""
+    """Return the key of a source that has no name of its own, derived from its type and document."""
     named: Document = {} if source is None else source
     return f"source:{source_type}:sha256:{codec.stable_hash([source_type, named])}"
 
 
 def delivery_process_id(occurrence_id: str, subscription_id: str) -> str:
-    """The process that a delivery starts: always the same, so that starting it twice is harmless."""
+    """Return the id of the process that a delivery starts: always the same, so that starting it twice is harmless."""
     return DELIVERY_PROCESS_PREFIX + codec.stable_hash([occurrence_id, subscription_id])
 
 
 def subscription_id(sequence: int) -> str:
-    """The subscription's id."""
+    """Return the subscription's id."""
     return f"subscription:{sequence}"
 
 
 def handle(sequence: int) -> str:
-    """The name by which its registrant cancels it."""
+    """Return the name by which its registrant cancels it."""
     return f"trigger:{sequence}"
 
 
 def sequence_of(field: str, value: object, prefix: str, limits: Limits) -> int | None:
-    """The number in a subscription id or handle, None if it can be no such name."""
+    """Return the number in a subscription id or handle, None if it is not such a name."""
     name = checks.identifier(field, value, limits)
     digits = name.removeprefix(prefix)
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19) or name != f"{prefix}{int(digits)}":
@@ -86,7 +86,7 @@ def sequence_of(field: str, value: object, prefix: str, limits: Limits) -> int |
 
 
 def check_subscription(value: object, limits: Limits) -> SubscriptionIntent:
-    """A subscription that can be delivered to, with its source key filled in."""
+    """Check a subscription, and fill in its source key."""
     draft = checks.instance("draft", value, SubscriptionDraft)
     source_type = checks.identifier("source_type", draft.source_type, limits)
     checks.document("source", draft.source, limits)
@@ -116,7 +116,7 @@ def check_subscription(value: object, limits: Limits) -> SubscriptionIntent:
         wake_target=None if draft.wake_target is None else checks.scope("wake_target", draft.wake_target, limits),
     )
     checked = codec.own_copy(SubscriptionDraft, changed)
-    # A delivery registers this process later: what registration would refuse is refused now.
+    # A delivery registers this process later: refuse now what registration would refuse then.
     processes.check_registration(ProcessRegistration("delivery", target, identity, env_ref=checked.env_ref), limits)
     return SubscriptionIntent(
         draft=checked,
@@ -127,7 +127,7 @@ def check_subscription(value: object, limits: Limits) -> SubscriptionIntent:
 
 
 def new_subscription(intent: SubscriptionIntent, *, now_ms: int) -> SubscriptionRow:
-    """The row of a subscription that is registered now; its sequence comes from the database."""
+    """Return the row of a new subscription. The database assigns its sequence."""
     registrant = intent.draft.registrant
     return SubscriptionRow(
         sequence=0,
@@ -147,19 +147,19 @@ def new_subscription(intent: SubscriptionIntent, *, now_ms: int) -> Subscription
 
 
 def frame_of(registrant: Originator) -> str | None:
-    """The frame that a registrant is, if it is one."""
+    """Return the frame of a registrant, None if it is not a frame."""
     return registrant.scope.frame_id if isinstance(registrant, BySession) else None
 
 
 def same_subscription(intent: SubscriptionIntent, existing: SubscriptionRow) -> SubscriptionRow:
-    """The subscription that this key made before, if it was this one."""
+    """Return the subscription that this key made before, or raise `SubscriptionConflict` if it differs."""
     if existing.definition_hash != intent.definition_hash:
         raise SubscriptionConflict(intent.draft.key or "")
     return existing
 
 
 def subscription_of(row: SubscriptionRow) -> Subscription:
-    """The subscription that a row holds."""
+    """Return the subscription of a row."""
     return Subscription(
         subscription_id=subscription_id(row.sequence),
         handle=handle(row.sequence),
@@ -172,7 +172,7 @@ def subscription_of(row: SubscriptionRow) -> Subscription:
 
 
 def may_cancel(row: SubscriptionRow | None, registrant: Originator) -> bool:
-    """Whether it is still enabled and belongs to the registrant: to any frame of its session, or to the host."""
+    """Return True if it is still enabled and belongs to the registrant: to any frame of its session, or to the host."""
     return row is not None and bool(row.enabled) and row.session_id == processes.session_of(registrant)
 
 
@@ -183,7 +183,7 @@ def check_occurrence(
     source_type: object, source_key: object, idempotency_key: object, payload: Document, source: Document | None,
     limits: Limits,
 ) -> OccurrenceIntent:  # fmt: skip
-    """An occurrence with its deterministic id: the same source and key give the same one."""
+    """Check an occurrence, and derive its id: the same source and key give the same one."""
     names = (
         checks.identifier("source_type", source_type, limits),
         checks.identifier("source_key", source_key, limits),
@@ -198,19 +198,30 @@ def check_occurrence(
         idempotency_key=names[2],
         payload=encoded,
         source=encoded_source,
-        request_hash=codec.stable_hash([names[0], names[1], payload, source]),
+        request_hash=request_hash(*names[:2], encoded, encoded_source),
     )
 
 
+def request_hash(source_type: str, source_key: str, payload: bytes, source: bytes | None) -> str:
+    """Return the hash that two occurrences of one id must share.
+
+    Reads the stored bytes: the caller may change its own objects.
+    """
+    documents = [
+        None if one is None else codec.decode_document(one, table="occurrences", key="") for one in (payload, source)
+    ]
+    return codec.stable_hash([source_type, source_key, *documents])
+
+
 def same_occurrence(intent: OccurrenceIntent, existing: OccurrenceRow) -> OccurrenceRow:
-    """The occurrence that this key recorded before, if it was this one."""
+    """Return the occurrence that this key recorded before, or raise `OccurrenceConflict` if it differs."""
     if existing.request_hash != intent.request_hash:
         raise OccurrenceConflict(intent.source_type, intent.source_key, intent.idempotency_key)
     return existing
 
 
 def new_occurrence(intent: OccurrenceIntent, *, now_ms: int) -> OccurrenceRow:
-    """The row of an occurrence that is recorded now."""
+    """Return the row of a new occurrence."""
     return OccurrenceRow(
         occurrence_id=intent.occurrence_id,
         source_type=intent.source_type,
@@ -224,7 +235,7 @@ def new_occurrence(intent: OccurrenceIntent, *, now_ms: int) -> OccurrenceRow:
 
 
 def occurrence_of(row: OccurrenceRow) -> Occurrence:
-    """The occurrence that a row holds."""
+    """Return the occurrence of a row."""
     key = row.occurrence_id
     return Occurrence(
         occurrence_id=key,
@@ -238,20 +249,20 @@ def occurrence_of(row: OccurrenceRow) -> Occurrence:
 
 
 def new_delivery(occurrence: OccurrenceRow, subscription: SubscriptionRow, *, now_ms: int) -> DeliveryRow:
-    """The reservation of one occurrence for one subscription."""
+    """Return the reservation of one occurrence for one subscription."""
     process_id = delivery_process_id(occurrence.occurrence_id, subscription_id(subscription.sequence))
     return DeliveryRow(occurrence.occurrence_id, subscription.sequence, process_id, "reserved", now_ms, now_ms)
 
 
 def moved(row: DeliveryRow, state: str, *, failure: str | None = None, now_ms: int) -> DeliveryRow:
-    """The delivery in another state. One that started stays started."""
+    """Return the delivery in another state. A started delivery stays started."""
     if row.state == "started":
         return row
     return msgspec.structs.replace(row, state=state, failure=failure, updated_at_ms=now_ms)
 
 
 def delivery_of(row: DeliveryRow, occurrence: OccurrenceRow, subscription: SubscriptionRow) -> TriggerDelivery:
-    """The delivery that a row holds."""
+    """Return the delivery of a row."""
     state = _STATE_OF.get(row.state)
     if state is None:
         raise Corrupt("deliveries", row.process_id, f"state is {row.state!r}")
@@ -266,7 +277,7 @@ def delivery_of(row: DeliveryRow, occurrence: OccurrenceRow, subscription: Subsc
 
 
 def registration_for(delivery: TriggerDelivery) -> ProcessRegistration:
-    """The process that a delivery starts: the target with its arguments filled in from the occurrence.
+    """Return the registration of the process that a delivery starts: the target with arguments from the occurrence.
 
     A payload that does not fit the subscription's schema is `InvalidRequest`: mark the delivery failed.
     """

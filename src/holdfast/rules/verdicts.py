@@ -1,4 +1,4 @@
-"""Errors of the verdicts that a database returns when it judges an operation itself. Pure."""
+"""Map the verdicts of a database that judges an operation itself to errors."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from holdfast.rules import leases
 
 
 def require_fresh(verdict: str) -> None:
-    """Refuse what must see other transactions' commits inside a transaction that reads an old snapshot."""
+    """Refuse an operation that must see other transactions' commits in a transaction that reads an old snapshot."""
     if verdict == "isolation":
         raise InvalidRequest("connection", "this operation must see what others commit: BEGIN at READ COMMITTED for it")
 
 
 def refuse_work(verdict: str, session_id: str, claim_id: str = "") -> None:
-    """Raise what a verdict about a session's work means, unless it is no refusal."""
+    """Raise the error of a verdict about a session's work, unless it is not a refusal."""
     require_fresh(verdict)
     match verdict:
         case "deleted":
             raise SessionDeleted(session_id)
         case "lease_lost":
             raise LeaseLost(leases.describe(OnSession(session_id)))
-        case "claim_lost":
-            raise ClaimLost(session_id, claim_id)
+        case "claim_lost" | "claim_widened":
+            raise ClaimLost(session_id, claim_id, widened=verdict == "claim_widened")
         case _:
             pass
 
 
 def refuse_lease(answer: LeaseVerdict, resource: Resource) -> None:
-    """Raise what a verdict about a lease means, unless it is no refusal."""
+    """Raise the error of a verdict about a lease, unless it is not a refusal."""
     require_fresh(answer.verdict)
     match answer.verdict, resource:
         case "deleted", OnSession(session_id):
@@ -56,10 +56,10 @@ def refuse_lease(answer: LeaseVerdict, resource: Resource) -> None:
 
 
 def refuse_turn(answer: TurnVerdict, session_id: str) -> None:
-    """Raise what a verdict about a turn means, unless it is no refusal."""
+    """Raise the error of a verdict about a turn, unless it is not a refusal."""
     match answer.verdict:
-        case "claim_lost":
-            raise ClaimLost(session_id, answer.detail)
+        case "claim_lost" | "claim_widened":
+            raise ClaimLost(session_id, answer.detail, widened=answer.verdict == "claim_widened")
         case "lease_lost":
             raise LeaseLost(leases.describe(OnSession(session_id)))
         case "target_deleted":
@@ -69,9 +69,9 @@ def refuse_turn(answer: TurnVerdict, session_id: str) -> None:
 
 
 def refuse_event(answer: EventVerdict, process_id: str) -> None:
-    """Raise what a verdict about an event means, unless it is no refusal."""
+    """Raise the error of a verdict about an event, unless it is not a refusal."""
     match answer.verdict:
-        case "unknown":  # pragma: no cover - a process that was remembered was removed meanwhile
+        case "unknown":  # pragma: no cover - a cached process was removed meanwhile
             raise UnknownProcess(process_id)
         case "ended":
             raise AlreadyTerminal(process_id, answer.status or "")

@@ -1,6 +1,6 @@
-"""What must hold inside a row and between rows that refer to each other: each rule yields what does not.
+"""Invariants inside a row and between rows that refer to each other. Each rule yields a finding for each violation.
 
-A rule may also raise `Corrupt`, if what it looks at does not decode. Rows that are compared come from one snapshot.
+A rule may also raise `Corrupt` if a row does not decode. Rows that are compared come from one snapshot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.errors import InvalidRequest
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.maintenance import Finding
 from holdfast.records.processes import Process
-from holdfast.records.work import WorkDraft
+from holdfast.records.work import SETTLED, WorkDraft
 from holdfast.rows import (
     ArtifactRow,
     AttachmentRow,
@@ -27,6 +27,7 @@ from holdfast.rows import (
     ObjectRow,
     OccurrenceRow,
     ProcessRow,
+    ReadyRow,
     Row,
     SessionRow,
     SubscriptionRow,
@@ -41,11 +42,12 @@ from holdfast.rules import (
     triggers,
     work,
 )
+from holdfast.rules.ready import ANY
 
 UNBOUNDED = Limits(
     id_bytes=LARGEST_INTEGER, document_bytes=LARGEST_INTEGER, document_depth=1 << 10, batch_items=LARGEST_INTEGER
 )
-"""What is stored was accepted once, whatever the limits were then."""
+"""For stored data, which was accepted once, whatever the limits were then."""
 
 MAY_BE_BLANK: dict[type[Row], tuple[str, ...]] = {
     SessionRow: ("name", "model", "cwd"),
@@ -54,7 +56,7 @@ MAY_BE_BLANK: dict[type[Row], tuple[str, ...]] = {
     DeliveryRow: ("failure",),
     GrantRow: ("frame_id",),
 }
-"""Free text, and the frame that stands for a session itself. Any other text is a name, and no name is blank."""
+"""Columns of free text, and the frame id of a session itself. Any other text is a name, which is never blank."""
 
 
 def columns(row: Row, table: str, key: str) -> Iterator[Finding]:
@@ -101,7 +103,7 @@ def is_missing(row: AttachmentRow) -> Iterator[Finding]:
 
 
 def bytes_outside(row: AttachmentRow, data: bytes | None) -> Iterator[Finding]:
-    """The bytes of a permanent reference are where they should be, unchanged."""
+    """The bytes of a permanent reference are in their place, unchanged."""
     attachments.attachment_of(row, data)
     yield from ()
 
@@ -114,7 +116,7 @@ def attachment_object(attachment_id: str, row: ObjectRow) -> Iterator[Finding]:
 
 
 def doomed(family: int, attachment_id: str) -> Iterator[Finding]:
-    """Only bytes of ours are ever noted for deletion, and those have a hash for a name."""
+    """Only bytes kept by this store are ever noted for deletion, and their names are hashes."""
     if not attachments.is_content_id(attachment_id):
         yield Finding("doomed_objects", f"{family}/{attachment_id}", "is not the hash of any bytes")
 
@@ -131,7 +133,7 @@ def artifact(row: ArtifactRow) -> Iterator[Finding]:
 
 
 def batch(row: BatchRow, owner: SessionRow | None) -> Iterator[Finding]:
-    """A batch alone, and against its session (None if that cannot be read)."""
+    """Check a batch alone, and against its session (None if that cannot be read)."""
     key = str(row.enqueue_seq)
     if owner is not None and owner.deleted_at_ms is not None:
         yield Finding("work", key, "its session is deleted")
@@ -146,6 +148,7 @@ def batch(row: BatchRow, owner: SessionRow | None) -> Iterator[Finding]:
         delivery=seen.delivery,
         slot=seen.slot,
         merge_key=seen.merge_key,
+        kind=seen.kind,
     )
     yield from _agrees("work", key, row.draft_hash, work.check_draft("draft", draft, UNBOUNDED).draft_hash)
 
@@ -153,10 +156,12 @@ def batch(row: BatchRow, owner: SessionRow | None) -> Iterator[Finding]:
 def _settlement(row: BatchRow, key: str) -> Iterator[Finding]:
     if (row.settled_state is None) != (row.settled_at_ms is None):
         yield Finding("work", key, "is settled without a time, or the other way round")
-    if row.settled_state not in (None, "completed", "cancelled"):
+    if row.settled_state not in (None, *SETTLED):
         yield Finding("work", key, f"is settled as {row.settled_state!r}")
-    if row.settled_state is not None and (row.source_key is None or row.claim_id is not None):
-        yield Finding("work", key, "is settled, but claimed or kept for no source key")
+    if row.settled_revision is not None and row.settled_state != "completed":
+        yield Finding("work", key, f"revision {row.settled_revision} settled it, but it is not completed")
+    if row.settled_state == "dead" and (row.claim_id is None or row.last_error is None):
+        yield Finding("work", key, "is dead without a claim and an error")
 
 
 def _claim(row: BatchRow, key: str) -> Iterator[Finding]:
@@ -164,18 +169,41 @@ def _claim(row: BatchRow, key: str) -> Iterator[Finding]:
     given = [part for part in parts if part is not None]
     if given and len(given) < len(parts):
         yield Finding("work", key, "has half a claim")
+    if (row.claim_size > 0) != bool(given) or (given and row.attempts < 1):
+        yield Finding("work", key, f"has a claim of {row.claim_size} batches after {row.attempts} attempts")
     if row.claim_exclusive not in (0, 1) or (row.claim_exclusive and not given):
         yield Finding("work", key, f"its claim is exclusive {row.claim_exclusive} times")
     if row.claim_id is None:
         return
-    # A claim is named for its first batch and its fence.
+    # A claim is named after its first batch and its fence.
     name, _, fence = row.claim_id.rpartition(":")
     first = name.removeprefix("claim:")
     named = _is_number(first) and int(first) <= row.enqueue_seq and name != first
-    if not named or row.claim_fence < 1 or fence != str(row.claim_fence):
+    # A widened claim has a higher fence than its name says.
+    fenced = _is_number(fence) and 1 <= int(fence) <= row.claim_fence
+    if not named or not fenced:
         yield Finding("work", key, f"its claim {row.claim_id!r} is not one of fence {row.claim_fence}")
     if not _is_hash(row.claim_token_hash or ""):
         yield Finding("work", key, "its claim's token is not hashed")
+
+
+def offered_batch(row: BatchRow, offer: ReadyRow) -> Iterator[Finding]:
+    """Check an unsettled batch against the ready row of its session."""
+    if row.claim_id is not None and row.enqueue_seq > offer.claimed_upto:
+        yield Finding("work", str(row.enqueue_seq), f"is claimed, but claims are known up to {offer.claimed_upto} only")
+
+
+def ready(row: ReadyRow, owner: SessionRow | None) -> Iterator[Finding]:
+    """Check a ready row alone, and against its session (None if that cannot be read)."""
+    key = str(row.session_key)
+    if owner is not None and owner.deleted_at_ms is not None:
+        yield Finding("ready", key, "its session is deleted")
+    elif owner is not None and row.family != owner.family:
+        yield Finding("ready", key, f"it is in family {row.family}, its session in {owner.family}")
+    if row.level > ANY:
+        yield Finding("ready", key, f"offers work at level {row.level}")
+    if row.level == 0 and row.due_at_ms is None:
+        yield Finding("ready", key, "offers nothing, and never will")
 
 
 def _is_number(text: str) -> bool:
@@ -200,12 +228,12 @@ def lease(row: LeaseRow) -> Iterator[Finding]:
 
 
 def leased_session(row: LeaseRow) -> int | None:
-    """The key of the session that a lease is on, None if it names none."""
+    """Return the key of the session that a lease is on, None if it names none."""
     return int(row.resource) if row.kind == "session" and _is_number(row.resource) else None
 
 
 def lease_on_process(row: LeaseRow, status: str) -> Iterator[Finding]:
-    """Whoever ran a process was put out when it ended."""
+    """The end of a process also ends its lease."""
     if row.token_hash is not None and status != "running":
         yield Finding("leases", f"{row.kind}/{row.resource}", f"is held, but the process is {status}")
 
@@ -214,7 +242,7 @@ def lease_on_process(row: LeaseRow, status: str) -> Iterator[Finding]:
 
 
 def process(row: ProcessRow, log: tuple[int, int, int], endings: int) -> Iterator[Finding]:
-    """The columns say what the registration says, the log has no gap, and an end is in it exactly once."""
+    """The columns agree with the registration, the log has no gap, and an ended process has exactly one end in it."""
     key = row.process_id
     record = processes.process_of(row)
     registered = codec.decode_record(processes.Registered, row.body, table="processes", key=key)
@@ -223,7 +251,7 @@ def process(row: ProcessRow, log: tuple[int, int, int], endings: int) -> Iterato
         yield from _agrees("processes", key, getattr(row, name), getattr(expected, name), name)
     target = (row.wake_session_id, row.wake_frame_id)
     if target not in ((None, None), (expected.wake_session_id, expected.wake_frame_id)):
-        yield Finding("processes", key, "wakes somebody whom its registration does not name")
+        yield Finding("processes", key, "wakes a target that its registration does not name")
     if row.waiting != int(record.wait is not None) or (record.wait is not None and record.is_terminal):
         yield Finding("processes", key, f"waits {row.waiting} times, for {record.wait}")
     if log != ((1, row.event_count, row.event_count) if row.event_count else (0, 0, 0)):
@@ -238,7 +266,7 @@ def _agrees(table: str, key: str, found: object, expected: object, name: str = "
 
 
 def event(row: EventRow, owner: Process | None) -> Iterator[Finding]:
-    """An event alone, and as its process would append it again (None if that cannot be read)."""
+    """Check an event alone, and as its process would append it again (None if that cannot be read)."""
     key = f"{row.process_id}/{row.sequence}"
     seen = events.event_of(row)
     yield from _agrees("events", key, row.payload_hash, events.event_hash(row.type, seen.payload))
@@ -266,13 +294,13 @@ def _intent_of(row: EventRow, payload: object) -> events.EventIntent:
 
 
 def _when_it_came(owner: Process, sequence: int) -> Process:
-    """The process before an event. What a schema accepted then is not asked again: validators differ."""
+    """Return the process before an event, accepting any payload: validators differ between versions."""
     accepting = tuple(msgspec.structs.replace(one, schema={}) for one in owner.event_types)
     return msgspec.structs.replace(owner, event_types=accepting, event_count=sequence - 1, status="running")
 
 
 def grant(row: GrantRow) -> Iterator[Finding]:
-    """A grant decodes, and nothing else can be said of it alone."""
+    """A grant decodes. Nothing else can be checked of it alone."""
     grants.grant_of(row)
     yield from ()
 
@@ -281,7 +309,7 @@ def grant(row: GrantRow) -> Iterator[Finding]:
 
 
 def subscription(row: SubscriptionRow) -> Iterator[Finding]:
-    """The columns say what the draft says."""
+    """The columns agree with the draft."""
     key = str(row.sequence)
     draft = triggers.subscription_of(row).draft
     identity = draft.target_identity or processes.derive_identity(draft.target)
@@ -316,7 +344,7 @@ def occurrence(row: OccurrenceRow) -> Iterator[Finding]:
 
 
 def delivery(row: DeliveryRow) -> Iterator[Finding]:
-    """A delivery starts the one process that it can start, and only a failed one has failed."""
+    """A delivery names the one process that it can start, and has a failure exactly if it failed."""
     key = f"{row.occurrence_id}/{row.subscription_sequence}"
     name = triggers.subscription_id(row.subscription_sequence)
     process_id = triggers.delivery_process_id(row.occurrence_id, name)
@@ -328,11 +356,11 @@ def delivery(row: DeliveryRow) -> Iterator[Finding]:
 
 
 def orphan(table: str, key: str, parent: str, parent_key: object, others: int) -> Finding:
-    """A row whose parent is gone, for it and for others like it."""
+    """Return the finding for a row whose parent is missing, also on behalf of `others` like it."""
     also = f", as for {others} more rows here" if others else ""
     return Finding(table, key, f"its {parent} {parent_key!r} is missing{also}")
 
 
 def missing_blob(ref: str, needed_by: str) -> Finding:
-    """A content that a revision needs is gone."""
+    """Return the finding for a missing content that a revision needs."""
     return Finding("blobs", ref, f"is missing, but revision {needed_by} needs it")

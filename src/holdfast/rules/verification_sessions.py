@@ -1,6 +1,6 @@
-"""A session is whole: its family, its history without gaps, its nodes in their places, its ledger.
+"""Invariants of a session: its family, its history without gaps, its nodes in their places, its ledger.
 
-As in `holdfast.rules.verification`, each rule yields what does not hold.
+As in `holdfast.rules.verification`, each rule yields a finding for each violation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.rows import (
     SessionRow,
     UsageRow,
 )
-from holdfast.rules import checkpoints, commits, graph, ledgers, sessions
+from holdfast.rules import checkpoints, commits, graph, ledgers, sessions, stretches
 
 VACUUMED_PAYLOAD = b"null"
 
@@ -29,7 +29,7 @@ VACUUMED_PAYLOAD = b"null"
 
 
 def session(row: SessionRow, incarnations: tuple[int, int, int]) -> Iterator[Finding]:
-    """A session alone, and the span of all incarnations of its id: none is ever forgotten, and only the last lives."""
+    """Check a session alone, and the span of its id's incarnations: none is ever forgotten, and only the last lives."""
     key = str(row.session_key)
     _, newest, count = incarnations
     if row.incarnation < 1 or count != newest or (row.deleted_at_ms is None and row.incarnation != newest):
@@ -53,16 +53,18 @@ def session(row: SessionRow, incarnations: tuple[int, int, int]) -> Iterator[Fin
 
 
 def family(row: SessionRow, founder: SessionRow | None) -> Iterator[Finding]:
-    """A family is named by the session that founded it, whose row stays for ever."""
+    """A family is named after the session that founded it, whose row is never removed."""
     if founder is None or founder.family != row.family or row.family > row.session_key:
         yield Finding("sessions", str(row.session_key), f"no session founded its family {row.family}")
 
 
 def lineage(row: SessionRow, segment: Segment, source: SessionRow | None) -> Iterator[Finding]:
-    """What a fork inherits comes from an older session of its family, and ends where that one had nodes."""
+    """A fork inherits from an older session of its family, up to a position where that one had nodes."""
     key = str(row.session_key)
     if source is None or source.family != row.family or source.session_key >= row.session_key:
-        yield Finding("sessions", key, f"inherits from {segment.session_key}, which is no older session of its family")
+        yield Finding(
+            "sessions", key, f"inherits from {segment.session_key}, which is not an older session of its family"
+        )
     elif segment.epoch >= segment.upto or (source.deleted_at_ms is None and segment.upto > source.node_count):
         yield Finding("sessions", key, f"inherits nodes up to {segment.upto} that {segment.session_key} never had")
 
@@ -78,31 +80,30 @@ def history(row: SessionRow, revisions: tuple[int, int, int]) -> Iterator[Findin
 
 
 def head(row: SessionRow, current: RevisionRow) -> Iterator[Finding]:
-    """A session's graph is the one that its last turn left, with what was put beside it."""
+    """A session's epoch is that of its head."""
     if current.epoch != row.epoch:
         yield Finding("sessions", str(row.session_key), f"its epoch is {row.epoch}, its head's is {current.epoch}")
 
 
 def positions(row: SessionRow, nodes: tuple[int, int, int]) -> Iterator[Finding]:
-    """The last node stands where the session says. Only an empty graph may have lost the nodes before it."""
+    """The last node is where the session says. Only an empty graph may have lost the nodes before it."""
     last = graph.position_of(nodes[1])
     if last > row.node_count or (row.node_count > row.epoch and last != row.node_count):
         yield Finding("sessions", str(row.session_key), f"counts {row.node_count} nodes, the last one is {last}")
 
 
-def segment(place: Segment, count: int) -> Iterator[Finding]:
-    """What somebody sees is all there."""
-    whole = place.upto - place.epoch
-    if count != whole:
-        key = f"{place.session_key}/{place.epoch}"
-        yield Finding("nodes", key, f"{count} of the {whole} nodes up to position {place.upto} are there")
+def stretch(place: stretches.Stretch, count: int) -> Iterator[Finding]:
+    """Every node that a view includes is stored."""
+    problem = stretches.lost(place, count)
+    if problem is not None:
+        yield Finding("nodes", f"{place.session_key}/{place.epoch}", problem)
 
 
 # Turns.
 
 
 def revision(row: RevisionRow, owner: SessionRow | None) -> Iterator[Finding]:
-    """A revision alone, and against its session (None if that cannot be read)."""
+    """Check a revision alone, and against its session (None if that cannot be read)."""
     key = f"{row.session_key}/{row.revision}"
     body = commits.body_of(row)
     graph.leaf_of(row)
@@ -115,7 +116,7 @@ def revision(row: RevisionRow, owner: SessionRow | None) -> Iterator[Finding]:
     if row.revision < 1 or row.epoch > row.node_count:
         yield Finding("revisions", key, f"epoch {row.epoch} with {row.node_count} nodes cannot be")
     if owner is None or owner.deleted_at_ms is not None:
-        # A deleted session's turns go in steps, the last ones perhaps with the next garbage.
+        # A deleted session's turns are removed in steps, the last ones perhaps by the next garbage collection.
         return
     if row.family != owner.family:
         yield Finding("revisions", key, f"it is in family {row.family}, its session in {owner.family}")
@@ -144,7 +145,7 @@ def successor(before: RevisionRow, row: RevisionRow) -> Iterator[Finding]:
 
 
 class Spending(msgspec.Struct):
-    """What a session's retained turns say that was spent."""
+    """The usage of a session's retained turns, added up."""
 
     totals: dict[tuple[str, str], list[int]] = {}
     places: dict[tuple[str, str], int] = {}
@@ -152,7 +153,7 @@ class Spending(msgspec.Struct):
     wrong: list[int] = []
 
     def add(self, revision: int, body: commits.TurnBody) -> None:
-        """Take in one turn. Turns come in order."""
+        """Add one turn. Turns come in order."""
         before = self.total if revision > 1 else 0
         if before is not None and ledgers.total(before, body.usage) != body.spent:
             self.wrong.append(revision)
@@ -166,7 +167,7 @@ class Spending(msgspec.Struct):
 
 
 def ledger(session_key: int, rows: Sequence[UsageRow], spent: Spending, *, first_revision: int) -> Iterator[Finding]:
-    """The ledger is what the turns add up to, or more if the first turns are forgotten; the last turn knows the sum."""
+    """The ledger is the sum of the turns, or more if the first turns were pruned; the last turn has the total."""
     for revision in spent.wrong:
         yield Finding("revisions", f"{session_key}/{revision}", "its total is not that of the turns up to it")
     counted = {(row.source, row.model): row for row in rows}
@@ -193,7 +194,7 @@ def ledger(session_key: int, rows: Sequence[UsageRow], spent: Spending, *, first
 
 
 def node(row: NodeRow, owner: SessionRow | None) -> Iterator[Finding]:
-    """A node alone, and against the session that wrote it (None if that cannot be read)."""
+    """Check a node alone, and against the session that wrote it (None if that cannot be read)."""
     key = str(row.node_key)
     position = graph.position_of(row.node_key)
     if row.session_key != row.node_key >> POSITION_BITS:
@@ -220,7 +221,7 @@ def addition(
 ) -> Iterator[Finding]:
     """A node stands among those that its turn added: not in the turn before, and the last one where the turn ends.
 
-    A turn that is not retained says nothing, and neither does a node behind which nothing is known.
+    A turn that is not retained proves nothing, and neither does a node without a known successor.
     """
     key = str(row.node_key)
     position = graph.position_of(row.node_key)
@@ -233,12 +234,12 @@ def addition(
 
 
 def _is_last(row: NodeRow, following: NodeRow | None) -> bool:
-    """Whether it is certain that a node is the last of its turn."""
+    """Return True if it is certain that a node is the last of its turn."""
     places = (row.session_key, row.revision)
     return following is not None and (following.session_key, following.revision) != places
 
 
 def _is_elder(row: NodeRow, parent_key: int) -> bool:
-    """Whether a parent is older, and of the same epoch or, in the first one, inherited."""
+    """Return True if a parent is older, and of the same epoch or, in the first epoch, inherited."""
     inherited = parent_key >> POSITION_BITS != row.node_key >> POSITION_BITS
     return parent_key < row.node_key and (row.epoch == 0 if inherited else graph.position_of(parent_key) > row.epoch)

@@ -1,4 +1,7 @@
-"""A store is one database seen through its facets; every method but housekeeping and waits is one transaction."""
+"""The store: one database, seen through its facets.
+
+Every method but housekeeping and waits is one transaction.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,13 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.operations import positions
 from holdfast.ports import Transaction
+from holdfast.ports.freshness import Freshness
+from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
+from holdfast.rules import checks
+from holdfast.rules import positions as position_rules
 from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import Attachments, SessionAttachments
 from holdfast.store.context import Context
@@ -38,6 +46,10 @@ __all__ = [
 ]
 
 
+READ_WAIT_MS = 100
+"""Time for a replica to reach a position: longer than replication takes as a rule, shorter than a user notices."""
+
+
 class Store:
     """An open store. Use it as an async context manager, or `close` it."""
 
@@ -59,7 +71,7 @@ class Store:
 
     @property
     def durability(self) -> Literal["ephemeral", "durable"]:
-        """Whether what is acknowledged survives the process."""
+        """`durable` if acknowledged writes survive the process, else `ephemeral`."""
         return self._context.backend.durability
 
     @property
@@ -69,7 +81,7 @@ class Store:
 
     @property
     def limits(self) -> Limits:
-        """The bounds of one call, as the store was opened with.
+        """The bounds of one call that the store was opened with.
 
         >>> store.limits.commit_nodes
         10000
@@ -77,9 +89,9 @@ class Store:
         return self._context.limits
 
     async def now_ms(self) -> int:
-        """The time by this store's clock: on PostgreSQL the server's, otherwise the one that it was opened with.
+        """Return the time of this store's clock: the server's on PostgreSQL, otherwise the clock it was opened with.
 
-        Ages of what is stored are reckoned from it, because the clock of this machine may be another.
+        Compute ages of stored data from this time: the clock of this machine may differ.
 
         >>> work = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["hello"]))
         >>> store.now_ms() >= work.enqueued_at_ms
@@ -92,14 +104,14 @@ class Store:
         return await self._context.backend.read(read)
 
     def ddl(self) -> str:
-        """The statements that make the schema, for those who run them by hand."""
+        """Return the statements that create the schema, to be run by hand."""
         return self._context.backend.ddl()
 
     def within(self, connection: object) -> Store:
-        """The same store inside a transaction that you began on a connection of your own to the same database.
+        """Return this store inside a transaction that you began on your own connection to the same database.
 
-        Rows of yours and what the store does then become durable together, or not at all. You end the transaction; the
-        store never commits it, rolls it back or runs it again. A refused operation leaves the transaction as it was.
+        Your rows and the store's then become durable together, or not at all. You end the transaction; the store never
+        commits it, rolls it back or runs it again. A refused operation leaves the transaction as it was.
         The connection is asyncpg's, or apsw's with a write transaction; other connections, and a store in memory, are
         `InvalidRequest`. So are waits, housekeeping and bytes outside of the database.
 
@@ -119,8 +131,43 @@ class Store:
         backend = self._context.backend.borrow(connection)
         return self._context.facet(Store)(msgspec.structs.replace(self._context, backend=backend, borrowed=True))
 
+    async def position(self) -> str:
+        """Return a position, for `reading(after=...)`, that is not older than any call acknowledged until now.
+
+        A receipt has its own position. Use this after calls that return no receipt, such as `queue.enqueue`. On
+        PostgreSQL it is a small write.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["hello"]))
+        >>> len(store.reading(after=store.position()).queue.list("chat-42"))
+        1
+        """
+        return await self._context.backend.write(positions.position)
+
+    def reading(
+        self, *, after: Receipt | str | None = None, wait_ms: int = READ_WAIT_MS, fall_back: bool = True
+    ) -> Store:
+        """Return this store for reads only, answered by the replica that `PostgresOptions(read_url=...)` names.
+
+        With `after`, a receipt or its position, no answer is older than that. A replica gets `wait_ms` milliseconds to
+        catch up. Then the primary answers, also if there is no replica or it cannot be reached; with `fall_back=False`
+        the read is refused instead (`ReplicaBehind`, `Unavailable`). A position whose write was rolled back or lost is
+        `UnknownPosition`. Writes, waits and housekeeping are `InvalidRequest`: nothing is decided on a stale answer. In
+        memory and on SQLite every answer is the newest.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> receipt = session.commit(holdfast.Commit(turn_id="turn-1"))
+        >>> store.reading(after=receipt).sessions.handle("chat-42").load().revision
+        1
+        """
+        self._context.refuse_within("a read from a replica")
+        freshness = Freshness(
+            position_rules.position_of(after), checks.timeout("wait_ms", wait_ms), checks.flag("fall_back", fall_back)
+        )
+        backend = self._context.backend.reader(freshness)
+        return self._context.facet(Store)(msgspec.structs.replace(self._context, backend=backend))
+
     async def close(self) -> None:
-        """Finish what was accepted and let the database go; later calls are `StoreClosed`."""
+        """Finish accepted calls and close the database. Later calls are `StoreClosed`."""
         await self._context.backend.close()
 
     async def __aenter__(self) -> Store:

@@ -1,4 +1,4 @@
-"""`store.artifacts`: opaque documents of the runtime's, by kind and ref."""
+"""`store.artifacts`: opaque documents of the runtime, by kind and ref."""
 
 from __future__ import annotations
 
@@ -13,43 +13,44 @@ from holdfast.store.context import Context
 
 
 class Artifacts:
-    """The artifact store. Kinds are namespaces: `module`, `environment`, whatever the runtime has."""
+    """The artifact store. Kinds are namespaces chosen by the runtime, such as `module` or `environment`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     async def put(self, kind: str, ref: str, data: bytes) -> str:
-        """Store bytes under a ref, over what was there. A ref `<kind>:sha256:<hash>` must match its bytes.
+        """Store bytes under a ref, replacing any earlier ones. A ref `<kind>:sha256:<hash>` must match its bytes.
 
         If the store was opened with a check for the kind, the check judges ref and bytes first.
 
         >>> store.artifacts.put("module", "main", b"code")
         'main'
         """
-        checked_kind, checked_ref, body = rules.check_artifact(
-            kind, self._context.identifier("ref", ref), data, self._context.limits
-        )
-        return await self._put(checked_kind, checked_ref, body)
+        checked = self._context.identifier("ref", ref)
+        artifact, heavy = await self._context.prepared(rules.check_artifact, kind, checked, data, self._context.limits)
+        return await self._put(*artifact, heavy=heavy)
 
     async def put_content(self, kind: str, data: bytes) -> str:
-        """Store bytes under the ref that their content gives them, and return it.
+        """Store bytes under the ref derived from their content, and return the ref.
 
         >>> store.artifacts.put_content("environment", b"{}").startswith("environment:sha256:")
         True
         """
-        checked_kind, ref, body = rules.check_artifact(kind, None, data, self._context.limits)
-        return await self._put(checked_kind, ref, body)
+        artifact, heavy = await self._context.prepared(rules.check_artifact, kind, None, data, self._context.limits)
+        return await self._put(*artifact, heavy=heavy)
 
-    async def _put(self, kind: str, ref: str, data: bytes) -> str:
+    async def _put(self, kind: str, ref: str, data: bytes, *, heavy: bool) -> str:
         check = self._context.artifact_checks.get(kind)
         if check is not None:
-            # Not in the write transaction, and not on the event loop: it may take its time.
+            # Not in the write transaction, and not on the event loop: it may be slow.
             context = copy_context()
             await self._context.backend.offload(lambda: context.run(rules.judge, check, kind, ref, data))
-        return await self._context.backend.write(lambda tx: operations.put(tx, kind, ref, data), repeatable=True)
+        return await self._context.backend.write(
+            lambda tx: operations.put(tx, kind, ref, data), repeatable=True, heavy=heavy
+        )
 
     async def get(self, kind: str, ref: str) -> Artifact | None:
-        """The artifact, proven by its hash; None if there is none.
+        """Return the artifact, verified by its hash; None if there is none.
 
         >>> _ = store.artifacts.put("module", "main", b"code")
         >>> store.artifacts.get("module", "main").data
@@ -60,7 +61,7 @@ class Artifacts:
         return await self._context.backend.read(lambda tx: operations.get(tx, checked_kind, checked_ref))
 
     async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[ArtifactSummary]:
-        """One page of the artifacts by kind and ref, without their bytes.
+        """Return one page of the artifacts by kind and ref, without their bytes.
 
         >>> _ = store.artifacts.put("module", "main", b"code")
         >>> [(one.kind, one.ref, one.size_bytes) for one in store.artifacts.list()]
@@ -72,7 +73,7 @@ class Artifacts:
         return await self._context.backend.read(lambda tx: operations.list_page(tx, after=start, limit=size))
 
     async def delete(self, kind: str, ref: str) -> bool:
-        """Remove an artifact; False if there was none.
+        """Delete an artifact. Return False if there was none.
 
         >>> store.artifacts.delete("module", "main")
         False

@@ -1,4 +1,4 @@
-"""Attachments of one session, and the sweep over those that nobody committed."""
+"""Attachments of one session, and the sweep of uncommitted attachments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class SessionAttachments:
         height: int | None = None,
         label: str | None = None,
     ) -> AttachmentRef:
-        """Store bytes: first the manifest row, then the bytes. A commit that names the id makes them permanent.
+        """Store bytes as an attachment. A commit that names its id makes it permanent.
+
+        The manifest row is written before the bytes.
 
         >>> session = store.sessions.create("chat-42")
         >>> ref = session.attachments.put(b"...", media_type="image/png", label="a cat")
@@ -50,34 +52,39 @@ class SessionAttachments:
         b'...'
         """
         context, address = self._context, self._binding.address()
-        intent, body = rules.check_put(data, media_type, width=width, height=height, label=label, limits=context.limits)
+        (intent, body), heavy = await context.prepared(
+            rules.check_put, data, media_type, width=width, height=height, label=label, limits=context.limits
+        )
         if context.objects is not None:
             context.refuse_within("putting bytes outside of the database")
-            return rules.ref_of(await self._put_outside(context.objects, intent, body))
+            return rules.ref_of(await self._put_outside(context.objects, intent, body, heavy=heavy))
         fresh = context.mint()
-        session, row = await context.backend.write(lambda tx: operations.put(tx, address, intent, fresh, body))
+        session, row = await context.backend.write(
+            lambda tx: operations.put(tx, address, intent, fresh, body), heavy=heavy
+        )
         self._binding.learn(session)
         return rules.ref_of(row)
 
     async def _put_outside(
-        self, objects: AttachmentBytes, intent: rules.AttachmentIntent, body: bytes
+        self, objects: AttachmentBytes, intent: rules.AttachmentIntent, body: bytes, *, heavy: bool
     ) -> AttachmentRow:
-        """Write the intent, then the bytes, then the mark that they are stored; start over if it was forgotten between.
+        """Write the intent, then the bytes, then mark them as stored. Start over if the intent was forgotten meanwhile.
 
-        Never the bytes first: a deletion relies on the intent being there before them. Never the mark first: a commit
-        relies on the bytes being there.
+        Never the bytes before the intent: deletion relies on that. Never the mark before the bytes: commits rely on
+        that.
         """
         backend = self._context.backend
         written: AttachmentRow | None = None
         try:
             for _ in range(PUT_ROUNDS):
                 address = self._binding.address()
-                # A new id for each round: the intent of the last one may be forgotten, and its bytes deleted.
+                # A new id for each round: the last round's intent may be forgotten, and its bytes deleted.
                 fresh = self._context.mint()
                 session, row, goes_outside = await backend.write(
                     partial(
                         operations.record_intent_outside, address=address, intent=intent, intent_id=fresh, data=body
-                    )
+                    ),
+                    heavy=heavy,
                 )
                 self._binding.learn(session)
                 if not goes_outside:
@@ -91,7 +98,7 @@ class SessionAttachments:
                 stored = await backend.write(partial(operations.confirm_stored, address=address, row=row))
                 if stored is not None:
                     if stored.stored_in == rules.DATABASE:
-                        # Another put brought the bytes there meanwhile: ours are not needed.
+                        # Another put stored the bytes in the database meanwhile: those outside are not needed.
                         await self._doom(written)
                     return stored
             raise Unavailable("the attachment is forgotten as fast as it is put: sweep with a greater age, then retry")
@@ -105,7 +112,7 @@ class SessionAttachments:
         await self._context.try_delete_doomed()
 
     async def get(self, attachment_id: str) -> Attachment:
-        """The attachment with its bytes, proven by their hash; another session's is `UnknownRef`.
+        """Return the attachment with its bytes, verified by their hash. Another session's is `UnknownRef`.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.attachments.get(session.attachments.put(b"abc").id).ref.byte_count
@@ -119,12 +126,12 @@ class SessionAttachments:
         if data is None and objects is not None and rules.is_kept_here(row):
             data = await context.outside(partial(operations.read_outside, objects, row))
             if data is None:
-                # Missing bytes are damage only if the reference is still there and the database has not got them.
+                # Missing bytes are damage only if the reference still exists and the database does not have the bytes.
                 _, row, data = await context.backend.read(lambda tx: operations.find(tx, address, checked))
-        return rules.attachment_of(row, data)
+        return await context.computed(rules.attachment_of, row, data)
 
     async def entry(self, attachment_id: str) -> AttachmentEntry:
-        """The manifest row of an attachment: where its bytes are, and since when; another session's is `UnknownRef`.
+        """Return the manifest row of an attachment: place and times of its bytes. Another session's is `UnknownRef`.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.attachments.record_intent("photo-1", uri="s3://bucket/photo-1")
@@ -138,7 +145,7 @@ class SessionAttachments:
         return rules.entry_of(session.session_id, row)
 
     async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[AttachmentRef]:
-        """One page of the session's attachments, by id.
+        """Return one page of the session's attachments, by id.
 
         >>> len(store.sessions.create("chat-42").attachments.list())
         0
@@ -163,11 +170,11 @@ class SessionAttachments:
         height: int | None = None,
         label: str | None = None,
     ) -> AttachmentEntry:
-        """Write the manifest row of bytes that the caller keeps elsewhere; again, it refreshes the time.
+        """Write the manifest row of bytes that the caller keeps elsewhere. A repeated call refreshes the time.
 
         A `uri` of `sha256:<attachment_id>` says that this store keeps the bytes: such a reference can be committed only
-        after `put` has stored them. A reference to bytes that are kept here stays one until it is forgotten, and
-        one to bytes elsewhere until they are `put`: the other kind of `uri` is `InvalidRequest`.
+        after `put` has stored them. A reference to bytes kept here stays one until it is forgotten, and one to bytes
+        elsewhere until they are `put`: the other kind of `uri` is `InvalidRequest`.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.attachments.record_intent("photo-1", uri="s3://bucket/photo-1").committed_at_ms is None
@@ -192,9 +199,9 @@ class SessionAttachments:
         return rules.entry_of(session.session_id, row)
 
     async def commit_refs(self, attachment_ids: Sequence[str]) -> int:
-        """Make references permanent outside of a turn. Returns how many changed.
+        """Make references permanent outside of a turn. Return how many changed.
 
-        Ids that are unknown, or whose bytes were never stored, are passed over.
+        Ids that are unknown, or whose bytes were never stored, are skipped.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.attachments.commit_refs([session.attachments.put(b"abc").id])
@@ -215,7 +222,7 @@ class SessionAttachments:
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[AttachmentEntry]:
-        """One page of references that no commit made permanent, with an intent at or before that time, oldest first.
+        """Return one page of references that no commit made permanent, with an intent until that time, oldest first.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.attachments.put(b"abc")
@@ -233,7 +240,7 @@ class SessionAttachments:
         return page
 
     async def forget(self, attachment_id: str) -> bool:
-        """Drop the reference, and the bytes if it was the last one; False if there was none.
+        """Drop the reference, and the bytes if it was the last one. Return False if there was none.
 
         >>> store.sessions.create("chat-42").attachments.forget("nothing")
         False
@@ -247,7 +254,7 @@ class SessionAttachments:
 
 
 class Attachments:
-    """`store.attachments`: what concerns the attachments of every session."""
+    """`store.attachments`: housekeeping over the attachments of every session."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -259,7 +266,7 @@ class Attachments:
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[AttachmentEntry]:
-        """One page of every session's references that no commit made permanent, oldest intent first.
+        """Return one page of every session's references that no commit made permanent, oldest intent first.
 
         >>> len(store.attachments.list_uncommitted())
         0
@@ -273,11 +280,11 @@ class Attachments:
         return page
 
     async def sweep(self, *, older_than_ms: int, progress: Callable[[Progress], None] | None = None) -> SweepReport:
-        """Forget references that nobody committed in that many milliseconds, and delete bytes that nobody refers to.
+        """Forget references that were not committed for that many milliseconds, and delete bytes without a reference.
 
-        A folder of attachments also loses what killed writers left half written that long ago.
+        In a folder of attachments, this also deletes half-written files of that age that killed writers left.
 
-        `progress` is called with the references that are done, as in `verify`; bytes outside of the database are
+        `progress` is called with the references that are done, as in `verify`. Bytes outside of the database are
         deleted after them.
 
         >>> store.attachments.sweep(older_than_ms=24 * 3600 * 1000).forgotten_intents

@@ -1,4 +1,4 @@
-"""A handle is bound to one session for ever, and to one incarnation of it from the moment that it has seen one."""
+"""Bind a handle to one session for ever, and to the first incarnation of it that it meets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.waiting import Change
 
 
 class Binding:
-    """What a handle knows of its session."""
+    """The session id and the incarnation that a handle acts on."""
 
     __slots__ = ("_lock", "_waiting", "committer", "incarnation", "session_id")
 
@@ -20,13 +20,13 @@ class Binding:
         self.incarnation = incarnation
         self._lock = threading.Lock()
         self.committer: object = None
-        """Which call commits through an unbound handle. Its caller resets it, in one step that no interrupt divides."""
+        """The call that commits through an unbound handle. Its caller resets it in one step, safe from interrupts."""
         self._waiting: list[Future[None]] = []
 
     def take_turn(self, call: object) -> Future[None] | None:
-        """Let one commit at a time through an unbound handle, because it decides what the next one may do.
+        """Serialize commits through an unbound handle, because each decides to which session the next may go.
 
-        None: go ahead, reset `committer` afterwards, and `wake_others`. Otherwise wait for the future and ask again.
+        None: commit, then reset `committer` and call `wake_others`. Otherwise wait for the future and call again.
         """
         with self._lock:
             if self.session_id is not None or self.committer is None:
@@ -37,7 +37,7 @@ class Binding:
             return turn
 
     def wake_others(self) -> None:
-        """Let the others ask again."""
+        """Wake the calls that wait for their turn, so that they ask again."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for turn in waiting:
@@ -45,13 +45,13 @@ class Binding:
                 turn.set_result(None)
 
     def address(self) -> tuple[str, int | None]:
-        """The session to act on; an unbound handle has none and would have to guess."""
+        """Return the session to act on. Raises SessionBindingConflict if the handle is unbound."""
         if self.session_id is None:
             raise SessionBindingConflict(None, None)
         return self.session_id, self.incarnation
 
     def target(self, session_id: str | None) -> str | None:
-        """The session that a commit through this handle goes to."""
+        """Return the session that a commit through this handle goes to."""
         if session_id is None or self.session_id is None:
             return self.session_id if session_id is None else session_id
         if session_id != self.session_id:
@@ -59,12 +59,12 @@ class Binding:
         return session_id
 
     def learn(self, row: SessionRow | None) -> None:
-        """Remember the incarnation that an operation met."""
+        """Keep the first incarnation that an operation met."""
         if row is not None and self.incarnation is None and row.deleted_at_ms is None:
             self.incarnation = row.incarnation
 
     def bind(self, row: SessionRow) -> bool:
-        """Latch the session of a commit. Answers whether the handle was unbound until now."""
+        """Latch the session of a commit. Return whether the handle was unbound until now."""
         latched = self.session_id is None
         if latched:
             self.session_id = row.session_id
@@ -72,12 +72,12 @@ class Binding:
         return latched
 
     def unbind(self) -> None:
-        """Take a latch back: its commit did not become durable after all."""
+        """Undo a latch, because its commit did not become durable."""
         self.session_id = self.incarnation = None
 
 
 class ForgetfulBinding(Binding):
-    """What a handle inside a transaction of the caller's knows: its id, and nothing that a rollback could take back."""
+    """Binding inside a lent transaction: keeps the id only, and nothing that a rollback could undo."""
 
     __slots__ = ()
 
@@ -85,12 +85,12 @@ class ForgetfulBinding(Binding):
         super().__init__(session_id, None)
 
     def take_turn(self, call: object) -> Future[None] | None:  # noqa: ARG002 - any other binding's signature
-        """Nobody has to wait: no commit decides what the next one may do."""
+        """Never wait: no commit decides what the next one may do."""
         return None
 
     def learn(self, row: SessionRow | None) -> None:
         """Learn nothing."""
 
     def bind(self, row: SessionRow) -> bool:  # noqa: ARG002 - any other binding's signature
-        """Stay as it is."""
+        """Latch nothing."""
         return False

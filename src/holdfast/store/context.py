@@ -1,4 +1,4 @@
-"""What every facet of a store shares: the database, the limits, and where secrets and bytes come from."""
+"""The parts that all facets of a store share: database, limits, source of secrets, place for bytes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
 from functools import partial
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
-from holdfast.errors import InvalidRequest, Unavailable, WaitTimeout
+from holdfast.errors import HoldfastError, InvalidRequest, Unavailable, WaitTimeout
 from holdfast.noting import WARNING, note
 from holdfast.operations.attachments import Deletion, end_deletion, outside, read_outside, reserve_deletion, space_of
 from holdfast.operations.key_frames import KeyFrames
@@ -27,15 +27,20 @@ from holdfast.store.binding import Binding, ForgetfulBinding
 from holdfast.store.observing import Observing, observed_class
 
 F = TypeVar("F")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 LOOK_AGAIN_MS = 250
-"""How soon a waiter looks again at a database that was away."""
+"""Poll interval of waits while the database cannot be reached."""
 
 
 def random_name() -> str:
-    """128 random bits, as text."""
+    """Return 128 random bits, as text."""
     return secrets.token_hex(16)
+
+
+def _packed(row: AttachmentRow, data: bytes | None) -> ObjectRow:
+    return attachment_rules.packed(row.attachment_id, attachment_rules.attachment_of(row, data).data)
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -46,48 +51,47 @@ class Context(msgspec.Struct, frozen=True):
     objects: AttachmentBytes | None = None
     mint: Callable[[], str] = random_name
     borrowed: bool = False
-    """Whether everything happens inside a transaction of the caller's, who may take it all back."""
+    """All operations run inside a lent transaction, which its caller may roll back."""
     key_frames: KeyFrames = msgspec.field(default_factory=KeyFrames)
     observing: Observing | None = None
     artifact_checks: Mapping[str, ArtifactCheck] = msgspec.field(default_factory=dict[str, ArtifactCheck])
-    """By kind, what judges an artifact before it is stored."""
+    """By kind, the check of an artifact before it is stored."""
 
     def facet(self, kind: type[F]) -> type[F]:
-        """The class that a facet is made of: of an unobserved store, the facet's own."""
+        """Return the class to instantiate for a facet: its own, or the observed one if the store has observers."""
         return kind if self.observing is None else observed_class(kind)
 
     def token(self) -> Token:
-        """A fresh secret."""
+        """Return a fresh secret."""
         return Token(self.mint())
 
     def batch_id(self) -> str:
-        """A fresh id of a work batch."""
+        """Return a fresh id of a work batch."""
         return f"work:{self.mint()}"
 
     def binding(self, session_id: str | None, incarnation: int | None) -> Binding:
-        """What a new handle knows; nothing that a rollback of the caller's could make untrue."""
+        """Return the binding of a new handle. In a lent transaction it keeps nothing that a rollback could undo."""
         return ForgetfulBinding(session_id) if self.borrowed else Binding(session_id, incarnation)
 
     def refuse_within(self, what: str) -> None:
-        """Keep out of a caller's transaction what cannot be a part of it."""
+        """Raises InvalidRequest inside a lent transaction, for calls that cannot be part of one."""
         if self.borrowed:
             raise InvalidRequest("connection", f"{what} cannot be a part of your transaction: use the store itself")
 
     def identifier(self, field: str, value: object) -> str:
-        """A checked id."""
+        """Return a checked id."""
         return checks.identifier(field, value, self.limits)
 
     def ttl_ms(self, value: object) -> int:
-        """A checked time to live."""
+        """Return a checked time to live."""
         return checks.whole("ttl_ms", value, least=1, most=self.limits.ttl_ms)
 
     async def delete_doomed(self) -> tuple[int, int]:
-        """Delete attachment bytes outside the database that were noted for it: (objects, bytes).
+        """Delete noted attachment bytes outside the database. Return (objects, bytes).
 
-        What cannot be deleted now is passed over and stays noted; the first failure is raised at the end.
+        Bytes that cannot be deleted now are skipped and stay noted. Raises the first failure, at the end.
         """
-        # Of a borrowed transaction the note may be taken back, and deleted bytes would not come back with it: a later
-        # sweep does it.
+        # A rollback of a lent transaction would undo the note but not the deletion: leave the bytes to a later sweep.
         objects = None if self.borrowed else self.objects
         deleted = freed = 0
         failures: list[Unavailable] = []
@@ -109,21 +113,21 @@ class Context(msgspec.Struct, frozen=True):
         return deleted, freed
 
     async def _delete_outside(self, objects: AttachmentBytes, reserved: Deletion) -> int | None:
-        """Delete with no transaction open, so that a slow place outside holds nobody up.
+        """Delete with no transaction open, so that a slow place outside blocks no other operation.
 
-        Whoever is cancelled here leaves the reservation behind, because the deletion may go on without him.
+        A task that is cancelled here leaves its reservation behind, because the deletion may go on without the task.
         """
         delete = partial(objects.delete, space_of(reserved.family), reserved.attachment_id)
         try:
             size = await self.outside(delete)
-        except Exception:
+        except HoldfastError:
             await self.backend.write(partial(end_deletion, deletion=reserved, failed=True))
             raise
         await self.backend.write(partial(end_deletion, deletion=reserved, failed=False))
         return size
 
     async def try_delete_doomed(self) -> None:
-        """The same after an operation that is done: what cannot be deleted now stays noted, and a sweep deletes it."""
+        """Call `delete_doomed` after a completed operation. Log failures: the bytes stay noted for a sweep."""
         try:
             await self.delete_doomed()
         except Unavailable as error:
@@ -131,26 +135,37 @@ class Context(msgspec.Struct, frozen=True):
             note("attachments", WARNING, message, error_class=type(error).__name__)
 
     async def bring(self, row: AttachmentRow) -> tuple[str, ObjectRow]:
-        """Read bytes that are outside of the database, as the database would keep them."""
+        """Read bytes from outside of the database, and pack them as the database would store them."""
         objects = self.objects
         data = None if objects is None else await self.outside(partial(read_outside, objects, row))
-        attachment = attachment_rules.attachment_of(row, data)
-        return row.attachment_id, attachment_rules.packed(row.attachment_id, attachment.data)
+        return row.attachment_id, await self.computed(_packed, row, data)
+
+    async def computed(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a pure call. A heavy one runs beside the event loop."""
+        result, _ = await self.backend.compute(partial(call, *args, **kwargs))
+        return result
+
+    async def prepared(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, bool]:
+        """Check a request. Return the result, and whether the request is heavy to write.
+
+        The caller must not change a request before its call returns: a large one is encoded while other tasks run.
+        """
+        return await self.backend.compute(partial(check, *args, **kwargs))
 
     async def outside(self, call: Callable[[], T]) -> T:
-        """What a place for bytes outside of the database answers, asked in the caller's own context."""
-        # A worker thread has an empty one, and a client that traces its calls would lose whose they are.
+        """Call the place for bytes outside of the database, in a thread but in the caller's own context."""
+        # A worker thread has an empty context, in which a client that traces its calls would lose their parent.
         context = copy_context()
         return await self.backend.offload(lambda: context.run(outside, call))
 
     async def wait_until(
         self, topic: str, look: Callable[[], Awaitable[tuple[T | None, int | None]]], timeout_ms: object, what: str
     ) -> T:
-        """Look, and look again at every change of the topic, until there is something to see.
+        """Call `look`, and again at every change of the topic, until it returns a value other than None.
 
-        `look` answers what it saw, and in how many milliseconds time alone may change that. The watch begins before the
-        look, so that a change between the two is not lost. A database that is away is waited for as well: only if it
-        still is when the time is up, its `Unavailable` is raised.
+        `look` returns the value, and in how many milliseconds time alone may change it. The watch begins before the
+        look, so that no change between the two is lost. An outage of the database does not end the wait: its
+        `Unavailable` is raised only if the database is still away when the time is up.
         """
         allowed_ms = checks.timeout("timeout_ms", timeout_ms)
         deadline = time.monotonic() + allowed_ms / 1000

@@ -1,10 +1,11 @@
-"""What an observed operation reads and writes is counted where it meets its tables, on every backend alike."""
+"""Count the rows and bytes that observed operations read and write, at the port, alike on every backend."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeVar, cast
 
@@ -12,21 +13,22 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.ports import Backend, Operation, Transaction
+from holdfast.ports.freshness import Freshness
 from holdfast.ports.shortcuts import Shortcuts
 from holdfast.rows import EventFilter, ViewQuery
 
 T = TypeVar("T")
 
 WRITTEN = (r.CommitPlan, r.EventWrite)
-"""What an operation hands over to be written, beside rows themselves."""
+"""Values that an operation gives to be written, besides rows themselves."""
 
 
 SHORTCUTS = frozenset(vars(Shortcuts))
-"""Methods that have done nothing if they answer None."""
+"""Methods that have done nothing if they return None."""
 
 
 class Tally:
-    """What one operation has cost until now."""
+    """Costs of one operation so far."""
 
     __slots__ = ("bytes_read", "bytes_written", "reruns", "rows_read", "rows_written", "transactions")
 
@@ -47,9 +49,9 @@ TALLY: ContextVar[Tally | None] = ContextVar("holdfast_tally", default=None)
 
 
 def measure(value: object, *, given: bool) -> tuple[int, int]:
-    """How many rows there are in a value, and how many bytes of content in those.
+    """Count the rows in a value, and the bytes of content in them.
 
-    Of what is given to the tables, a question is not counted: it holds rows as well, and writes none.
+    Of arguments (`given`), a query is not counted: it may contain rows, but writes none.
     """
     if isinstance(value, r.Row):
         if isinstance(value, r.Segment):
@@ -65,7 +67,7 @@ def measure(value: object, *, given: bool) -> tuple[int, int]:
 
 
 class CountingTransaction:
-    """Implements `ports.Transaction` over another one, and counts what passes."""
+    """Implements `ports.Transaction` over another one, and counts the rows that pass."""
 
     def __init__(self, transaction: Transaction, run: Tally, *, writes: bool) -> None:
         self._transaction = transaction
@@ -83,7 +85,7 @@ class CountingTransaction:
             declined = answer is None and name in SHORTCUTS
             rows, size = measure([*args, *kwargs.values()], given=True) if writes and not declined else (0, 0)
             if writes and not rows and type(answer) is int and not name.startswith("count"):
-                rows = answer  # how many rows a change by condition has reached
+                rows = answer  # the row count of an update by condition
             run.rows_written += rows
             run.bytes_written += size
             rows, size = measure(answer, given=False)
@@ -91,13 +93,13 @@ class CountingTransaction:
             run.bytes_read += size
             return answer
 
-        # Asked for once in a transaction as a rule, but a second time costs nothing.
+        # Cached on the instance, so that further calls in the transaction skip this lookup.
         object.__setattr__(self, name, counted)
         return counted
 
 
 class CountingBackend:
-    """Implements `ports.Backend` over another one: the same, counted."""
+    """Implements `ports.Backend` over another one, and counts."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -107,7 +109,7 @@ class CountingBackend:
 
     @property
     def durability(self) -> Literal["ephemeral", "durable"]:
-        """Whether what is acknowledged survives the process."""
+        """`durable` if acknowledged writes survive the process, else `ephemeral`."""
         return self._backend.durability
 
     @property
@@ -116,21 +118,28 @@ class CountingBackend:
         return self._backend.schema_version
 
     def ddl(self) -> str:
-        """The statements that make the schema."""
+        """Return the statements that create the schema."""
         return self._backend.ddl()
 
     async def write(
-        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+        self,
+        operation: Operation[T],
+        *,
+        one_step: bool = False,
+        repeatable: bool = False,
+        line: str | None = None,
+        heavy: bool = False,
     ) -> T:
-        """Run an operation, and count what its last run wrote and read."""
+        """Run an operation, and count the writes and reads of its last run."""
+        write = partial(self._backend.write, one_step=one_step, repeatable=repeatable, line=line, heavy=heavy)
         tally = TALLY.get()
         if tally is None:
-            return await self._backend.write(operation, one_step=one_step, repeatable=repeatable, line=line)
+            return await write(operation)
         with Counts(operation, tally, writes=True) as counts:
-            return await self._backend.write(counts.run, one_step=one_step, repeatable=repeatable, line=line)
+            return await write(counts.run)
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
-        """Run an operation that only reads, and count what its last run read."""
+        """Run an operation that only reads, and count the reads of its last run."""
         tally = TALLY.get()
         if tally is None:
             return await self._backend.read(operation, view=view)
@@ -138,15 +147,19 @@ class CountingBackend:
             return await self._backend.read(counts.run, view=view)
 
     def watch(self, topic: str) -> Future[None]:
-        """A future of the topic's next change."""
+        """Return a future of the topic's next change."""
         return self._backend.watch(topic)
 
     async def pause(self, change: Future[None], timeout_ms: int) -> bool:
-        """Wait for a watched change; False when the time ran out first."""
+        """Wait for a watched change. Return False if the time ran out first."""
         return await self._backend.pause(change, timeout_ms)
 
+    async def compute(self, call: Callable[[], T]) -> tuple[T, bool]:
+        """Run a pure call. Return its result, and whether it was heavy."""
+        return await self._backend.compute(call)
+
     async def offload(self, call: Callable[[], T]) -> T:
-        """Run blocking file work without holding up anybody else."""
+        """Run blocking file work without blocking other operations."""
         return await self._backend.offload(call)
 
     def drive(self, work: Awaitable[T]) -> T:
@@ -154,20 +167,24 @@ class CountingBackend:
         return self._backend.drive(work)
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table."""
+        """Return every row of every table."""
         return self._backend.dump()
 
     def borrow(self, connection: object) -> Backend:
-        """The same inside a transaction of the caller's."""
+        """Return the same inside a lent transaction."""
         return CountingBackend(self._backend.borrow(connection))
 
+    def reader(self, freshness: Freshness) -> Backend:
+        """Return the same for reads only."""
+        return CountingBackend(self._backend.reader(freshness))
+
     async def close(self) -> None:
-        """Let everything go."""
+        """Close the backend."""
         await self._backend.close()
 
 
 class Counts:
-    """The runs of one operation: it may be run again, and then the earlier runs have left no trace."""
+    """The runs of one operation. Only the last run counts: the earlier ones were rolled back."""
 
     def __init__(self, operation: Operation[Any], tally: Tally, *, writes: bool) -> None:
         self._operation = operation

@@ -1,4 +1,4 @@
-"""`store.grants` and `store.leases`: who sees a process, and who may act on what."""
+"""`store.grants` and `store.leases`: visibility of processes, and the right to act on sessions and processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Grants:
         process_id: str,
         descriptor: HandleDescriptor = HandleDescriptor(),  # noqa: B008 - a frozen value
     ) -> Grant:
-        """Give a scope a handle on a process, ended or not; again, it replaces the descriptor.
+        """Give a scope a handle on a process, ended or not. A repeated call replaces the descriptor.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.grants.grant(holdfast.Scope("chat-42"), "build-7").process_id
@@ -44,7 +44,7 @@ class Grants:
         return await self._context.backend.write(lambda tx: operations.grant(tx, holder, checked, seen_as))
 
     async def revoke(self, scope: Scope, process_id: str) -> bool:
-        """Take a handle away; False if there was none.
+        """Take a handle away. Return False if there was none.
 
         >>> store.grants.revoke(holdfast.Scope("chat-42"), "build-7")
         False
@@ -69,7 +69,7 @@ class Grants:
     async def list(
         self, scope: Scope, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[GrantedProcess]:
-        """One page of the handles of exactly this scope, with their processes, by process id.
+        """Return one page of the handles of exactly this scope, with their processes, by process id.
 
         >>> len(store.grants.list(holdfast.Scope("chat-42")))
         0
@@ -79,7 +79,7 @@ class Grants:
     async def list_live(
         self, scope: Scope, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[GrantedProcess]:
-        """One page of the handles of exactly this scope whose processes still run.
+        """Return one page of the handles of exactly this scope whose processes still run.
 
         >>> len(store.grants.list_live(holdfast.Scope("chat-42")))
         0
@@ -96,7 +96,7 @@ class Grants:
         )
 
     async def has(self, scope: Scope, process_id: str) -> bool:
-        """Whether a scope holds a handle on a process.
+        """Return whether a scope holds a handle on a process.
 
         >>> store.grants.has(holdfast.Scope("chat-42"), "build-7")
         False
@@ -108,7 +108,7 @@ class Grants:
     async def of_process(
         self, process_id: str, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[Grant]:
-        """One page of those who hold a process, by session and frame.
+        """Return one page of the grants on a process, by session and frame.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> len(store.grants.of_process("build-7"))
@@ -128,9 +128,9 @@ class Leases:
         self._context = context
 
     async def claim(self, resource: Resource, *, owner_id: str, ttl_ms: int = LEASE_TTL_MS) -> Lease:
-        """Take a lease: `LeaseHeld` while another owner has it. Each claim has a higher fence than any before.
+        """Take a lease; `LeaseHeld` while another owner has it. Each claim has a higher fence than any before.
 
-        A session that was never made is made, as by a commit; a process must be registered.
+        A session that was never made is created, as by a commit. A process must be registered.
 
         >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1", ttl_ms=30_000)
         >>> lease.fence
@@ -161,7 +161,7 @@ class Leases:
         )
 
     async def release(self, lease: Lease) -> bool:
-        """Let go of a lease; False if it was not ours any more, and then nothing changes.
+        """Release a lease. Return False, and change nothing, if the caller no longer holds it.
 
         >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1")
         >>> store.leases.release(lease), store.leases.release(lease)
@@ -171,7 +171,7 @@ class Leases:
         return await self._context.backend.write(lambda tx: lease_operations.release(tx, held))
 
     async def holder(self, resource: Resource) -> LeaseHolder | None:
-        """Who holds a lease now, without its token; None if nobody does.
+        """Return the current holder of a lease, without its token; None if there is none.
 
         >>> store.leases.holder(holdfast.OnSession("chat-42")) is None
         True

@@ -1,4 +1,4 @@
-"""`store.maintenance`: nothing is removed without being asked, and never what anybody can still reach."""
+"""`store.maintenance`: housekeeping. Removes data only on request, and never data that can still be reached."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ BATCH = 1_000
 FAMILIES = 100
 UNBOUNDED = 2**62
 FAILURES_IN_A_ROW = 20
-"""After so many failures one after the other, the place for bytes outside is taken for gone: each may be a timeout."""
+"""Consecutive failures after which the place for bytes outside is no longer asked: each may be a timeout."""
 
 
 class Steps:
-    """Tells a caller how far long work has come, if he wants to know."""
+    """Reports the progress of long work to the caller's callback, if there is one."""
 
     def __init__(self, tell: Callable[[Progress], None] | None) -> None:
         self._tell = tell
@@ -51,26 +51,26 @@ class Steps:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody wants to know."""
+        """True if there is a callback."""
         return self._tell is not None
 
     def begin(self, total: int) -> None:
-        """So much is to be done."""
+        """Set the total."""
         self._total = total
 
     def took(self, count: int) -> None:
-        """So much more is done; what others added meanwhile is not counted."""
+        """Add finished work and report. Never above the total: work that others added meanwhile is not counted."""
         self._done = min(self._total, self._done + count)
         if self._tell is not None:
             self._tell(Progress(self._done, self._total))
 
     def finished(self) -> None:
-        """Everything is done, whatever others took away meanwhile."""
+        """Report that everything is done, also if others removed some of the work meanwhile."""
         self.took(self._total)
 
 
 class Maintenance:
-    """Housekeeping, in bounded transactions that other writers pass between."""
+    """Housekeeping, in bounded transactions, so that other writers can run in between."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -78,7 +78,7 @@ class Maintenance:
     async def vacuum(
         self, session_id: str | None = None, *, progress: Callable[[Progress], None] | None = None
     ) -> VacuumReport:
-        """Take the content out of tombstoned nodes, of one session or of all; their ids stay used.
+        """Remove the content of tombstoned nodes, of one session or of all. Their ids stay used.
 
         `progress` is called with the nodes that are done, as in `verify`.
 
@@ -166,9 +166,9 @@ class Maintenance:
     async def prune(
         self, policy: RetentionPolicy, *, dry_run: bool = False, max_rows: int | None = None
     ) -> PruneReport:
-        """Forget what the policy allows, in bounded transactions; `max_rows` stops early, and the next call goes on.
+        """Forget what the policy allows, in bounded transactions. `max_rows` stops early, and the next call goes on.
 
-        A turn id, a source key, a process id and an idempotency key are remembered as long as what they made.
+        A turn id, source key, process id or idempotency key is remembered as long as the row that it made.
 
         >>> policy = holdfast.RetentionPolicy(keep_revisions=10)
         >>> store.maintenance.prune(policy, dry_run=True).revisions
@@ -217,7 +217,7 @@ class Maintenance:
         return msgspec.structs.replace(rest, revisions=revisions)
 
     async def stats(self) -> Stats:
-        """How much of everything there is.
+        """Return the counts of the whole store.
 
         >>> store.maintenance.stats().sessions
         0
@@ -225,11 +225,11 @@ class Maintenance:
         return await self._context.backend.read(operations.stats)
 
     async def diagnose(self, *, integrity: bool = True) -> Diagnosis:
-        """What endangers this store: dangerous settings and states, each with what to do. Nothing is changed.
+        """Return dangerous settings and states of this store, each with advice. Changes nothing.
 
-        It asks the database about itself, as far as this store's role and connections can see: `synchronous` of SQLite,
-        for one, is a setting of this store and not of the file. `integrity=False` leaves out the check of a SQLite
-        file's pages and indexes, which reads all of it; what the rows say is checked by `verify`.
+        The database describes itself, as far as this store's role and connections can see: `synchronous` of SQLite, for
+        one, is a setting of this store and not of the file. `integrity=False` leaves out the check of a SQLite file's
+        pages and indexes, which reads the whole file. `verify` checks the contents of the rows.
 
         >>> store.maintenance.diagnose().ok
         True
@@ -252,10 +252,10 @@ class Maintenance:
         return Diagnosis(diagnosis_rules.by_level(concerns), facts)
 
     async def verify(self, *, progress: Callable[[Progress], None] | None = None) -> VerifyReport:
-        """Read everything and say what is wrong: every ref resolves, every hash matches, every chain is whole.
+        """Read everything and report damage: refs that do not resolve, hashes that do not match, chains with gaps.
 
-        Damage is never raised: one row that cannot be read is one finding, and the others are looked at all the same.
-        Nothing is written, and others may go on working. `progress` is called now and then with the rows that were read
+        Damage is never raised: an unreadable row is one finding, and the other rows are checked all the same. Nothing
+        is written, and other callers may go on working. `progress` is called now and then with the rows that were read
         so far; it should return at once, and on PostgreSQL's blocking store it runs in the thread of the store.
 
         >>> store.maintenance.verify().ok
@@ -294,20 +294,20 @@ class Maintenance:
 
 
 class OutsideBytes:
-    """Reads attachment bytes outside of the database, with no transaction open, and proves them."""
+    """Reads attachment bytes outside of the database, with no transaction open, and verifies them."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._failures = 0
 
     async def read(self, rows: Sequence[AttachmentRow], tally: verification.Tally) -> None:
-        """Note what is wrong with the bytes of these references. One that cannot be read does not hide the others."""
+        """Add findings about the bytes of these references. One that cannot be read does not hide the others."""
         for row in rows:
             if self._context.objects is None or self._failures == FAILURES_IN_A_ROW:
                 tally.checked("unread attachments", 1)
                 continue
             problems = await self._problems(self._context.objects, row)
-            # A sweep may have taken the bytes since the page was read, and a put may have brought them back elsewhere.
+            # Since the page was read, a sweep may have deleted the bytes, and a put may have stored them elsewhere.
             stands = not problems or await self._context.backend.read(partial(verification.is_kept_outside, row=row))
             tally.findings += problems if stands else []
 
@@ -315,7 +315,8 @@ class OutsideBytes:
         look = verification.Tally({}, [], [])
         try:
             data = await self._context.outside(partial(read_outside, objects, row))
-            look.look("attachment_objects", row.attachment_id, verification_rules.bytes_outside(row, data))
+            problems = await self._context.computed(verification_rules.bytes_outside, row, data)
+            look.look("attachment_objects", row.attachment_id, problems)
         except Corrupt as error:
             look.damage("attachment_objects", row.attachment_id, error)
         except Unavailable as error:
@@ -328,7 +329,7 @@ class OutsideBytes:
 
 
 def _room(total: PruneReport, allowed: int | None) -> int:
-    """How many rows the next transaction may remove."""
+    """Return how many rows the next transaction may remove."""
     spent = total.revisions + total.work_batches + total.processes + total.occurrences
     return BATCH if allowed is None else min(BATCH, allowed - spent)
 

@@ -1,7 +1,6 @@
-"""Every public operation of an observed store is told once, by its public name; an unobserved store has none of this.
+"""Report every public operation of an observed store to its observers, once, by its public name.
 
-Whether a store is observed is decided when it is opened, by the classes that its facets are made of. So an operation of
-an unobserved store runs no line more than it would without observers.
+The choice is made when a store is opened, by the classes of its facets. An unobserved store runs none of this code.
 """
 
 from __future__ import annotations
@@ -23,24 +22,27 @@ from holdfast.records.common import Page
 from holdfast.records.observations import Observation
 from holdfast.rules import observations as rules
 from holdfast.store.counting import TALLY, Tally
+from holdfast.waiting import raised_by_handler
 
 F = TypeVar("F")
 
 
 class Observing(msgspec.Struct, frozen=True):
-    """Who is told of the operations of one store, and what the store is called."""
+    """The observers of one store, and the names of its system and place."""
 
     observers: tuple[Observer, ...]
     system: str
     store: str
 
     def begin(self, operation: str, *, steps: bool = False) -> list[End]:
-        """Tell that an operation begins; no ends if nobody wants to know more."""
+        """Report that an operation begins. Return the callbacks for its end, none if no observer wants it."""
         ends: list[End] = []
         for observer in self.observers:
             try:
                 end = observer.begin(operation, self.system, steps=steps)
             except Exception as error:
+                if raised_by_handler(error):
+                    raise
                 _blame(observer, error)
             else:
                 if end is not None:
@@ -62,7 +64,7 @@ class Watched:
         self.returned: int | None = None
 
     def end(self, error: BaseException | None, subject: tuple[str | None, str | None]) -> None:
-        """Tell everybody, the last one first: what each has put into the context comes off in that order."""
+        """Report the end, to the last observer first, so that changes to the context are undone in reverse order."""
         tally = self.tally
         observation = Observation(
             operation=self._name,
@@ -85,18 +87,20 @@ class Watched:
             try:
                 end(observation)
             except Exception as failure:
+                if raised_by_handler(failure):
+                    raise
                 _blame(end, failure)
 
 
 def observing_of(observers: tuple[Observer, ...], backend: object) -> Observing | None:
-    """The observers of the store over a backend, which shows itself as `<system>:<place>` without any secret."""
+    """Return the observers of the store over a backend, whose repr is `<system>:<place>` without any secret."""
     system, _, place = repr(backend).partition(":")
     return Observing(observers, system, place.removeprefix("//")) if observers else None
 
 
 @contextmanager
 def told_opening(observers: tuple[Observer, ...], system: str) -> Generator[Watched]:
-    """Tell of the opening of a store, whose place is known once it is open."""
+    """Report the opening of a store, whose place is known once it is open."""
     observing = Observing(observers, system, "")
     watched = Watched(observing, "store.open", observing.begin("store.open"))
     error: BaseException | None = None
@@ -110,11 +114,11 @@ def told_opening(observers: tuple[Observer, ...], system: str) -> Generator[Watc
 
 
 CLASSES: dict[type[Any], type[Any]] = {}
-"""The observed class of each facet, made once; two threads that make one at the same time make the same."""
+"""The observed class of each facet, made once. Two threads that race here make equal classes."""
 
 
 def observed_class(kind: type[F]) -> type[F]:
-    """The class of a facet whose public operations are told to the observers of its context."""
+    """Return the class of a facet whose public operations are reported to the observers of its context."""
     if kind not in CLASSES:
         CLASSES[kind] = _observed(kind)
     return cast("type[F]", CLASSES[kind])
@@ -191,7 +195,7 @@ def _told_in_steps(operation: str, method: Callable[..., Any]) -> Callable[..., 
 
 
 def _leave(place: ContextToken[Tally | None]) -> None:
-    with suppress(ValueError):  # what was dropped half way is closed in another context
+    with suppress(ValueError):  # a generator that was dropped half way is closed in another context
         TALLY.reset(place)
 
 

@@ -38,10 +38,12 @@ StatusFilter = Literal["running", "completed", "failed", "cancelled", "any"]
 
 
 def warn_of_wakes_once(event_types: Sequence[EventType]) -> None:
-    """Warn of declared wakes that have a constant key."""
-    for name in event_rules.wakes_once(event_types):
+    """Warn of declared wakes that have a limited number of dedupe keys."""
+    for name, keys in event_rules.wakes_once(event_types).items():
+        has = "a constant dedupe key" if keys == 1 else f"only {keys} possible dedupe keys"
+        often = "once" if keys == 1 else f"at most {keys} times"
         warn(
-            f"event type {name!r}: its wake has a constant dedupe key, so it wakes a session once and never again; "
+            f"event type {name!r}: its wake has {has}, so it wakes a session {often} and never again; "
             "take the key from the payload, or leave dedupe out",
             WakesOnceWarning,
         )
@@ -54,23 +56,25 @@ class Processes:
         self._context = context
 
     async def register(self, registration: ProcessRegistration) -> Process:
-        """Register a process. The same registration again gives the process as it stands; another one conflicts.
+        """Register a process. The same registration again returns the process as it stands; another one conflicts.
 
-        A wake with a constant `dedupe` is a `WakesOnceWarning`.
+        A wake whose `dedupe` has only one value, or a few, is a `WakesOnceWarning`.
 
         >>> process = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> process.status
         'running'
         """
-        registered = rules.check_registration(registration, self._context.limits)
+        registered, heavy = await self._context.prepared(rules.check_registration, registration, self._context.limits)
         warn_of_wakes_once(registered.event_types)
-        return await self._context.backend.write(lambda tx: operations.register(tx, registered), repeatable=True)
+        return await self._context.backend.write(
+            lambda tx: operations.register(tx, registered), repeatable=True, heavy=heavy
+        )
 
     async def restore(self, process: Process, events: Sequence[ProcessEvent] = ()) -> RestoreReceipt:
-        """Register a process of another store as it stands there, with its whole log and its times, owned by nobody.
+        """Register a process of another store as it stands there, with its whole log and its times but without a lease.
 
-        The same process again is a replay. One that is here already in another state is a `Conflict`, and one that its
-        events do not lead to is `InvalidRequest`. No wake of its events is delivered again; its lease is not restored.
+        The same process again is a replay. One that is here already in another state is a `Conflict`, and one whose
+        events do not lead to its state is `InvalidRequest`. No wake of its events is delivered again.
 
         >>> with holdfast.open_blocking("memory:") as other:
         ...     _ = other.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
@@ -81,11 +85,15 @@ class Processes:
         >>> store.processes.get("build-7") == ended
         True
         """
-        restored = restoring_rules.check_process(process, events, self._context.limits)
-        return await self._context.backend.write(lambda tx: restoring.process(tx, restored), repeatable=True)
+        restored, heavy = await self._context.prepared(
+            restoring_rules.check_process, process, events, self._context.limits
+        )
+        return await self._context.backend.write(
+            lambda tx: restoring.process(tx, restored), repeatable=True, heavy=heavy
+        )
 
     async def get(self, process_id: str) -> Process | None:
-        """The process, None if none of this id is registered.
+        """Return the process, None if none of this id is registered.
 
         >>> store.processes.get("nobody") is None
         True
@@ -103,7 +111,9 @@ class Processes:
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[Process]:
-        """One page of processes by id. A waiting process is a running one; `started_by` is a session, any frame of it.
+        """Return one page of processes by id.
+
+        A waiting process is running, too. `started_by` is a session, and matches any frame of it.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> [process.id for process in store.processes.list()]
@@ -126,9 +136,9 @@ class Processes:
     async def ended(
         self, *, since_ms: int = 0, after: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[Process]:
-        """One page of the processes that have ended and changed at or after that time, in the order of that change.
+        """Return one page of ended processes that changed at or after that time, in the order of their last change.
 
-        As a rule the last change is the end; a later one, such as an event that is allowed after it, counts as well.
+        The last change is usually the end. A later one, such as an event that is allowed after the end, counts as well.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> began_ms = store.now_ms()
@@ -138,12 +148,12 @@ class Processes:
         """
         size = checks.page_size(limit, self._context.limits)
         place = checks.cursor("ended processes", after, [int, str])
-        # No id is empty, so this place is before all that changed at that time.
+        # No id is empty, so this place is before every process that changed at that time.
         start = (checks.whole("since_ms", since_ms), "") if place is None else (place[0], place[1])
         return await self._context.backend.read(lambda tx: operations.ended_page(tx, start, size))
 
     async def set_external_ref(self, process_id: str, ref: ExternalRef) -> Process:
-        """Say where the work really runs.
+        """Record where the work really runs.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.processes.set_external_ref("build-7", holdfast.ExternalRef("ci", "run-1")).external_ref.id
@@ -156,7 +166,7 @@ class Processes:
         )
 
     async def set_wait(self, process_id: str, wait: SignalWait) -> Process:
-        """Say which signal a running process waits for.
+        """Record the signal that a running process waits for.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.processes.set_wait("build-7", holdfast.SignalWait("approve", ordinal=1)).wait.event_type
@@ -167,7 +177,7 @@ class Processes:
         return await self._context.backend.write(lambda tx: operations.set_wait(tx, checked, wait))
 
     async def clear_wait(self, process_id: str) -> Process:
-        """Say that the process waits no longer; again is no harm.
+        """Record that the process no longer waits. Idempotent.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.processes.clear_wait("build-7").wait is None
@@ -177,7 +187,7 @@ class Processes:
         return await self._context.backend.write(lambda tx: operations.clear_wait(tx, checked))
 
     async def complete(self, process_id: str, outcome: ProcessOutcome, *, lease: Lease | None = None) -> Process:
-        """End a process, once. With a lease it is fenced: a holder that lost it is refused; the end releases it.
+        """End a process, once. With a lease, the call is refused if the lease was lost; the end releases the lease.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.processes.complete("build-7", holdfast.Completed({"ok": True})).status
@@ -185,7 +195,7 @@ class Processes:
         """
         limits = self._context.limits
         checked = self._context.identifier("process_id", process_id)
-        intent = event_rules.completion_event(checked, outcome, limits)
+        intent, heavy = await self._context.prepared(event_rules.completion_event, checked, outcome, limits)
         held = None if lease is None else leases.check_process_lease("lease", lease, checked, limits)
         batch_id = self._context.batch_id()
         ended = await judged(
@@ -193,11 +203,12 @@ class Processes:
             intent,
             lambda judgement: lambda tx: operations.complete(tx, intent, judgement, held, batch_id),
             repeatable=True,
+            heavy=heavy,
         )
-        return rules.process_of(ended)
+        return await self._context.computed(rules.process_of, ended)
 
     async def wait(self, process_id: str, *, timeout_ms: int) -> ProcessOutcome:
-        """The outcome, once there is one; `WaitTimeout` if it does not come in time.
+        """Return the outcome once there is one; `WaitTimeout` if there is none in time.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> _ = store.processes.complete("build-7", holdfast.Completed(42))
@@ -208,13 +219,13 @@ class Processes:
 
         async def look() -> tuple[ProcessOutcome | None, int | None]:
             row = await self._context.backend.read(lambda tx: operations.require(tx, checked))
-            return rules.process_of(row).outcome, None
+            return (await self._context.computed(rules.process_of, row)).outcome, None
 
         topic = event_operations.process_topic(checked)
         return await self._context.wait_until(topic, look, timeout_ms, f"the end of process {checked!r}")
 
     async def forget_session(self, session_id: str) -> ProcessSessionReport:
-        """Take a session's handles and wake targets away, for all its frames; processes go on.
+        """Remove a session's handles and wake targets, for all its frames. The processes go on.
 
         >>> store.processes.forget_session("chat-42").revoked_grants
         0
@@ -238,7 +249,9 @@ class Events:
         replay_key: str | None = None,
         wake_target: Scope | None = None,
     ) -> AppendReceipt:
-        """Append an event of a declared type. The same replay key and content give the same event, once.
+        """Append an event of a declared type. A repeat with the same replay key and content returns the same event.
+
+        A type that ends the process needs a `replay_key`, so that a retry ends it once; so does a request to cancel.
 
         An event that wakes a session enqueues that wake in the same transaction. `processes.complete` appends under the
         key `process:<id>:terminal:<type>`, and `request_cancel` under `process:<id>:cancel_requested:<hash>`: the same
@@ -257,8 +270,14 @@ class Events:
         self, process_id: object, type: object, payload: Document, *, replay_key: str | None, wake_target: object = None
     ) -> AppendReceipt:
         checked = self._context.identifier("process_id", process_id)
-        intent = event_rules.check_event(
-            checked, type, payload, replay_key=replay_key, wake_target=wake_target, limits=self._context.limits
+        intent, heavy = await self._context.prepared(
+            event_rules.check_event,
+            checked,
+            type,
+            payload,
+            replay_key=replay_key,
+            wake_target=wake_target,
+            limits=self._context.limits,
         )
         batch_id = self._context.batch_id()
         return await judged(
@@ -266,6 +285,7 @@ class Events:
             intent,
             lambda judgement: lambda tx: event_operations.append(tx, intent, judgement, batch_id),
             repeatable=intent.replay_key is not None,
+            heavy=heavy,
         )
 
     async def signal(
@@ -284,7 +304,7 @@ class Events:
         return await self._append(process_id, event_type, payload, replay_key=replay_key)
 
     async def request_cancel(self, process_id: str, *, reason: str | None = None) -> AppendReceipt:
-        """Ask a process to stop. The same reason again is the same request.
+        """Ask a process to stop. Idempotent for the same reason.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.events.request_cancel("build-7", reason="too late").event.type
@@ -298,7 +318,7 @@ class Events:
     async def after(
         self, process_id: str, after: int | str = 0, *, type: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[ProcessEvent]:
-        """One page of the events after a sequence number, or after the cursor of an earlier page, in order.
+        """Return one page of the events after a sequence number, or after the cursor of an earlier page, in order.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> len(store.events.after("build-7", 0))
@@ -326,7 +346,7 @@ class Events:
         )
 
     async def recent(self, process_id: str, *, limit: int = checks.DEFAULT_PAGE) -> tuple[ProcessEvent, ...]:
-        """The last events, oldest first.
+        """Return the last events, oldest first.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.events.recent("build-7", limit=3)
@@ -337,7 +357,7 @@ class Events:
         return await self._context.backend.read(lambda tx: event_operations.recent(tx, checked, size))
 
     async def count(self, process_id: str, type: str, *, through: int) -> int:
-        """How many events of a type there are up to and including a sequence number.
+        """Count the events of a type up to and including a sequence number.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.events.count("build-7", "process.completed", through=100)
@@ -349,7 +369,7 @@ class Events:
         return await self._context.backend.read(lambda tx: event_operations.count(tx, checked, name, bound))
 
     async def wait_for(self, process_id: str, type: str, *, after: int = 0, timeout_ms: int) -> ProcessEvent:
-        """The first event of a type after a sequence number, once there is one; `WaitTimeout` if none comes in time.
+        """Wait for the first event of a type after a sequence number; `WaitTimeout` if none comes in time.
 
         >>> kinds = [holdfast.EventType("progress")]
         >>> _ = store.processes.register(
@@ -378,9 +398,9 @@ class Events:
     async def follow(
         self, process_id: str, *, after: int = 0, timeout_ms: int | None = None
     ) -> AsyncIterator[ProcessEvent]:
-        """Every event after a sequence number as it comes, each once; it ends after the terminal one.
+        """Yield every event after a sequence number as it comes, each once. Ends after the terminal event.
 
-        With `timeout_ms` it ends, too, when nothing comes for that long.
+        With `timeout_ms`, also ends when no event comes for that long.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> _ = store.processes.complete("build-7", holdfast.Completed())
@@ -410,7 +430,7 @@ class Events:
     async def wakes(
         self, process_id: str, *, after: int | str = 0, limit: int = checks.DEFAULT_PAGE
     ) -> Page[ProcessEvent]:
-        """One page of the events after a sequence number or cursor that wake a session and were not acknowledged.
+        """Return one page of unacknowledged events that wake a session, after a sequence number or cursor.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> len(store.events.wakes("build-7"))
@@ -420,7 +440,7 @@ class Events:
         return await self._page(filter)
 
     async def ack_wake(self, process_id: str, sequence: int) -> None:
-        """Acknowledge a wake; again is no harm, and one that never was is `UnknownWake`.
+        """Acknowledge a wake. Idempotent. A wake that never existed is `UnknownWake`.
 
         >>> kinds = [holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Payload()))]
         >>> _ = store.processes.register(
@@ -439,23 +459,24 @@ async def judged(
     operation: Callable[[event_rules.Judgement | None], Operation[T | event_operations.Unjudged]],
     *,
     repeatable: bool,
+    heavy: bool,
 ) -> T:
-    """Run an operation that appends an event. What takes long to judge is judged between two transactions."""
+    """Run an operation that appends an event. An event that takes long to judge is judged between two transactions."""
     judgement: event_rules.Judgement | None = None
     while True:
-        answer = await context.backend.write(operation(judgement), one_step=True, repeatable=repeatable)
+        answer = await context.backend.write(operation(judgement), one_step=True, repeatable=repeatable, heavy=heavy)
         if not isinstance(answer, event_operations.Unjudged):
             return answer
-        # A process that is registered anew meanwhile has other declarations: then the event is judged once more.
+        # A process registered anew meanwhile has other declarations: then the event is judged once more.
         judgement = await context.backend.offload(partial(event_rules.judge, intent, answer.process))
 
 
 FOLLOW_STRETCH_MS = 60_000
-"""A follower without a timeout waits in stretches, so that even a lost wake only delays it."""
+"""Longest single wait of a follower without a timeout, so that even a lost notification only delays it."""
 
 
 def _sequence(field: str, value: object) -> int:
-    """Where a reading of a log goes on: a sequence number, or the cursor of an earlier page."""
+    """Return the sequence to read after, from a sequence number or the cursor of an earlier page."""
     if isinstance(value, str):
         return int(codec.decode_cursor("events", value, [int], field=field)[0])
     return checks.whole(field, value)

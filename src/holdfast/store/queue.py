@@ -1,4 +1,4 @@
-"""`store.queue`: each session's work, handed out to one owner at a time."""
+"""`store.queue`: each session's work. A batch is claimed by one owner at a time."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import cast
 import msgspec
 
 from holdfast.errors import InvalidRequest
+from holdfast.operations import ready, settling
 from holdfast.operations import work as operations
 from holdfast.records.common import Page
 from holdfast.records.leases import Lease
 from holdfast.records.work import Boundary, WorkBatch, WorkClaim, WorkCompletion, WorkDraft
-from holdfast.rules import checks, leases
+from holdfast.rules import checks, claims, leases
 from holdfast.rules import work as rules
 from holdfast.store.context import Context
-
-CLAIM_TTL_MS = 900_000
-CLAIM_MOST = 64
+from holdfast.store.pool_queue import CLAIM_MOST, CLAIM_TTL_MS, PoolQueue
 
 
-class Queue:
+class Queue(PoolQueue):
     """The work queue."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     async def enqueue(self, draft: WorkDraft) -> WorkBatch:
-        """Put work into a session's queue. A source key that was used before gives the batch that it made, done or not.
+        """Enqueue work in a session. A source key that was used before returns the batch that it made, settled or not.
 
         >>> draft = holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}], source_key="message-1")
         >>> store.queue.enqueue(draft).batch_id == store.queue.enqueue(draft).batch_id
         True
         """
-        intent = rules.check_draft("draft", draft, self._context.limits)
+        intent, heavy = await self._context.prepared(rules.check_draft, "draft", draft, self._context.limits)
         batch_id = self._context.batch_id()
         return await self._context.backend.write(
             lambda tx: operations.enqueue(tx, intent, batch_id),
             one_step=True,
             repeatable=intent.source_key is not None,
+            heavy=heavy,
         )
 
     async def claim(
@@ -46,7 +46,7 @@ class Queue:
         session_id: str,
         *,
         owner_id: str,
-        boundary: Boundary = "idle",
+        boundary: Boundary | None = None,
         ttl_ms: int = CLAIM_TTL_MS,
         max_batches: int = CLAIM_MOST,
         exclusive: bool = False,
@@ -56,10 +56,15 @@ class Queue:
         """Claim the next ready batches that go together, None if there is nothing to claim.
 
         `exclusive=True`, or a session lease, keeps every other claim out of the session's queue while this one lives,
-        also one under the same owner id. Its holder takes in later work with `holding=claim`: the ready batches join
-        that claim, which is returned whole and replaces the old one; if there are none, the old one stands as it was.
-        A claim lives 15 minutes unless it is renewed: choose a shorter `ttl_ms` if a dead worker's work must move on
-        sooner.
+        also one under the same owner id. Its holder adds later work with `holding=claim`: the ready batches join that
+        claim, which is returned whole. Settle the returned claim; renewing or abandoning either one concerns all its
+        batches. None means that nothing changed, and the old claim stands. With `exclusive=True` or a lease, the held
+        claim also becomes exclusive, even if no work joins it: see `claim.exclusive`.
+
+        The default boundary is "idle", or "active_turn_checkpoint" with `holding`: then work that waits for the end of
+        the turn does not join. Only work of the claim's own kind joins it, and a batch whose slot is not "join" is
+        claimed alone; either holds back the batches behind it. A claim lives 15 minutes unless it is renewed: choose a
+        shorter `ttl_ms` if a dead worker's work must be free again sooner.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[{"text": "hi"}]))
         >>> claim = store.queue.claim("chat-42", owner_id="worker-1")
@@ -71,7 +76,9 @@ class Queue:
         [{'text': 'hi'}, {'text': 'and'}]
         """
         most = checks.whole("max_batches", max_batches, least=1, most=self._context.limits.page)
-        request = self._request(session_id, owner_id, boundary, ttl_ms, most, exclusive, lease, None)
+        default: Boundary = "idle" if holding is None else "active_turn_checkpoint"
+        at = default if boundary is None else boundary
+        request = self._request(session_id, owner_id, at, ttl_ms, most, exclusive, lease, None)
         if holding is not None:
             request = self._widening(request, holding)
         return await self._context.backend.write(
@@ -82,16 +89,18 @@ class Queue:
         )
 
     def _widening(self, request: operations.ClaimRequest, holding: object) -> operations.ClaimRequest:
-        """The request for work that joins a held claim, under the owner and the token of that claim."""
+        """Return the request for work that joins a held claim, under the owner and the token of that claim."""
         held = checks.instance("holding", holding, WorkClaim)
-        proof = rules.check_claim("holding", held, self._context.limits)
+        proof = claims.check_claim("holding", held, self._context.limits)
         if proof.session_id != request.session_id:
             raise InvalidRequest(
                 "holding", f"is a claim in session {proof.session_id!r}, not in {request.session_id!r}"
             )
         if held.owner_id != request.owner_id:
             raise InvalidRequest("owner_id", f"must be {held.owner_id!r}, the owner of the claim that it holds")
-        return msgspec.structs.replace(request, holding=proof, token=proof.token)
+        # A claim with more batches than a page could not be settled.
+        most = min(request.most, self._context.limits.page - len(proof.batch_ids))
+        return msgspec.structs.replace(request, holding=proof, token=proof.token, most=most)
 
     async def claim_exactly(
         self,
@@ -104,7 +113,7 @@ class Queue:
         exclusive: bool = False,
         lease: Lease | None = None,
     ) -> WorkClaim | None:
-        """Claim exactly these batches, in this order, if they are what comes next; None otherwise, and nothing changes.
+        """Claim exactly these batches, in this order, if they come next. Otherwise return None and change nothing.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> store.queue.claim_exactly("chat-42", [batch.batch_id], owner_id="worker-1").fence
@@ -140,6 +149,7 @@ class Queue:
         """Move the claim's end to `ttl_ms` from now; `ClaimLost` once it expired or was taken over.
 
         A renewal never shortens a claim: one that lasts longer already stays as it is. To end it sooner, abandon it.
+        A claim from before a widening works, too: all batches of the claim last longer, also those that joined it.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> claim = store.queue.claim("chat-42", owner_id="worker-1", ttl_ms=1000)
@@ -147,24 +157,26 @@ class Queue:
         True
         """
         held = checks.instance("claim", claim, WorkClaim)
-        completion = rules.check_claim("claim", held, self._context.limits)
+        completion = claims.check_claim("claim", held, self._context.limits)
         ttl = self._context.ttl_ms(ttl_ms)
         return await self._context.backend.write(
             lambda tx: operations.renew(tx, held, completion, ttl), one_step=True, repeatable=True
         )
 
     async def abandon(self, claim: WorkClaim | WorkCompletion) -> int:
-        """Give claimed work back at once. Returns how many batches that were still ours; the rest is passed over.
+        """Give claimed work back at once, without using up an attempt. Return how many batches the claim still held.
+
+        Batches that joined the claim later are given back, too.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> store.queue.abandon(store.queue.claim("chat-42", owner_id="worker-1"))
         1
         """
-        completion = rules.check_claim("claim", claim, self._context.limits)
+        completion = claims.check_claim("claim", claim, self._context.limits)
         return await self._context.backend.write(lambda tx: operations.abandon(tx, completion))
 
     async def cancel(self, session_id: str, batch_id: str) -> WorkBatch | None:
-        """Take a batch that nobody holds out of the queue; None if there is none.
+        """Cancel a batch that no claim holds. Return it, None if there is none.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> store.queue.cancel("chat-42", batch.batch_id).state
@@ -172,10 +184,10 @@ class Queue:
         """
         session = self._context.identifier("session_id", session_id)
         batch = self._context.identifier("batch_id", batch_id)
-        return await self._context.backend.write(lambda tx: operations.cancel(tx, session, batch))
+        return await self._context.backend.write(lambda tx: settling.cancel(tx, session, batch))
 
     async def get(self, session_id: str, batch_id: str) -> WorkBatch | None:
-        """One batch: waiting, claimed, or remembered by its source key.
+        """Return one batch: waiting, claimed, or settled and not yet pruned.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> store.queue.get("chat-42", batch.batch_id).state
@@ -201,7 +213,7 @@ class Queue:
     async def list(
         self, session_id: str, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[WorkBatch]:
-        """One page of the session's unsettled work, claimed or not, in order.
+        """Return one page of the session's unsettled work, claimed or not, in order.
 
         >>> len(store.queue.list("chat-42"))
         0
@@ -209,7 +221,7 @@ class Queue:
         return await self._page(session_id, after, limit, pending=False)
 
     async def sessions(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[str]:
-        """One page of the ids of sessions that have work that is ready and in nobody's hands.
+        """Return one page of the ids of sessions that have work that is ready and unclaimed.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> list(store.queue.sessions())
@@ -223,7 +235,7 @@ class Queue:
     async def list_pending(
         self, session_id: str, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[WorkBatch]:
-        """One page of the session's work that nobody holds now, available yet or not, in order.
+        """Return one page of the session's unclaimed work, available yet or not, in order.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> len(store.queue.list_pending("chat-42"))
@@ -251,7 +263,7 @@ class Queue:
     ) -> None:
         """Return once `claim` with the same arguments would find something; `WaitTimeout` if nothing comes in time.
 
-        Nothing is polled. Without `owner_id`, other owners' leases and exclusive claims hold the wait back.
+        Does not poll. Without `owner_id`, any lease on the session holds the wait back; exclusive claims always do.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> store.queue.wait("chat-42", timeout_ms=1000)
@@ -268,5 +280,5 @@ class Queue:
             return (True if claimable else None), due_in_ms
 
         await self._context.wait_until(
-            operations.queue_topic(session), look, timeout_ms, f"claimable work in session {session!r}"
+            ready.queue_topic(session), look, timeout_ms, f"claimable work in session {session!r}"
         )

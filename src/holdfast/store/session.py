@@ -1,4 +1,4 @@
-"""A handle acts on one session and, once it knows it, on one incarnation of it."""
+"""The session handle: acts on one session and, once it knows one, on one incarnation of it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Session:
         """The session that the handle is bound to, None while it is unbound."""
         return self._binding.session_id
 
-    async def _write(self, operation: Operation[tuple[SessionRow | None, T]]) -> T:
-        row, result = await self._context.backend.write(operation)
+    async def _write(self, operation: Operation[tuple[SessionRow | None, T]], *, heavy: bool = False) -> T:
+        row, result = await self._context.backend.write(operation, heavy=heavy)
         self._binding.learn(row)
         return result
 
@@ -52,7 +52,7 @@ class Session:
         return result
 
     async def meta(self) -> SessionMeta | None:
-        """The session's metadata, None if it was never given any.
+        """Return the session's metadata, None if it was never given any.
 
         >>> store.sessions.create("chat-42", model="some-model").meta().model
         'some-model'
@@ -60,7 +60,7 @@ class Session:
         address = self._binding.address()
         row = await self._context.backend.read(lambda tx: sessions.find(tx, address))
         self._binding.learn(row)
-        return None if row is None else rules.meta_of(row)
+        return None if row is None else await self._context.computed(rules.meta_of, row)
 
     async def save_meta(self, meta: SessionMeta) -> None:
         """Replace the session's metadata.
@@ -71,14 +71,16 @@ class Session:
         'A better name'
         """
         address = self._binding.address()
-        checked = rules.check_meta(meta, self._context.limits)
+        checked, heavy = await self._context.prepared(rules.check_meta, meta, self._context.limits)
         if checked.session_id != address[0]:
             raise SessionBindingConflict(address[0], checked.session_id)
-        row = await self._context.backend.write(lambda tx: sessions.save_meta(tx, address, checked), repeatable=True)
+        row = await self._context.backend.write(
+            lambda tx: sessions.save_meta(tx, address, checked), repeatable=True, heavy=heavy
+        )
         self._binding.learn(row)
 
     async def load(self, scope: ReadScope = ActivePath(), *, at: int | None = None) -> SessionView | None:  # noqa: B008 - a frozen value
-        """The session in one snapshot: now, or at a retained revision. None if nothing was ever committed.
+        """Return a snapshot of the session, now or at a retained revision; None if nothing was ever committed or added.
 
         >>> session = store.sessions.create("chat-42")
         >>> nodes = [holdfast.Node("n1", payload="hi"), holdfast.Node("n2", parent="n1", payload="hello")]
@@ -93,11 +95,12 @@ class Session:
             checks.optional_identifier("scope.leaf", checked.leaf, self._context.limits)
             checks.optional_whole("scope.last", checked.last)
         checks.optional_whole("at", at, least=1)
+        most = self._context.limits.load_bytes
         newest = ViewQuery(address[0], checked.last) if _is_newest_path(checked, at) else None
-        return await self._read(lambda tx: sessions.load(tx, address, checked, at), view=newest)
+        return await self._read(lambda tx: sessions.load(tx, address, checked, at, most), view=newest)
 
     async def load_node(self, node_id: str) -> Node | None:
-        """One node, None if the session has none of this id or it is tombstoned.
+        """Return one node, None if the session has none of this id or it is tombstoned.
 
         >>> store.sessions.create("chat-42").load_node("n1") is None
         True
@@ -115,7 +118,10 @@ class Session:
         newest_first: bool = False,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[Node]:
-        """One page of the session's nodes in insertion order, or newest first; `at` is a revision to see them at.
+        """Return one page of the session's nodes in insertion order or newest first, at revision `at` if given.
+
+        A cursor is refused once the graph was replaced, because its pages would mix two graphs. Pages at a revision go
+        on.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.add_nodes([holdfast.Node("n1"), holdfast.Node("n2", kind="note")])
@@ -124,7 +130,7 @@ class Session:
         """
         address = self._binding.address()
         limits = self._context.limits
-        place = checks.cursor("nodes", after, [int])
+        place = checks.cursor("nodes", after, [int, int])
         checked_kind = checks.optional_identifier("kind", kind, limits)
         seen_at = checks.optional_whole("at", at, least=1)
         descending = checks.flag("newest_first", newest_first)
@@ -135,7 +141,7 @@ class Session:
                 address,
                 kind=checked_kind,
                 at=seen_at,
-                after=None if place is None else place[0],
+                after=None if place is None else (place[0], place[1]),
                 newest_first=descending,
                 limit=size,
             )
@@ -144,8 +150,8 @@ class Session:
     async def commit(self, commit: Commit) -> CommitReceipt:
         """Accept a turn as a whole, or refuse it as a whole.
 
-        The same turn id with the same content gives the same receipt, once and for all its retries. An attachment that
-        the session's parent holds (`relation=holdfast.Child("parent-id")`) is copied with the turn that names it.
+        Idempotent by turn id: the same content under the same id returns the same receipt. An attachment that the
+        session's parent holds (`relation=holdfast.Child("parent-id")`) is copied with the turn that names it.
 
         >>> session = store.sessions.create("chat-42")
         >>> turn = holdfast.Commit(
@@ -170,29 +176,35 @@ class Session:
     async def _commit(self, given: Commit) -> CommitReceipt:
         session_id = self._binding.target(given.session_id)
         seed = self._context.mint() if given.turn_id is None else ""
-        intent = commit_rules.check_commit(given, session_id, self._context.limits, seed=seed)
+        intent, heavy = await self._context.prepared(
+            commit_rules.check_commit, given, session_id, self._context.limits, seed=seed
+        )
         batch_ids = [self._context.batch_id() for _ in intent.enqueues]
         address = (intent.session_id, self._binding.incarnation)
         inheritance = attachments.Inheritance(self._context.limits.commit_bytes)
         latched: list[bool] = []
 
         async def operation(tx: Transaction) -> CommitReceipt | attachments.Wanted:
-            # Asked again: a commit that was cancelled may have gone on, and has latched the handle meanwhile.
+            # Checked again: a cancelled commit may have gone on, and may have latched the handle meanwhile.
             self._binding.target(intent.session_id)
             row, outcome = await commits.commit(tx, address, intent, batch_ids, self._context.key_frames, inheritance)
             if isinstance(outcome, CommitReceipt):
-                # Here and not after the write: a task that is cancelled meanwhile does not undo what it has committed.
+                # Here and not after the write: cancelling the task meanwhile does not undo the commit.
                 latched.append(self._binding.bind(row))
             return outcome
 
         try:
             while True:
                 outcome = await self._context.backend.write(
-                    operation, one_step=True, repeatable=intent.turn_id is not None, line=intent.session_id
+                    operation,
+                    one_step=True,
+                    repeatable=intent.turn_id is not None,
+                    line=intent.session_id,
+                    heavy=heavy,
                 )
                 if isinstance(outcome, CommitReceipt):
                     return outcome
-                # At least one more is brought each time, and a commit names a limited number.
+                # Each round brings at least one more, and a commit names a limited number.
                 inheritance.brought.update([await self._context.bring(row) for row in outcome.rows])
         except Exception:
             if any(latched):
@@ -200,7 +212,7 @@ class Session:
             raise
 
     async def add_nodes(self, nodes: Sequence[Node]) -> NodesReceipt:
-        """Put nodes beside the path, idempotent by id: no new revision, no move of the head.
+        """Add nodes beside the path. Makes no revision and does not move the head. Idempotent by id.
 
         Each node needs an id. Without a parent it follows the one before it, and the first follows the head's leaf. A
         tombstoned node that is sent again stays hidden.
@@ -210,13 +222,13 @@ class Session:
         1
         """
         address = self._binding.address()
-        intents = graph_rules.check_nodes("nodes", nodes, self._context.limits)
-        return await self._write(lambda tx: commits.add_nodes(tx, address, intents))
+        intents, heavy = await self._context.prepared(graph_rules.check_nodes, "nodes", nodes, self._context.limits)
+        return await self._write(lambda tx: commits.add_nodes(tx, address, intents), heavy=heavy)
 
     async def history(
         self, *, after: str | None = None, newest_first: bool = False, limit: int = checks.DEFAULT_PAGE
     ) -> Page[Revision]:
-        """One page of the retained revisions.
+        """Return one page of the retained revisions.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.commit(holdfast.Commit(turn_id="turn-1"))
@@ -234,9 +246,11 @@ class Session:
         )
 
     async def tombstone(self, node_ids: Sequence[str]) -> int:
-        """Hide nodes that this session added; the path is cut above them. Unknown ids are passed over.
+        """Hide nodes that this session added. Return how many. Unknown ids are skipped.
 
-        Forks that share the nodes lose them, too. A fork may hide what it inherited only once the source is deleted.
+        The path ends below a hidden node: the nodes above it are no longer part of the conversation, and later turns go
+        on from the rest. A node cannot follow a hidden one: if the leaf is hidden, commit `Unchanged(leaf=…)` first.
+        Forks that share the nodes lose them, too. A fork may hide inherited nodes only once the source is deleted.
 
         >>> session = store.sessions.create("chat-42")
         >>> _ = session.add_nodes([holdfast.Node("n1")])
@@ -251,5 +265,5 @@ class Session:
 
 
 def _is_newest_path(scope: ReadScope, at: int | None) -> TypeGuard[ActivePath]:
-    """Whether a load reads the path to the newest leaf, which one statement can fetch."""
+    """Return whether a load reads the path to the newest leaf, which one statement can fetch."""
     return isinstance(scope, ActivePath) and scope.leaf is None and at is None

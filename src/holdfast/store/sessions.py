@@ -1,4 +1,4 @@
-"""Sessions are made, found, listed, forked and deleted here; what happens inside one is `Session`'s."""
+"""`store.sessions`: create, find, list, fork and delete sessions. `Session` acts inside one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.errors import Unavailable
+from holdfast.errors import SessionExists, Unavailable
 from holdfast.operations import deletion
 from holdfast.operations import sessions as operations
 from holdfast.records.common import Page
@@ -19,7 +19,7 @@ from holdfast.store.context import Context
 from holdfast.store.session import Session
 
 ERASED_A_STEP = 1_000
-"""How many nodes of a deleted session one transaction drops."""
+"""Most revisions, nodes and blobs, each, that one transaction of a deletion drops."""
 
 
 class Sessions:
@@ -38,7 +38,7 @@ class Sessions:
         cwd: str | None = None,
         relation: Relation = Root(),  # noqa: B008 - a frozen value
     ) -> Session:
-        """A handle on the session, made now if it is not there; metadata that exists is never overwritten.
+        """Return a handle on the session, created now if it is absent. Existing metadata is never overwritten.
 
         An id that was deleted starts anew; handles of the deleted session stay dead.
 
@@ -47,7 +47,8 @@ class Sessions:
         'First steps'
         """
         self._context.identifier("session_id", session_id)
-        meta = rules.check_meta(
+        meta, heavy = await self._context.prepared(
+            rules.check_meta,
             SessionMeta(
                 session_id=session_id,
                 name=session_id if name is None else name,
@@ -61,12 +62,12 @@ class Sessions:
             within="",
         )
         row = await self._context.backend.write(
-            lambda tx: operations.create(tx, rules.created(meta, tx.now_ms)), repeatable=True
+            lambda tx: operations.create(tx, rules.created(meta, tx.now_ms)), repeatable=True, heavy=heavy
         )
         return self._context.facet(Session)(self._context, session_id, row.incarnation)
 
     async def open(self, session_id: str) -> Session | None:
-        """A handle on a session that has metadata, None if there is none.
+        """Return a handle on a session that has metadata, None if there is none.
 
         >>> store.sessions.open("nobody") is None
         True
@@ -78,7 +79,7 @@ class Sessions:
         return self._context.facet(Session)(self._context, session_id, row.incarnation)
 
     def handle(self, session_id: str) -> Session:
-        """A handle on a session, whether or not it exists; nothing is read.
+        """Return a handle on a session, existing or not. Reads nothing.
 
         >>> store.sessions.handle("chat-42").load() is None
         True
@@ -86,7 +87,7 @@ class Sessions:
         return self._context.facet(Session)(self._context, self._context.identifier("session_id", session_id), None)
 
     def unbound(self) -> Session:
-        """A handle that belongs to the first session it successfully commits; until then it reads nothing.
+        """Return a handle that binds to the first session it successfully commits to. Until then it cannot read.
 
         >>> handle = store.sessions.unbound()
         >>> receipt = handle.commit(holdfast.Commit(session_id="chat-42"))
@@ -104,10 +105,10 @@ class Sessions:
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[SessionSummary]:
-        """One page of the sessions that exist, in the order in which they were made.
+        """Return one page of the sessions that exist, in the order in which they were made.
 
-        With `changed_since_ms` it is a feed instead: sessions that changed at or after that time, in the order of
-        their last change, which is exact to the minute.
+        With `changed_since_ms` it is a feed instead: sessions that changed at or after that time, in the order of their
+        last change, which is exact to the minute.
 
         >>> _ = store.sessions.create("a", owner="ada"), store.sessions.create("b", owner="bob")
         >>> [summary.session_id for summary in store.sessions.list(owner="ada")]
@@ -133,7 +134,7 @@ class Sessions:
         name: str | None = None,
         owner: str | None = None,
     ) -> Session:
-        """A new session that shares the source's nodes up to a point: now, a revision, or a node.
+        """Create a session that shares the source's nodes up to a point: now, a revision, or a node.
 
         The fork starts at revision 1 with the checkpoint, frames and configuration of that point. A node that ended
         a turn brings that turn's state while the turn is retained; any other node brings none.
@@ -156,10 +157,12 @@ class Sessions:
         row = await self._context.backend.write(
             lambda tx: operations.fork(tx, (origin, None), at, rules.created(meta, tx.now_ms), limits)
         )
+        if isinstance(row, SessionExists):
+            raise row
         return self._context.facet(Session)(self._context, into, row.incarnation)
 
     async def delete(self, session_id: str) -> SessionDeletionReport:
-        """Erase a session, its queue, its grants and its subscriptions; processes go on and orphans are reported.
+        """Erase a session, its queue, its grants and its subscriptions. Processes go on, and orphans are reported.
 
         >>> _ = store.sessions.create("chat-42")
         >>> store.sessions.delete("chat-42").deleted, store.sessions.delete("chat-42").deleted
@@ -173,7 +176,7 @@ class Sessions:
         return report
 
     async def _erase(self, family: int, report: SessionDeletionReport) -> SessionDeletionReport:
-        """Take what only a deleted session saw, in bounded steps; what is left over, a collection of garbage takes."""
+        """Delete the rows that only deleted sessions saw, in bounded steps. Garbage collection deletes leftovers."""
         complete = False
         with contextlib.suppress(Unavailable):
             while not complete:

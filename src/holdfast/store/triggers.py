@@ -1,4 +1,4 @@
-"""`store.triggers`: sources fire, subscriptions answer, each once."""
+"""`store.triggers`: sources fire, and each occurrence reaches each subscription once."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Triggers:
         self._context = context
 
     async def subscribe(self, draft: SubscriptionDraft) -> Subscription:
-        """Register a subscription. Under a key, the same definition again gives the same one, and another conflicts.
+        """Register a subscription. Under a key, the same definition again returns the same one, and another conflicts.
 
-        A wake with a constant `dedupe` among its event types is a `WakesOnceWarning`.
+        A wake among its event types whose `dedupe` has only one value, or a few, is a `WakesOnceWarning`.
 
         >>> draft = holdfast.SubscriptionDraft(source_type="cron", source={"at": "07:00"}, target=holdfast.External())
         >>> store.triggers.subscribe(draft).handle
         'trigger:1'
         """
-        intent = rules.check_subscription(draft, self._context.limits)
+        intent, heavy = await self._context.prepared(rules.check_subscription, draft, self._context.limits)
         warn_of_wakes_once(draft.event_types)
-        return await self._context.backend.write(lambda tx: operations.subscribe(tx, intent))
+        return await self._context.backend.write(lambda tx: operations.subscribe(tx, intent), heavy=heavy)
 
     async def list(
         self,
@@ -52,9 +52,9 @@ class Triggers:
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[Subscription]:
-        """One page of the subscriptions that fit every given filter, in the order of registration.
+        """Return one page of the subscriptions that match every given filter, in the order of registration.
 
-        `session_id` reaches the registrants of all its frames; `target` is the definition in the target's identity.
+        `session_id` matches the registrants of all its frames; `target` is the definition in the target's identity.
 
         >>> len(store.triggers.list(session_id="chat-42"))
         0
@@ -80,7 +80,7 @@ class Triggers:
         return await self._context.backend.read(lambda tx: operations.list_page(tx, filter))
 
     async def cancel(self, handle: str, *, registrant: Originator = Host()) -> bool:  # noqa: B008 - a frozen value
-        """Disable a subscription of the registrant's; False if it has no such enabled one. It stays listed.
+        """Disable a subscription of the registrant. Return False if it has no such enabled one. It stays listed.
 
         >>> draft = holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External())
         >>> store.triggers.cancel(store.triggers.subscribe(draft).handle)
@@ -94,7 +94,7 @@ class Triggers:
         return await self._context.backend.write(lambda tx: operations.cancel(tx, owner, sequence))
 
     async def forget_session(self, session_id: str) -> int:
-        """Delete the subscriptions of a session and all its frames, with their deliveries.
+        """Delete the subscriptions of a session and all its frames, with their deliveries. Return how many.
 
         >>> store.triggers.forget_session("chat-42")
         0
@@ -103,7 +103,7 @@ class Triggers:
         return await self._context.backend.write(lambda tx: operations.forget_session(tx, checked))
 
     def source_key(self, source_type: str, source: Document = None) -> str:
-        """The key of a source that has no name of its own, derived from what it is.
+        """Return the key of a source that has no name of its own, derived from its type and document.
 
         >>> store.triggers.source_key("cron", {"at": "07:00"}) == store.triggers.source_key("cron", {"at": "07:00"})
         True
@@ -111,16 +111,6 @@ class Triggers:
         checked = self._context.identifier("source_type", source_type)
         checks.document("source", source, self._context.limits)
         return rules.default_source_key(checked, source)
-
-    def _occurrence(
-        self,
-        source_type: object,
-        source_key: object,
-        idempotency_key: object,
-        payload: Document,
-        source: Document | None,
-    ) -> rules.OccurrenceIntent:
-        return rules.check_occurrence(source_type, source_key, idempotency_key, payload, source, self._context.limits)
 
     async def record(
         self,
@@ -131,16 +121,20 @@ class Triggers:
         payload: Document = None,
         source: Document | None = None,
     ) -> Occurrence:
-        """Record that a source fired, once per idempotency key; nothing is reserved yet.
+        """Record that a source fired, once per idempotency key. Reserves no delivery yet.
 
         >>> store.triggers.record("cron", "daily", idempotency_key="2026-11-15").source_key
         'daily'
         """
-        intent = self._occurrence(source_type, source_key, idempotency_key, payload, source)
-        return await self._context.backend.write(lambda tx: operations.record_only(tx, intent), repeatable=True)
+        intent, heavy = await self._context.prepared(
+            rules.check_occurrence, source_type, source_key, idempotency_key, payload, source, self._context.limits
+        )
+        return await self._context.backend.write(
+            lambda tx: operations.record_only(tx, intent), repeatable=True, heavy=heavy
+        )
 
     async def reserve(self, occurrence_id: str) -> tuple[TriggerDelivery, ...]:
-        """Reserve the deliveries of an occurrence to each enabled subscription of its source; new ones are returned.
+        """Reserve the deliveries of an occurrence to each enabled subscription of its source. Return the new ones.
 
         >>> occurrence = store.triggers.record("cron", "daily", idempotency_key="2026-11-15")
         >>> store.triggers.reserve(occurrence.occurrence_id)
@@ -169,8 +163,10 @@ class Triggers:
         >>> [store.processes.register(holdfast.registration_for(one)).status for one in emission.deliveries]
         ['running']
         """
-        intent = self._occurrence(source_type, source_key, idempotency_key, payload, source)
-        return await self._context.backend.write(lambda tx: operations.emit(tx, intent))
+        intent, heavy = await self._context.prepared(
+            rules.check_occurrence, source_type, source_key, idempotency_key, payload, source, self._context.limits
+        )
+        return await self._context.backend.write(lambda tx: operations.emit(tx, intent), heavy=heavy)
 
     async def undelivered(
         self,
@@ -179,7 +175,7 @@ class Triggers:
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[TriggerDelivery]:
-        """One page of the deliveries reserved at or before a time whose process was never registered, oldest first.
+        """Return one page of deliveries reserved until a time whose process was never registered, oldest first.
 
         >>> len(store.triggers.undelivered())
         0
@@ -193,7 +189,7 @@ class Triggers:
         )
 
     async def occurrences(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[Occurrence]:
-        """One page of what was recorded, by occurrence id, which says nothing about the time.
+        """Return one page of occurrences by id, which is not an order in time.
 
         >>> _ = store.triggers.record("cron", "daily", idempotency_key="2026-11-15")
         >>> [one.idempotency_key for one in store.triggers.occurrences()]
@@ -207,7 +203,7 @@ class Triggers:
     async def deliveries(
         self, occurrence_id: str, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE
     ) -> Page[TriggerDelivery]:
-        """One page of an occurrence's deliveries, whatever became of them, in the order of their subscriptions.
+        """Return one page of an occurrence's deliveries in any state, in the order of their subscriptions.
 
         >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
         >>> _ = store.triggers.subscribe(draft)
@@ -226,7 +222,7 @@ class Triggers:
     async def restore(self, subscription: Subscription) -> RestoreReceipt:
         """Register a subscription of another store under its own number, enabled or not, with its times.
 
-        The same one again is a replay; a number that another subscription has here is a `Conflict`.
+        The same subscription again is a replay; a number that another subscription has here is a `Conflict`.
 
         >>> with holdfast.open_blocking("memory:") as other:
         ...     draft = holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External())
@@ -235,15 +231,19 @@ class Triggers:
         >>> store.triggers.restore(second).replayed, [one.handle for one in store.triggers.list()]
         (False, ['trigger:2'])
         """
-        row = restoring_rules.check_subscription(subscription, self._context.limits)
-        return await self._context.backend.write(lambda tx: restoring.subscription(tx, row), repeatable=True)
+        row, heavy = await self._context.prepared(
+            restoring_rules.check_subscription, subscription, self._context.limits
+        )
+        return await self._context.backend.write(
+            lambda tx: restoring.subscription(tx, row), repeatable=True, heavy=heavy
+        )
 
     async def restore_occurrence(
         self, occurrence: Occurrence, deliveries: Sequence[TriggerDelivery] = ()
     ) -> RestoreReceipt:
         """Record an occurrence of another store at its own time, with its deliveries as they stand there.
 
-        Their subscriptions are restored before. Nothing is reserved that was not.
+        Restore their subscriptions first. Reserves no further deliveries.
 
         >>> with holdfast.open_blocking("memory:") as other:
         ...     occurrence = other.triggers.record("cron", "daily", idempotency_key="2026-11-15")
@@ -252,11 +252,15 @@ class Triggers:
         >>> store.triggers.record("cron", "daily", idempotency_key="2026-11-15") == occurrence
         True
         """
-        row, states = restoring_rules.check_occurrence(occurrence, deliveries, self._context.limits)
-        return await self._context.backend.write(lambda tx: restoring.occurrence(tx, row, states), repeatable=True)
+        (row, states), heavy = await self._context.prepared(
+            restoring_rules.check_occurrence, occurrence, deliveries, self._context.limits
+        )
+        return await self._context.backend.write(
+            lambda tx: restoring.occurrence(tx, row, states), repeatable=True, heavy=heavy
+        )
 
     async def mark_started(self, delivery: TriggerDelivery) -> TriggerDelivery:
-        """Note that a delivery's process runs; registering the process does so by itself.
+        """Record that a delivery's process runs. Registering the process records it, too.
 
         >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
         >>> _ = store.triggers.subscribe(draft)
@@ -267,7 +271,7 @@ class Triggers:
         return await self._move(delivery, "started", None)
 
     async def mark_failed(self, delivery: TriggerDelivery, reason: str) -> TriggerDelivery:
-        """Note that a delivery cannot be started, and why; one that started stays started.
+        """Record that a delivery cannot be started, and why. One that started stays started.
 
         >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
         >>> _ = store.triggers.subscribe(draft)

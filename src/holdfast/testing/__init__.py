@@ -1,1 +1,1 @@
-"""What users test their own runtimes and backends with: a clock to turn by hand, and the contract suite."""
+"""Tools to test your own runtimes and backends: a manual clock, and the contract suite."""

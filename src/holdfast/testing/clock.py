@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to, and tells those who wait."""
+"""A clock that moves only when told to, and notifies its listeners."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ManualClock:
         self._listeners: list[Callable[[], None]] = []
 
     def now_ms(self) -> int:
-        """What it was set to."""
+        """Return the time that was set."""
         with self._lock:
             return self._now_ms
 
     def advance(self, by_ms: int) -> None:
-        """Move on, or with a negative number back, and wake those who wait for a time."""
+        """Move forward, or back by a negative number, and notify the listeners."""
         with self._lock:
             self._now_ms += by_ms
             listeners = list(self._listeners)
@@ -35,6 +35,6 @@ class ManualClock:
             listener()
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call back whenever the time was changed."""
+        """Call the listener after each change of the time."""
         with self._lock:
             self._listeners.append(listener)

@@ -1,8 +1,7 @@
-"""An asynchronous standby that lacks the newest commits takes over: an idle process reads what is there, and notices.
+"""Fault: an asynchronous standby that lacks the newest commits takes over, and an idle process must notice.
 
-The idle process has seen sessions that are lost with the primary. Their keys are given again on the standby, to other
-sessions. The address of the database moves under the process, in half of the runs under a PgBouncer that keeps its
-connections.
+The idle process has seen sessions that are lost with the primary. The standby gives their keys to other sessions. The
+address of the database moves under the process, in half of the runs behind a PgBouncer that keeps its connections.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ TURNS = 3
 
 
 def fail_over_behind(scratch: Scratch, seed: int) -> Ran:
-    """Kill a primary whose standby lacks everything, promote that, and let an idle process read."""
+    """Kill a primary whose standby lacks everything, promote the standby, and let an idle process read."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     with ExitStack() as left:
         primary = Server(REPLICATED)
@@ -65,7 +64,7 @@ def fail_over_behind(scratch: Scratch, seed: int) -> Ran:
 
 
 def _judge(place: Place, child: Child, dice: random.Random) -> list[str]:
-    """Give the keys to other sessions, and compare what the idle process reads with what a fresh one does."""
+    """Give the keys to other sessions, and compare the reads of the idle process with those of a fresh one."""
     with place.open() as store:
         names = furnish(store, "new", dice.getrandbits(32))
         right = readings(store, names)
@@ -82,12 +81,12 @@ def _judge(place: Place, child: Child, dice: random.Random) -> list[str]:
 
 
 def furnish(store: holdfast.BlockingStore, prefix: str, seed: int) -> list[str]:
-    """Make sessions, some of them forks of others, so that their families differ from seed to seed."""
+    """Create sessions, some of them forks of others, so that their families differ from seed to seed."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     names: list[str] = []
     for number in range(SESSIONS):
         name = f"{prefix}-{number}"
-        # The lost sessions are one family, and the new ones begin with several.
+        # The lost sessions are mostly one family; the new ones begin with several.
         if names and dice.random() < (0.9 if prefix == "lost" else 0.5):
             first = store.sessions.fork(dice.choice(names), into=name).load()
             begun = 0 if first is None else first.revision
@@ -104,9 +103,9 @@ def furnish(store: holdfast.BlockingStore, prefix: str, seed: int) -> list[str]:
 
 
 def readings(store: holdfast.BlockingStore, names: list[str]) -> dict[str, Any]:
-    """Everything that is read by the key of a session."""
+    """Return everything that is read by the key of a session."""
     found: dict[str, Any] = {}
-    # Forks before what they came from: a reading of the source would correct what is remembered of its key.
+    # Read forks before their sources: reading a source would correct what is cached for its key.
     for name in reversed(names):
         session = store.sessions.handle(name)
         found[f"nodes of {name}"] = [node.id for node in session.nodes()]
@@ -120,7 +119,7 @@ def readings(store: holdfast.BlockingStore, names: list[str]) -> dict[str, Any]:
 
 
 def ids_of(view: holdfast.SessionView | None) -> list[str] | None:
-    """The nodes of a view."""
+    """Return the ids of a view's nodes."""
     return None if view is None else [node.id for node in view.graph.nodes]
 
 
@@ -135,7 +134,7 @@ class Warned(logging.Handler):
 
 
 def idle(port: Port, place: Place, seed: int) -> None:
-    """Make sessions and read them, be idle until told of others, and tell what is read of those; then commit."""
+    """Create and read sessions, wait idle for the names of others, report what is read of those, then commit."""
     warned = Warned()
     logging.getLogger("holdfast.server").addHandler(warned)
     with place.open() as store:

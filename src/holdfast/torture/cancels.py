@@ -1,4 +1,4 @@
-"""A call is given up in each of its waits, by its task or by the server; sent again, it has happened once."""
+"""Fault: a call is cancelled at each of its waits, by its task or by the server. Sent again, it has one effect."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ T = TypeVar("T")
 
 SESSION = "cancelled"
 MOST_WAITS = 60
-"""No call has more waits than that."""
+"""Upper bound on the waits of any call."""
 
 STRANDED_S = 20.0
 """A call that takes longer than this after a cancellation hangs."""
 
 TASKS, TURNS_A_TASK = 6, 8
 MOST_TRIES = 200
-"""A call that was refused so often in a row is not only disturbed."""
+"""After so many refusals in a row the cause is more than a disturbance."""
 
 
 class Cancelling:
-    """A coroutine that is cancelled in its n-th wait."""
+    """Awaitable that cancels a coroutine at its n-th wait."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], at: int) -> None:
         self._work = work
@@ -59,7 +59,7 @@ class Cancelling:
 
 
 def cancel_waits(scratch: Scratch, seed: int) -> Ran:
-    """Cancel every kind of call in its first wait, its second, and so on until it has no more."""
+    """Cancel every kind of call at its first wait, its second, and so on until it has no more."""
     place = scratch.fresh()
     cases, wrong = asyncio.run(_cancel_waits(place, seed))
     with place.open() as store:
@@ -100,7 +100,7 @@ async def _cancel_waits(place: Place, seed: int) -> tuple[int, list[str]]:
 
 
 async def _once_more(store: holdfast.Store, call: Callable[..., Awaitable[Any]], name: str) -> list[str]:
-    """Send the call again, twice, and see that it has happened once."""
+    """Send the call twice more, and check that it has happened once."""
     first, second = await call(store, name), await call(store, name)
     if first != second:
         return [f"I4: {name} answers {first}, and then {second}"]
@@ -139,11 +139,11 @@ async def _create(store: holdfast.Store, name: str) -> Any:
     return (await store.sessions.create(f"session-{name}")).session_id
 
 
-# Cancelled by the server.
+# Cancellation by the server.
 
 
 def cancel_statements(scratch: Scratch, seed: int) -> Ran:
-    """The server cancels statements and ends connections of ours while tasks commit."""
+    """Let the server cancel statements and terminate connections while tasks commit."""
     assert isinstance(scratch, PostgresScratch)
     place = scratch.fresh()
     done, wrong = asyncio.run(_cancel_statements(scratch, place, seed))
@@ -177,7 +177,7 @@ async def _work(store: holdfast.Store, number: int, wrong: list[str]) -> None:
     session = store.sessions.handle(SESSION)
     for turn in range(TURNS_A_TASK):
         name = f"{number}-{turn}"
-        # The first is one statement, the second a transaction of several.
+        # The first call is one statement, the second a transaction of several.
         commit = holdfast.Commit(turn_id=f"turn-{name}", usage=[holdfast.Usage("turn", "model", 1)])
         node = holdfast.Node(f"node-{name}")
         await _until_done(lambda: session.commit(commit), partial(_has_turn, session, commit.turn_id), wrong)  # noqa: B023 - done before the loop goes on
@@ -195,7 +195,7 @@ async def _has_node(session: holdfast.Session, node_id: str) -> bool:
 async def _until_done(
     call: Callable[[], Awaitable[Any]], stored: Callable[[], Awaitable[bool]], wrong: list[str]
 ) -> None:
-    """Make a call again while the database says that it was not done now; and if it says so, see that it was not."""
+    """Retry a call while the database is unavailable. After "not applied", check that nothing was stored."""
     problem = ""
     for _ in range(MOST_TRIES):
         try:
@@ -206,7 +206,7 @@ async def _until_done(
                 wrong.append(f"I9: a call was told as not applied, and is stored: {error}")
                 return
             await asyncio.sleep(0.001)
-        except Exception as error:  # whatever a caller gets to see is judged
+        except Exception as error:  # any error that a caller sees is judged
             wrong.append(f"I9: {type(error).__name__}: {error}")
             return
         else:
@@ -215,7 +215,7 @@ async def _until_done(
 
 
 async def _seen(stored: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether something is stored; those who look are disturbed, too."""
+    """Return whether something is stored. The reads are disturbed, too, and retried."""
     for _ in range(MOST_TRIES):
         with suppress(holdfast.Unavailable):
             return await stored()

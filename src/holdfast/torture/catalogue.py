@@ -1,4 +1,4 @@
-"""Every fault, in the order in which they are run."""
+"""Lists every fault, in the order in which they are run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A child is a process that can be killed at any moment; whatever it told before that, its parent hears.
+"""Child processes that can be killed at any moment. The parent receives everything that a child sent before that.
 
-Children are forked from a server that has loaded everything and has no threads, so that one starts in milliseconds
-and inherits no lock that somebody held.
+Children are forked from a server that has loaded everything and has no threads, so that one starts in milliseconds and
+inherits no held lock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 PATIENCE_S = 60.0
-"""How long anything may take that is not meant to hang."""
+"""Time limit for anything that is not meant to hang."""
 
 LOADED = (
     "holdfast.public",
@@ -32,35 +32,35 @@ LOADED = (
     "holdfast.torture.forks",
     "holdfast.torture.interrupts",
 )
-"""What is loaded before children are made; what is not installed is left out."""
+"""Modules that are loaded before children are forked. Those that are not installed are skipped."""
 
 PLANTED: tuple[str, str] | None = None
-"""A file and a function in it that is called in each child before its work: tests plant bugs with it."""
+"""A file and a function in it that each child calls before its work. Tests plant bugs with it."""
 
 Port = Connection
-"""What a child and its parent talk through."""
+"""The connection between a child and its parent."""
 
 
 class Gone(Exception):
-    """The child is dead, and everything that it had said was heard."""
+    """The child is dead, and all of its messages were received."""
 
 
 class Silent(Exception):
-    """The child says nothing although it should."""
+    """The child sent nothing although it should."""
 
 
 class Broken(Exception):
-    """The child failed in a way that it should not; the message is its traceback."""
+    """The child failed unexpectedly. The message is its traceback."""
 
 
 class Failure(NamedTuple):
-    """What a child says when it fails."""
+    """Message of a child that fails."""
 
     trace: str
 
 
 class Child:
-    """A process that does one thing: `work(port, *arguments)`."""
+    """A process that runs one function: `work(port, *arguments)`."""
 
     def __init__(self, work: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -72,17 +72,17 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Return its process id."""
         assert self._process.pid is not None
         return self._process.pid
 
     def say(self, message: Any) -> None:
-        """Tell it something; one that is dead does not hear it."""
+        """Send it a message. A dead child is ignored."""
         with suppress(OSError):
             self._port.send(message)
 
     def hear(self, patience_s: float = PATIENCE_S) -> Any:
-        """The next thing that it says; `Gone` if it is dead and has said nothing more."""
+        """Return its next message. Raise `Gone` if it is dead and sent no more."""
         try:
             if not self._port.poll(patience_s):
                 raise Silent(f"child {self.pid} said nothing for {patience_s} s")
@@ -94,11 +94,11 @@ class Child:
         return message
 
     def heard(self, patience_s: float) -> bool:
-        """Whether it says something within this time."""
+        """Return whether it sends something within this time."""
         return self._port.poll(patience_s)
 
     def rest(self) -> list[Any]:
-        """Everything that it said before it died."""
+        """Return everything that it sent before it died."""
         said: list[Any] = []
         with suppress(Gone):
             while True:
@@ -106,7 +106,7 @@ class Child:
         return said
 
     def kill(self) -> list[Any]:
-        """Kill it at once; whatever it had said and nobody heard yet."""
+        """Kill it, and return the messages that were not received yet."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         said = self.rest()
@@ -114,15 +114,15 @@ class Child:
         return said
 
     def stop(self) -> None:
-        """Hold it where it is."""
+        """Stop it by SIGSTOP."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         os.kill(self.pid, signal.SIGCONT)
 
     def join(self) -> None:
-        """Wait for its end, and let go of it."""
+        """Wait for its end, and release its resources."""
         self._process.join(PATIENCE_S)
         self._port.close()
         self._process.close()
@@ -146,31 +146,31 @@ def _run(port: Port, planted: tuple[str, str] | None, work: Callable[..., None],
         work(port, *arguments)
         port.close()
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent does not want any more
+        pass  # the parent has closed the pipe
     except BaseException:
         with suppress(OSError):
             port.send(Failure(traceback.format_exc()))
-    # Nothing of what this process still holds is worth waiting for.
+    # Skip all cleanup: nothing that this process still holds is worth waiting for.
     os._exit(0)
 
 
 class Crew:
-    """Children that wait for one task after another."""
+    """Children that run one task after another."""
 
     def __init__(self) -> None:
         self._members: list[Child] = []
 
     def grow(self, size: int) -> None:
-        """Be at least that many."""
+        """Start children until there are at least this many."""
         while len(self._members) < size:
             self._members.append(Child(serve))
 
     def members(self, count: int) -> list[Child]:
-        """So many of them."""
+        """Return this many of them."""
         return self._members[:count]
 
     def end(self) -> None:
-        """Let them go."""
+        """Kill all of them."""
         for member in self._members:
             with suppress(Broken):
                 member.kill()
@@ -178,7 +178,7 @@ class Crew:
 
 
 def serve(port: Port) -> None:
-    """What a member of a crew does: tasks, as long as some come."""
+    """Run tasks until the parent is gone."""
     while True:
         task, arguments = port.recv()
         task(port, *arguments)

@@ -1,6 +1,6 @@
-"""A client calls the store at random and notes what it asked, what it was answered, and when.
+"""A client that calls the store at random and records each call, its answer, and the times around it.
 
-Calls that the store says were not applied leave no trace and are not noted; one whose outcome is unknown is.
+Calls that the store reports as not applied have no effect and are not recorded; a call of unknown outcome is.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ HEAD, LEASED, QUEUED, LOG = "head", "leased", "queued", "log"
 """The sessions and the process that all clients share."""
 
 SHORT_MS = 2
-"""A lease or claim that lapses while others wait for it."""
+"""A lease or claim that expires while others wait for it."""
 
 PAGE = 20
-"""How many events a client reads at once."""
+"""Number of events that a client reads at once."""
 
 KEPT = 6
-"""How many leases and claims that it lost a client remembers, to try them again."""
+"""Number of lost leases and claims that a client keeps, to try them again."""
 
 
 def prepare(store: holdfast.BlockingStore) -> None:
-    """What must be there before clients begin."""
+    """Create the sessions and the process that clients need."""
     for session_id in (HEAD, LEASED, QUEUED):
         store.sessions.create(session_id)
     kinds = [holdfast.EventType("note")]
@@ -38,7 +38,7 @@ def prepare(store: holdfast.BlockingStore) -> None:
 
 
 class Recorder:
-    """Notes calls."""
+    """Records calls."""
 
     def __init__(self, client: int) -> None:
         self.client = client
@@ -52,7 +52,7 @@ class Recorder:
         answer: Callable[[T], Any],
         refused: Callable[[holdfast.Conflict], Any] | None = None,
     ) -> T | None:
-        """Make a call and note it, unless its answer is None; None if it was refused or failed."""
+        """Make a call and record it, unless its answer is None. Return None if it was refused or failed."""
         sent_ns = time.monotonic_ns()
         try:
             result = do()
@@ -96,7 +96,7 @@ class Client:
         self.log = Recorder(client)
 
     def run(self, calls: int) -> None:
-        """So many calls, each chosen by chance."""
+        """Make this many calls, each chosen at random."""
         acts = (self._commit, self._commit, self._read, self._use_lease, self._use_lease, self._use_lease,
                 self._enqueue, self._take_work, self._take_work, self._append, self.look)  # fmt: skip
         for _ in range(calls):
@@ -201,7 +201,7 @@ class Client:
     # Work.
 
     def _enqueue(self) -> None:
-        # Sometimes what was enqueued before: then it is the same batch, whatever became of it.
+        # Sometimes reuse a key: that is the same batch, in any state.
         key = self._dice.choice(self._keys) if self._keys and self._dice.random() < 0.2 else self._new()
         self._keys.append(key)
         draft = holdfast.WorkDraft(
@@ -257,7 +257,7 @@ class Client:
         )
 
     def _forge(self, claim: holdfast.WorkClaim) -> None:
-        """Settle a part of what is held; or all of it, with everything that a listing shows, and without the token."""
+        """Settle a part of the held batches; or all, by everything that a listing shows, but without the token."""
         seen = claim.completion()
         part = len(seen.batch_ids) > 1 and self._dice.random() < 0.5
         forged = holdfast.WorkCompletion(
@@ -297,7 +297,7 @@ class Client:
         )
 
     def look(self) -> bool:
-        """Read on in the log; False if that was its end."""
+        """Read on in the log. Return False at its end."""
         page = self.log.call(
             "look",
             (self._cursor, PAGE),

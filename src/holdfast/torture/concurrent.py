@@ -1,4 +1,4 @@
-"""Clients in several processes use one store at random, and what all of them saw together must have an explanation."""
+"""Fault: clients in several processes use one store at random, and their joint history must be explainable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALLS_A_CLIENT = 100
 
 
 def run(scratch: Scratch, seed: int) -> Ran:
-    """One history of some hundred calls."""
+    """Run one history of some hundred calls."""
     place = scratch.fresh()
     with place.open() as store:
         prepare(store)
@@ -40,7 +40,7 @@ def run(scratch: Scratch, seed: int) -> Ran:
 
 
 def judge(place: Place, told: Sequence[Sequence[list[Call]]]) -> Ran:
-    """What all clients saw together, and what the store says afterwards."""
+    """Judge the joint history of all clients, and the store's state afterwards."""
     wrong: list[str] = []
     unjudged: list[str] = []
 
@@ -61,19 +61,19 @@ def judge(place: Place, told: Sequence[Sequence[list[Call]]]) -> Ran:
         acknowledged = max((call.answer for call in log if call.kind == "append" and call.outcome == "ok"), default=0)
         for one in told:
             seen = [Entry(*entry) for call in one[3] if call.kind == "look" for entry in call.answer or ()]
-            # What nobody knows of may have come after the last look.
+            # Events of unknown outcome may have come after the last look.
             wrong += [f"I8: {text}" for text in check_reader(entries, seen, until=acknowledged)]
         wrong += unsound(store)
     return Ran(1, tuple(wrong), tuple(unjudged))
 
 
 def problem(found: Linear) -> list[str]:
-    """What is wrong, if anything is."""
+    """Return the problem as a list, empty if there is none."""
     return [] if found.ok else [str(found)]
 
 
 def fenced(history: Sequence[Call]) -> tuple[list[Acquired], list[Accepted]]:
-    """Who was told that he holds the lease, and what was accepted under it."""
+    """Return the holders that were told a fence, and the writes accepted under it."""
     done = [call for call in history if call.outcome == "ok"]
     acquired = [Acquired(call.answer[0], call.answered_ns or 0) for call in done if call.kind == "claim"]
     accepted = [Accepted(call.given[0], call.answer, call.sent_ns) for call in done if call.kind == "act"]
@@ -81,7 +81,7 @@ def fenced(history: Sequence[Call]) -> tuple[list[Acquired], list[Accepted]]:
 
 
 def times_of(store: holdfast.BlockingStore, session_id: str) -> dict[int, int]:
-    """When each revision of a session was written, by the store's clock."""
+    """Return the time at which each revision of a session was written, by the store's clock."""
     times: dict[int, int] = {}
     after: str | None = None
     while True:
@@ -93,7 +93,7 @@ def times_of(store: holdfast.BlockingStore, session_id: str) -> dict[int, int]:
 
 
 def end_of_queue(store: holdfast.BlockingStore, history: Sequence[Call]) -> dict[str, tuple[str, str] | None]:
-    """What the store says in the end about every source key, and about every batch that was claimed."""
+    """Return the final state of every source key, and of every batch that was claimed."""
     end: dict[str, tuple[str, str] | None] = {}
     for call in history:
         if call.kind == "enqueue" and call.outcome == "ok":
@@ -115,7 +115,7 @@ def end_of_queue(store: holdfast.BlockingStore, history: Sequence[Call]) -> dict
 
 
 def end_of_log(store: holdfast.BlockingStore) -> list[Entry]:
-    """The whole log."""
+    """Return the whole log."""
     entries: list[Entry] = []
     while True:
         page = store.events.after(LOG, len(entries), limit=1_000)
@@ -128,7 +128,7 @@ CONCURRENT = Fault(
     "concurrent-clients",
     "three processes call the store at random; their histories must be explicable",
     ("I3", "I5", "I6", "I8", "I10"),
-    {"sqlite": Numbers(50, 1_000), "postgres": Numbers(50, 1_000)},
+    {"sqlite": Numbers(25, 1_000), "postgres": Numbers(20, 1_000)},
     run,
     unit="histories of 300 calls",
 )

@@ -1,4 +1,4 @@
-"""A server crashes under its writers and comes back: what was acknowledged is there, and each goes on."""
+"""Fault: a server crashes under its writers and restarts. Acknowledged turns are stored, and each writer goes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TURNS_AFTERWARDS = 2
 
 
 def crash_server(scratch: Scratch, seed: int) -> Ran:
-    """Crash a private server again and again while three writers are at work."""
+    """Crash a private server repeatedly while three writers are at work."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     server = scratch.server()
     with PostgresScratch(server.url, scratch.folder) as own:
@@ -28,7 +28,7 @@ def crash_server(scratch: Scratch, seed: int) -> Ran:
         with Writers(place, [f"session-{number}" for number in range(WRITERS)]) as writers:
             writers.hear(1)
             for _ in range(CRASHES_A_STORE):
-                time.sleep(dice.uniform(0, 0.05))  # chance decides when it crashes
+                time.sleep(dice.uniform(0, 0.05))  # crash at a random moment
                 dice.choice(WAYS)(server)
                 writers.hear(TURNS_AFTERWARDS)
             writers.end()
@@ -41,11 +41,11 @@ def _immediately(server: Server) -> None:
 
 
 def _by_a_worker(server: Server) -> None:
-    """One of its processes dies, and the server starts over by itself."""
+    """Kill one of its processes, so that the server restarts by itself."""
     while True:
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text(encoding="utf-8").split()
-        if children:  # it may be starting over from the crash before
-            with suppress(ProcessLookupError):  # gone by itself meanwhile: another one
+        if children:  # none while it restarts after the last crash
+            with suppress(ProcessLookupError):  # it ended by itself meanwhile: take another one
                 os.kill(int(children[-1]), signal.SIGKILL)
                 return
 
@@ -55,7 +55,7 @@ def _at_once(server: Server) -> None:
 
 
 WAYS = (_immediately, _at_once, *((_by_a_worker,) if Path("/proc/self/task").exists() else ()))
-"""How it crashes; which processes a server has is known only where there is /proc."""
+"""Ways to crash. The processes of a server are known only where there is /proc."""
 
 SERVER_CRASH = Fault(
     "server-crash",

@@ -1,4 +1,4 @@
-"""A connection is cut in each byte of a call and of its answer; sent again, the call has happened once."""
+"""Fault: a connection is cut at each byte of a call and of its answer. Sent again, the call has one effect."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ T = TypeVar("T")
 
 DIRECTIONS: tuple[Direction, ...] = ("asking", "answering")
 PARTS = 4
-"""So many processes share the bytes of a call: each spends most of a cut waiting for a new connection."""
+"""Number of processes that share the bytes of a call: each spends most of a cut waiting for a new connection."""
 
 WARM = 4
-"""How many calls are measured."""
+"""Number of calls that are measured."""
 
 CERTAIN = 0.6
-"""So much of what was measured is surely the call: behind it comes what the store tells others."""
+"""Share of the measured bytes that surely belongs to the call. Notifications of the store follow it."""
 
+STRIDE = 3
+"""A run cuts at every so many bytes, and the next seed at those beside them."""
 SPARSE = {"unnamed-commit": 8}
-"""Only every so many bytes of these: a commit without an id is the same call, told otherwise when it is cut."""
+"""Larger strides: a commit without an id is the same call, and only its error differs when it is cut."""
 
 MOST_WRONG = 3
 SWEEP_S = 600.0
-"""How long all the cuts of one process may take."""
+"""Time limit for all the cuts of one process."""
 
 
 class Trial(NamedTuple):
-    """A call, what it needs, whether it is stored, and what must be true afterwards; each with a name and a number."""
+    """A call, its preparation, a test whether it is stored, and a check afterwards; each takes a name and a number."""
 
     prepare: Callable[[holdfast.BlockingStore, str, int], Any]
     call: Callable[[holdfast.BlockingStore, str, int], Any]
@@ -64,7 +66,7 @@ def _is_turned(store: holdfast.BlockingStore, name: str, number: int) -> bool:
 
 
 def _turned(store: holdfast.BlockingStore, name: str, number: int, receipt: holdfast.CommitReceipt | None) -> list[str]:
-    # Sent once more, whatever became of it: that must change nothing.
+    # Send it once more in any case: that must change nothing.
     receipt = receipt or _turn(store, name, number)
     view = store.sessions.handle(name).load(holdfast.ActivePath(last=1))
     assert view is not None
@@ -73,7 +75,7 @@ def _turned(store: holdfast.BlockingStore, name: str, number: int, receipt: hold
 
 
 def _unnamed(store: holdfast.BlockingStore, name: str, number: int) -> holdfast.CommitReceipt:
-    # Without an id the store cannot find out by itself what became of it, and has to say so.
+    # Without an id the store cannot find out by itself whether it was applied, and has to report that.
     return store.sessions.handle(name).commit(holdfast.Commit(expected_revision=number - 1))
 
 
@@ -88,7 +90,7 @@ def _unnamed_turned(
 
 
 def _enqueued(store: holdfast.BlockingStore, name: str, number: int) -> None:
-    # A session for each: a claim that nobody heard of must not stand in the way of the next.
+    # One session each: a claim whose answer was lost must not block the next.
     store.queue.enqueue(holdfast.WorkDraft(session_id=f"{name}-{number}", payloads=[number], source_key="work"))
 
 
@@ -103,13 +105,13 @@ def _is_claimed(store: holdfast.BlockingStore, name: str, number: int) -> bool:
 def _claimed(store: holdfast.BlockingStore, name: str, number: int, claim: holdfast.WorkClaim | None) -> list[str]:
     session_id = f"{name}-{number}"
     if claim is None:
-        # Taken for somebody who never heard of it, and then it lapses by itself; or free.
+        # Either held by a claim whose answer was lost, until that expires; or free.
         if _is_claimed(store, name, number):
             again = _claim(store, name, number)
             return [] if again is None else [f"I6: claim {number} is held, and was given once more"]
         claim = _claim(store, name, number)
         if claim is None:
-            return [f"I6: claim {number} gave nothing, and nobody holds the work"]
+            return [f"I6: claim {number} gave nothing, and no claim holds the work"]
     store.sessions.handle(session_id).commit(holdfast.Commit(turn_id="settle", completes=[claim]))
     settled = store.queue.get(session_id, claim.batches[-1].batch_id)
     state = None if settled is None else settled.state
@@ -169,7 +171,7 @@ TRIALS = {
 
 
 class Sweep:
-    """Cuts one call in its share of the bytes, in both directions."""
+    """Cuts one call at its share of the bytes, in both directions."""
 
     def __init__(self, direct: holdfast.BlockingStore, store: holdfast.BlockingStore, proxy: Proxy, kind: str) -> None:
         self._direct = direct
@@ -183,22 +185,22 @@ class Sweep:
         self.wrong: list[str] = []
 
     def run(self, part: int, parts: int, shift: int) -> None:
-        """Cut in every so many bytes until a call gets through."""
+        """Cut at every so many bytes until a call gets through."""
         self._name = f"{self._kind}-{part}"
-        sparse = SPARSE.get(self._kind, 1)
+        sparse = SPARSE.get(self._kind, STRIDE)
         lengths = self._measured()
         for direction in DIRECTIONS:
             after = part * sparse + shift % sparse
             while len(self.wrong) < MOST_WRONG:
                 if not self._once(direction, after):
-                    # A byte that every call has cannot be missed: then nothing would be shown here.
+                    # Every call has this byte, so the cut must have happened. Otherwise the run would prove nothing.
                     if after < lengths[direction]:
                         self.wrong.append(f"I9: byte {after} of {lengths[direction]} was not cut ({direction})")
                     break
                 after += parts * sparse
 
     def _measured(self) -> dict[Direction, int]:
-        """How many bytes a call surely has in each direction, once the server knows its statement."""
+        """Return how many bytes a call surely has in each direction, once the server has prepared its statement."""
         seen: list[dict[Direction, int]] = []
         for _ in range(WARM):
             self._proxy.settle()
@@ -207,8 +209,8 @@ class Sweep:
         return {direction: int(min(one[direction] for one in seen) * CERTAIN) for direction in DIRECTIONS}
 
     def _once(self, direction: Direction, after: int) -> bool:
-        """Cut in one byte; False if the call was over before it came to that byte."""
-        # The first call on a new connection teaches the server the statement; what is cut is a call like any other.
+        """Cut at one byte. Return False if the call ended before it came to that byte."""
+        # The first call on a new connection prepares the statement. The call that is cut should be one without that.
         self._make(None)
         before = self._proxy.cuts
         told = self._make((direction, after))
@@ -229,7 +231,7 @@ class Sweep:
         problems: list[str] = []
         try:
             answer = trial.call(self._store, name, number)
-        except Exception as error:  # whatever a caller gets to see is judged
+        except Exception as error:  # any error that a caller sees is judged
             problems = untyped(error)
             if not problems and getattr(error, "outcome", "") == "not_applied" and trial.stored(
                 self._direct, name, number
@@ -241,20 +243,20 @@ class Sweep:
 
 
 def untyped(error: Exception) -> list[str]:
-    """What is wrong with an error that a cut connection led to."""
+    """Return the problems of an error that a cut connection led to."""
     if isinstance(error, holdfast.Unavailable) and error.retryable and error.outcome in {"not_applied", "unknown"}:
         return []
     return [f"I9: {type(error).__name__}: {error}"]
 
 
 def sweep(port: Port, place: Place, kinds: Sequence[str], part: int, seed: int) -> None:
-    """Cut some calls in this part of their bytes, and tell how often and what was wrong."""
+    """Cut some calls at this part of their bytes, and report the number of cuts and the problems."""
     proxy = Proxy(place.url)
-    # One connection, so that the call that is cut finds its statement known to the server.
+    # One connection, so that the statement of the call that is cut is prepared on it.
     through = Place(proxy.url, msgspec.structs.replace(place.options, max_connections=1))
     cuts = 0
     wrong: list[str] = []
-    # What is stored is looked at past the proxy: no connection has to be made for that.
+    # Check the store past the proxy, which needs no new connection.
     with place.open() as direct, through.open() as store:
         for kind in kinds:
             one = Sweep(direct, store, proxy, kind)
@@ -272,7 +274,7 @@ def _sweep(scratch: Scratch, seed: int, *kinds: str) -> Ran:
     place = scratch.fresh()
     members = scratch.crew(PARTS).members(PARTS)
     for number, member in enumerate(members):
-        # The seed decides who cuts where, and so how long the numbers in each call are.
+        # The seed decides which process cuts where, and so the length of the numbers in each call.
         member.say((sweep, (place, kinds, number, seed)))
     told = [member.hear(SWEEP_S) for member in members]
     wrong = [one for _, some in told for one in some]
@@ -282,17 +284,17 @@ def _sweep(scratch: Scratch, seed: int, *kinds: str) -> Ran:
 
 
 def cut_commit_and_claim(scratch: Scratch, seed: int) -> Ran:
-    """Every byte of a commit and of a claim."""
+    """Cut bytes of a commit and of a claim."""
     return _sweep(scratch, seed, "unnamed-commit", "commit", "claim")
 
 
 def cut_append_and_complete(scratch: Scratch, seed: int) -> Ran:
-    """Every byte of an append and of a completion."""
+    """Cut bytes of an append and of a completion."""
     return _sweep(scratch, seed, "append", "complete")
 
 
 def obstacle(scratch: Scratch) -> str | None:
-    """Why no proxy can stand in front of this database, if none can."""
+    """Return why no proxy can stand before this database, or None."""
     try:
         target_of(scratch.url)
     except Unreachable as error:
@@ -304,7 +306,7 @@ CUT_COMMIT_AND_CLAIM = Fault(
     "cut-commit-and-claim",
     "the connection is cut in each byte of a commit and of a claim, and of their answers",
     ("I4", "I6", "I9", "I10"),
-    {"postgres": Numbers(1_700, 3_400)},
+    {"postgres": Numbers(600, 3_400)},
     cut_commit_and_claim,
     unit="cuts",
     obstacle=obstacle,

@@ -1,8 +1,8 @@
-"""What was written to a disk, and what of it was forced, says in which states a loss of power can leave it.
+"""Derives from the recorded writes and syncs of a disk the states in which a loss of power can leave it.
 
-While a `Recording` is installed, SQLite writes through it. What has been written and not synced may be kept, lost or
-torn, each write by itself: disks and file systems reorder. A torn write keeps some of its sectors. A file that was made
-or deleted is so for certain only once a sync says so.
+While a `Recording` is installed, SQLite writes through it. An unsynced write may be kept, lost or torn, each one
+independently: disks and file systems reorder. A torn write keeps some of its sectors. Creation and deletion of a file
+are certain only after a sync.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SYNC_S = 0.002
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Something that happened to a file, or a mark of the workload's."""
+    """An operation on a file, or a mark of the workload."""
 
     what: Literal["write", "truncate", "sync", "create", "delete", "mark"]
     file: str
@@ -31,7 +31,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class RecordedFile(apsw.VFSFile):
-    """A file that notes what happens to it."""
+    """A file that records the operations on it."""
 
     def __init__(self, steps: list[Step], name: Any, flags: Any) -> None:
         self._steps = steps
@@ -39,43 +39,43 @@ class RecordedFile(apsw.VFSFile):
         super().__init__(BASE, name, flags)
 
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802 - apsw's name
-        """Note a write."""
+        """Record a write."""
         self._steps.append(Step("write", self._name, offset, bytes(data)))
         super().xWrite(data, offset)
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802 - apsw's name
-        """Note a new size."""
+        """Record a truncation."""
         self._steps.append(Step("truncate", self._name, newsize))
         super().xTruncate(newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - apsw's name
-        """Note a sync, once it is done. It takes its time, as on a disk: who was told too early moves on meanwhile."""
+        """Record a sync after it is done. The delay, as on a disk, exposes callers that are answered too early."""
         time.sleep(SYNC_S)
         super().xSync(flags)
         self._steps.append(Step("sync", self._name))
 
 
 class Recording(apsw.VFS):
-    """Every file that SQLite opens in this process, until the end of a `with`."""
+    """Records every file that SQLite opens in this process, until the end of a `with`."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         super().__init__("holdfast-recording", BASE, makedefault=True)
 
     def xOpen(self, name: Any, flags: Any) -> apsw.VFSFile:  # noqa: N802 - apsw's name
-        """Note a file that is new."""
+        """Record a new file."""
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         if path is not None and not self.xAccess(str(path), apsw.SQLITE_ACCESS_EXISTS):
             self.steps.append(Step("create", str(path)))
         return RecordedFile(self.steps, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 - apsw's name
-        """Note a deletion; it is certain at once if the folder is synced with it."""
+        """Record a deletion. It is certain at once if the folder is synced with it."""
         super().xDelete(filename, syncdir)
         self.steps.append(Step("delete", filename, int(syncdir)))
 
     def mark(self, number: int, name: str = "") -> None:
-        """Note that the workload was told something."""
+        """Record that the workload got an answer."""
         self.steps.append(Step("mark", name, number))
 
     def __enter__(self) -> Recording:
@@ -88,22 +88,22 @@ class Recording(apsw.VFS):
 
 
 class File:
-    """What is certainly in a file, and what may be."""
+    """The certain content of a file, and its pending writes."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.certain = bytearray(content)
         self.pending: list[Step] = []
 
     def sync(self) -> None:
-        """Make everything certain."""
+        """Make all pending writes certain."""
         for step in self.pending:
             apply(self.certain, step)
         self.pending = []
 
     def image(self, dice: random.Random) -> bytes:
-        """One content that may be left."""
+        """Return one possible content after a loss of power."""
         content = bytearray(self.certain)
-        # A whole image of one kind now and then: nothing kept, everything kept, all but the last.
+        # Now and then an image of one kind: nothing kept, everything kept, all but the last.
         mood = dice.random()
         for number, step in enumerate(self.pending):
             last = number == len(self.pending) - 1
@@ -123,7 +123,7 @@ class File:
 
 
 def torn(write: Step, dice: random.Random) -> Iterator[Step]:
-    """Some sectors of a write."""
+    """Yield some sectors of a write."""
     kept = dice.random()
     for start in range(0, len(write.data), SECTOR_BYTES):
         if dice.random() < kept:
@@ -131,7 +131,7 @@ def torn(write: Step, dice: random.Random) -> Iterator[Step]:
 
 
 def apply(content: bytearray, step: Step) -> None:
-    """Do to a content what was done to the file."""
+    """Apply a recorded operation to a content."""
     if step.what == "truncate":
         del content[step.at :]
         content.extend(bytes(max(0, step.at - len(content))))
@@ -142,14 +142,14 @@ def apply(content: bytearray, step: Step) -> None:
 
 
 class Disk:
-    """The files of a recording, as it is played."""
+    """The files of a recording, as it is replayed."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self._now: dict[str, File | None] = {name: File(content) for name, content in files.items()}
         self._before: dict[str, list[File | None]] = {}
 
     def play(self, step: Step) -> None:
-        """Go one step further."""
+        """Apply one more step."""
         if step.what == "mark":
             return
         if step.what in {"create", "delete"}:
@@ -169,7 +169,7 @@ class Disk:
             file.pending.append(step)
 
     def image(self, dice: random.Random) -> dict[str, bytes]:
-        """What is on the disk after the power was lost now."""
+        """Return one possible state of the disk after a loss of power now."""
         left: dict[str, bytes] = {}
         for name, now in self._now.items():
             file = dice.choice([now, *self._before.get(name, ())])
@@ -181,7 +181,7 @@ class Disk:
 def images(
     files: dict[str, bytes], steps: Sequence[Step], count: int, dice: random.Random
 ) -> Iterator[tuple[dict[str, int], dict[str, bytes]]]:
-    """So many images of a recording, each with the last mark of each name that was set before the power was lost."""
+    """Yield this many images of a recording, each with the last mark of each name set before the loss of power."""
     cuts = sorted(dice.randrange(len(steps) + 1) for _ in range(count))
     disk = Disk(files)
     played = 0

@@ -1,7 +1,7 @@
-"""The primary dies under its writers and a synchronous standby takes over: what was acknowledged is there.
+"""Fault: the primary dies under its writers and a synchronous standby takes over with all acknowledged turns.
 
-In half of the runs the standby goes away first. The waits of the writers are ended then, and they send their turns
-again: nothing of that may be acknowledged, because the standby that takes over lacks it.
+In half of the runs the standby goes away first. The writers' waits are ended then, and they send their turns again:
+none of those may be acknowledged, because the standby that takes over lacks them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TURNS_BEFORE, TURNS_AFTERWARDS = 5, 3
 LONG_MS = 600_000
 SHARE_AWAY, SHARE_TERMINATED = 0.5, 0.2
 WAITS_ENDED = 5 * WRITERS
-"""How many waits for a standby that is away are ended: enough that each writer has sent its turn again."""
+"""Number of ended waits for an absent standby: enough that each writer has sent its turn again."""
 REPLICATED = {**SETTINGS, "wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on"}
 
 
@@ -51,7 +51,7 @@ def fail_over(scratch: Scratch, seed: int) -> Ran:
 
 
 def _both(primary: Server, standby: Server, options: holdfast.PostgresOptions | holdfast.SqliteOptions) -> Place:
-    """A place whose URL names both, and means whichever takes writes."""
+    """Return a place whose URL names both servers and selects the one that takes writes."""
     hosts = quote(f"{primary.folder},{standby.folder}", safe="/,")
     return Place(f"postgresql://postgres@/postgres?host={hosts}&target_session_attrs=read-write", options)
 
@@ -64,7 +64,7 @@ def _survive(place: Place, own: PostgresScratch, primary: Server, standby: Serve
         writers.hear(TURNS_BEFORE)
         fence, _ = holder.hear()
         holder.kill()
-        time.sleep(dice.uniform(0, 0.05))  # chance decides when it dies
+        time.sleep(dice.uniform(0, 0.05))  # die at a random moment
         away = dice.random() < SHARE_AWAY
         if away:
             standby.stop()
@@ -84,7 +84,7 @@ def _survive(place: Place, own: PostgresScratch, primary: Server, standby: Serve
 
 
 def _end_waits(own: PostgresScratch, dice: random.Random) -> None:
-    """End waits for the standby until each writer has sent a turn again, or was told something that is not so."""
+    """End waits for the standby until each writer has sent a turn again."""
     ended, deadline_s = 0, time.monotonic() + PATIENCE_S
     while ended < WAITS_ENDED:
         ended += len(own.rows("end_replication_waits", dice.random() < SHARE_TERMINATED))
@@ -93,7 +93,7 @@ def _end_waits(own: PostgresScratch, dice: random.Random) -> None:
 
 
 def obstacle(scratch: Scratch) -> str | None:
-    """Two private servers are needed, and the program that copies one."""
+    """Return why the fault cannot run: it needs two private servers, and pg_basebackup."""
     programs = found()
     if programs is not None and not (programs / "pg_basebackup").exists():
         return f"there is no pg_basebackup in {programs}"

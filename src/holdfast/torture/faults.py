@@ -1,4 +1,4 @@
-"""A fault is a value: what it does, what must hold all the same, where it applies, how often it is run."""
+"""The type of a fault: its action, its invariants, its backends and its number of cases."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ INVARIANTS: Mapping[str, str] = {
 
 
 class Numbers(NamedTuple):
-    """How many cases are wanted: on every push, and on release."""
+    """Numbers of cases: on every push, and on release."""
 
     push: int
     release: int
 
 
 class Ran(NamedTuple):
-    """One run of a fault: how many cases it had, and what was wrong in them, each beginning with its invariant."""
+    """Result of one run: the number of cases, and the violations, each of which begins with its invariant."""
 
     cases: int
     violations: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()
-    """Why it cannot be told whether everything held, if it cannot: such a run is no case."""
+    """Reasons why the run could not be judged. Such a run is not a case."""
 
 
 def anywhere(_: Scratch) -> str | None:
-    """No obstacle."""
+    """Return None: there is no obstacle."""
     return None
 
 
 class Fault(NamedTuple):
-    """One way in which the world fails."""
+    """One way in which the environment fails."""
 
     name: str
     summary: str
@@ -55,6 +55,6 @@ class Fault(NamedTuple):
     run: Callable[[Scratch, int], Ran]
     """Runs it once with a seed, in a scratch place."""
     unit: str = "runs"
-    """What a case is."""
+    """Noun for a case."""
     obstacle: Callable[[Scratch], str | None] = anywhere
-    """Why it cannot be run here, if it cannot."""
+    """Returns why it cannot run here, or None."""

@@ -1,4 +1,4 @@
-"""A child of a fork opens the store of its parent: it is refused, or nothing that anybody was told is lost."""
+"""Fault: a forked child opens its parent's store. It is refused, or no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fork_then_open(scratch: Scratch, seed: int) -> Ran:
 
 
 def parent(port: Port, place: Place, seed: int, forks: int) -> None:
-    """Fork so often, write here and in each child, and tell how each child was answered and what was stored."""
+    """Fork repeatedly, write here and in each child, and report each child's answer and the stored turns."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     for number in range(forks):
         is_open, parent_first = dice.random() < 0.7, dice.random() < 0.5
@@ -82,7 +82,7 @@ def _write_and_close(store: holdfast.BlockingStore, session_id: str) -> dict[str
 
 
 def _child(port: Port, place: Place, session_id: str) -> None:
-    """Open the store, tell how that was answered, and write some turns if it was opened."""
+    """Open the store, report the answer, and write some turns if it was opened."""
     told: dict[str, int] = {}
     try:
         try:

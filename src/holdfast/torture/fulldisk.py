@@ -1,4 +1,4 @@
-"""The disk is full while SQLite writes, and has room again: the callers are told, nothing is torn, and work goes on."""
+"""Fault: the disk is full while SQLite writes, then has room. Callers get errors, nothing is torn, work goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.torture.places import Scratch
 from holdfast.torture.soundness import unsound
 
 SMALLEST_BYTES, LARGEST_BYTES = 40_000, 2_500_000
-"""From less than the first turn writes to more than the file is large."""
+"""From less than the first turn writes to more than the file's size."""
 
 
 def fill_disk(scratch: Scratch, seed: int) -> Ran:
@@ -36,7 +36,7 @@ def fill_disk(scratch: Scratch, seed: int) -> Ran:
 
 
 def obstacle(_: Scratch) -> str | None:
-    """The operating system must be able to limit the size of files."""
+    """Return why the fault cannot run: the operating system must be able to limit the size of files."""
     if importlib.util.find_spec("resource") is None:
         return "this operating system has no limit on the size of a process's files"
     return None

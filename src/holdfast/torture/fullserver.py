@@ -1,4 +1,4 @@
-"""A server's disk is full and has room again: callers are told, the server may even stop, and nothing told is lost.
+"""Fault: a server's disk is full and has room again. The server may even stop; no acknowledged write is lost.
 
 The tables of a private server, or its write-ahead log, lie on a small file system in memory, which only root can mount.
 """
@@ -25,7 +25,7 @@ from holdfast.torture.soundness import unsound
 ROOMY_BYTES = 512 * 1024 * 1024
 PAGE_BYTES = 4_096
 MOST_PAGES = 100
-"""How much room is left at most: enough for some dozen turns."""
+"""Most room that is left: enough for some dozen turns."""
 
 TABLESPACE = "small"
 
@@ -38,20 +38,20 @@ class Disk:
         _run("mount", "-t", "tmpfs", "-o", f"size={ROOMY_BYTES}", "tmpfs", str(self.path))
 
     def leave(self, pages: int) -> None:
-        """Have room for so many pages more."""
+        """Leave room for this many more pages."""
         told = os.statvfs(self.path)
         used = (told.f_blocks - told.f_bfree) * told.f_frsize
         self._resize(used + pages * PAGE_BYTES)
 
     def clear(self) -> None:
-        """Have plenty of room again."""
+        """Give it plenty of room again."""
         self._resize(ROOMY_BYTES)
 
     def _resize(self, size_bytes: int) -> None:
         _run("mount", "-o", f"remount,size={size_bytes}", str(self.path))
 
     def remove(self) -> None:
-        """Take it away."""
+        """Unmount and remove it."""
         _run("umount", "-l", str(self.path))
         self.path.rmdir()
 
@@ -64,7 +64,7 @@ def _run(*command: str) -> None:
 
 @contextmanager
 def server_on(disk: Disk, *, log: bool) -> Generator[tuple[Server, str], None, None]:
-    """A server of which a part is on that disk, and the URL that puts tables there."""
+    """Yield a server with its tables or its log on that disk, and the URL that puts tables there."""
     server = Server()
     try:
         inside = disk.path / "part"
@@ -94,7 +94,7 @@ async def _make_tablespace(own: PostgresScratch, connection: Any, inside: Path) 
 
 
 def fill_server(scratch: Scratch, seed: int) -> Ran:
-    """Write until the server's disk takes no more, then go on with room."""
+    """Write until the server's disk is full, then go on with room."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     log = dice.random() < 0.5
     disk = Disk()
@@ -120,7 +120,7 @@ def _fill(own: PostgresScratch, server: Server, disk: Disk, dice: random.Random,
             if isinstance(told, int):
                 stored = told
                 if log and not refused:
-                    # A segment of the log is large: skip what is left of it.
+                    # A segment of the log is large: skip the rest of it.
                     with suppress(Exception):  # the server stops when there is no room for the next
                         own.rows("switch_log")
             else:
@@ -133,7 +133,7 @@ def _fill(own: PostgresScratch, server: Server, disk: Disk, dice: random.Random,
                     wrong.append(f"I9: a full disk was told as {told}, and stored is {is_stored}")
             told = child.hear()
     if not refused:
-        wrong.append("I9: the disk was full, and nobody was told")
+        wrong.append("I9: the disk was full, and no caller was told")
     with place.open() as store:
         wrong += turns.check(store, workers.CROWDED, stored, stored, settled=False)
         wrong += unsound(store)
@@ -141,7 +141,7 @@ def _fill(own: PostgresScratch, server: Server, disk: Disk, dice: random.Random,
 
 
 def _restart(server: Server) -> None:
-    """Start a server that stopped; one that runs goes on."""
+    """Start the server if it has stopped."""
     try:
         os.kill(server.pid, 0)
     except (OSError, ValueError):
@@ -149,7 +149,7 @@ def _restart(server: Server) -> None:
 
 
 def obstacle(scratch: Scratch) -> str | None:
-    """A private server is needed, and somebody who may mount."""
+    """Return why the fault cannot run: it needs a private server, and the right to mount."""
     if (missing := no_server(scratch)) is not None:
         return missing
     if os.geteuid() != 0 or shutil.which("mount") is None:

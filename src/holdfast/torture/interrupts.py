@@ -1,4 +1,4 @@
-"""Signal handlers raise in the middle of blocking calls: the store stays usable, and a repeated call happened once."""
+"""Fault: signal handlers raise in the middle of blocking calls. The store stays usable, and a retry has one effect."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from holdfast.torture.soundness import unsound
 SESSION: Final = "interrupted"
 CASES_A_RUN: Final = 60
 NEIGHBOURS: Final = 2
-"""Threads that use the same store meanwhile: a lock that an interrupt left taken stops them."""
+"""Threads that use the same store meanwhile. A lock that an interrupt left held would block them."""
 
 STRANDED_S: Final = 15.0
 """A thread that has not ended by then hangs."""
 
 SILENT_S = 30.0
-"""A child that says nothing for so long hangs."""
+"""A child that sends nothing for this long hangs."""
 
 STORM_S: Final = 0.00002
 """Time between two signals of a storm."""
@@ -41,8 +41,8 @@ class Stop(BaseException):
     """An interrupt like Ctrl-C."""
 
 
-class Alarm(Exception):
-    """An interrupt like a timeout by SIGALRM."""
+class Alarm(TimeoutError):
+    """An interrupt like a timeout by SIGALRM, which looks like an error of the operating system."""
 
 
 Calls = dict[str, Callable[[holdfast.BlockingStore, str], Any]]
@@ -128,7 +128,7 @@ class Interrupter:
             raise self._kind
 
     def run(self, name: str, call: Callable[[], Any]) -> bool:
-        """Make a call, and tell whether it was interrupted."""
+        """Make a call, and return whether it was interrupted."""
         dice = self._dice
         self._kind = dice.choice((Stop, Alarm))
         typical_s = self._typical_s.get(name, 0.001)
@@ -151,12 +151,12 @@ class Interrupter:
 
 
 def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
-    """Make calls in the main thread under interrupts, then close under interrupts, and tell what went wrong."""
+    """Make calls in the main thread under interrupts, close under interrupts, and report the problems."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     interrupter = Interrupter(dice)
-    # The threads take turns often, so that more of them are inside of something when the interrupt comes.
+    # Switch threads often, so that more of them are inside a call when the interrupt comes.
     sys.setswitchinterval(0.0005)
-    # The interpreter reports interrupts in finalizers, and coroutines that an interrupt kept from being run.
+    # Silence the interpreter's reports of interrupts in finalizers, and of coroutines that never ran.
     sys.unraisablehook = id
     warnings.simplefilter("ignore")
     store = place.open()
@@ -178,10 +178,10 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
         try:
             hits += interrupter.run(kind, partial(CALLS[kind], store, name))
         except holdfast.Unavailable as error:
-            hits += 1  # an interrupt inside of something that reports every failure as its own
+            hits += 1  # the interrupt hit code that reports every failure as its own
             if kind == "commit" and error.outcome == "not_applied" and _has_turn(store, name):
                 wrong.append(f"I9: {name} was told as not applied, and is stored: {error}")
-        except BaseException as error:  # whatever a caller gets to see is judged
+        except BaseException as error:  # any error that a caller sees is judged
             wrong.append(f"I9: {name} under an interrupt: {type(error).__name__}: {error}")
         port.send(name)
         wrong += _once_more(store, kind, name)
@@ -203,12 +203,12 @@ def _has_turn(store: holdfast.BlockingStore, name: str) -> bool:
 
 
 def _once_more(store: holdfast.BlockingStore, kind: str, name: str) -> list[str]:
-    """Send the call again, twice, and see that it has happened once."""
+    """Send the call twice more, and check that it has happened once."""
     try:
         first, second = CALLS[kind](store, name), CALLS[kind](store, name)
     except holdfast.HoldfastError as error:
         return [f"I9: after {name} was interrupted: {type(error).__name__}: {error}"]
-    # The neighbours change what a reading sees.
+    # The neighbours change what a read returns.
     return [] if first == second or kind in {"load", "nodes", "batches"} else [f"I4: {name}: {first}, then {second}"]
 
 
@@ -225,7 +225,7 @@ def _neighbour(store: holdfast.BlockingStore, number: int, ended: threading.Even
 
 
 def interrupt_calls(scratch: Scratch, seed: int) -> Ran:
-    """Interrupt every kind of blocking call, reads and waits too, and the closing of the store."""
+    """Interrupt every kind of blocking call, also reads and waits, and the closing of the store."""
     place = scratch.fresh().unsynced()
     with Child(interrupted, place, seed, CASES_A_RUN) as child:
         while isinstance(told := child.hear(SILENT_S), str):

@@ -1,4 +1,4 @@
-"""A process is killed at any moment: what it was told is stored, what it was doing is whole or absent."""
+"""Fault: a process is killed at any moment. Acknowledged turns are stored, the one in progress is whole or absent."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from holdfast.torture.soundness import unsound
 KILLS_A_STORE = 5
 MOST_HEARD = 8
 WRITERS = (1, 3)
-"""How many threads of a process write at a time."""
+"""Numbers of threads of a process that write at a time."""
 
 START_S, BETWEEN_S = 0.04, 0.003
-"""A child needs about so long to start; the second is about as long as a turn takes."""
+"""Approximate times for a child to start, and for a turn."""
 
 EVENTS = 12
 
@@ -32,16 +32,16 @@ def kill_writers(scratch: Scratch, seed: int) -> Ran:
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     wrong: list[str] = []
-    # A file that nobody has open any more is recovered when it is opened; a server recovers nothing here.
+    # A file without an open connection is recovered when it is opened. On a server there is nothing to recover.
     watching = place.open() if place.kind == "postgres" else None
     for number in range(KILLS_A_STORE):
-        # Alone, each call is a group of its own; several at a time share one.
+        # A single writer's calls are committed alone; those of several share a group.
         names = [f"session-{number}-{writer}" for writer in range(dice.choice(WRITERS))]
         heard = dice.randrange(MOST_HEARD)
         with Child(workers.writer, place, *names) as child:
             told = [child.hear() for _ in range(heard)]
             if dice.random() < 0.7:
-                # Chance decides when it dies; nothing waits for anything here.
+                # Kill at a random moment, with nothing synchronised.
                 time.sleep(dice.uniform(0, START_S if heard == 0 else BETWEEN_S))
             told += child.kill()
         with place.open() if watching is None else nullcontext(watching) as store:
@@ -55,7 +55,7 @@ def kill_writers(scratch: Scratch, seed: int) -> Ran:
 
 
 def kill_readers(scratch: Scratch, seed: int) -> Ran:
-    """Kill a reader of a log until one comes to the end, and look what it did with each event."""
+    """Kill readers of a log until one comes to the end, and check the effects of each event."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     kinds = [holdfast.EventType("note")]
@@ -87,7 +87,7 @@ KILLED_WRITER = Fault(
     "kill-writer",
     "kill -9 of the process that writes, at any moment",
     ("I1", "I2", "I3", "I10"),
-    {"sqlite": Numbers(200, 5_000), "postgres": Numbers(50, 1_000)},
+    {"sqlite": Numbers(100, 5_000), "postgres": Numbers(25, 1_000)},
     kill_writers,
     unit="kills",
 )

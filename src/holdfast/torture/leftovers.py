@@ -1,7 +1,7 @@
-"""What a killed torture left is taken away by the next one, but only if its lock proves that it is ours and dead.
+"""Removes scratch folders of killed tortures, but only if the lock proves that they are ours and their owner dead.
 
-Each scratch folder has a file that its maker holds locked as long as it lives. The operating system lets go of the lock
-when the process ends, however it ends. A folder without such a file, or with one that is held, is nobody's to remove.
+Each scratch folder has a file that its maker holds locked as long as it lives. The operating system releases the lock
+when the process ends, however it ends. A folder without such a file, or whose file is locked, is never removed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SCHEMA = re.compile(PREFIX + "[0-9a-f]{12}")
 
 
 class Owned(msgspec.Struct, frozen=True):
-    """What belongs to a scratch folder and is not in it."""
+    """Belongings of a scratch folder outside of it."""
 
     schema: str | None = None
     database: str | None = None
-    """Which database the schema is in, unreadable: its URL may hold a password."""
+    """Hash of the URL of the schema's database. The URL itself may hold a password."""
 
 
 class Folder:
@@ -41,23 +41,25 @@ class Folder:
         os.write(self._lock, msgspec.json.encode(owned))
 
     def remove(self) -> None:
-        """Take it away, and then let go of it: nobody else may see it free and half gone."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the folder, then release the lock: no other process may see it unlocked and half removed."""
+        # A child that an interrupt left running knows the old name only, and creates no more files here.
+        removed = self.path.rename(self.path.with_name(f"{self.path.name}-removed"))
+        shutil.rmtree(removed, ignore_errors=True)
         os.close(self._lock)
 
 
 def mark_of(url: str) -> str:
-    """The same text for the same database."""
+    """Return the same text for the same database."""
     return hashlib.sha256(url.encode()).hexdigest()
 
 
 def dead(inside: Path) -> Iterator[tuple[Path, Owned]]:
-    """The folders whose makers have ended without removing them; each is held while it is looked at."""
+    """Yield the folders whose makers ended without removing them, each locked while it is looked at."""
     for path in sorted(inside.glob(f".{PREFIX}*")):
         try:
             lock = os.open(path / OWNER, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
-            continue  # not ours, or gone by now
+            continue  # not ours, or removed meanwhile
         try:
             owned = _left(lock)
             if owned is not None:
@@ -67,12 +69,12 @@ def dead(inside: Path) -> Iterator[tuple[Path, Owned]]:
 
 
 def _left(lock: int) -> Owned | None:
-    """What a dead torture of this user says that it owned."""
+    """Return the belongings of a dead torture of this user, or None."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         owned = msgspec.json.decode(os.read(lock, 65_536), type=Owned)
     except (OSError, msgspec.DecodeError):
-        return None  # its maker is alive, or about to write who it is
-    # Anybody can put a file into a folder for temporary ones: it must not make us drop what it names.
+        return None  # its maker is alive, or about to write the file
+    # Any user can put a file into a shared temporary folder: it must not make us drop what it names.
     ours = os.fstat(lock).st_uid == os.geteuid() and (owned.schema is None or SCHEMA.fullmatch(owned.schema))
     return owned if ours else None

@@ -1,4 +1,4 @@
-"""Somebody else holds what a call needs: it waits, or says in time that it could not, and nothing of it is stored."""
+"""Fault: another client holds a lock that a call needs. The call waits, or fails in time with nothing stored."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from holdfast.torture.soundness import unsound
 SESSION = "locked"
 PATIENCE_MS = 60
 LATEST_S = 20.0
-"""A call that answers later than this hangs, whatever the machine is busy with."""
+"""A call that answers later than this hangs, however busy the machine is."""
 
 POOL_TASKS, POOL_SIZE, POOL_MS = 50, 2, 150
 CROSSING, CROSSINGS = 4, 20
-"""How many threads cross each other, and in how many turns."""
+"""Number of threads that contend, and number of turns."""
 
 
 def hold_locks(scratch: Scratch, seed: int) -> Ran:
@@ -39,7 +39,7 @@ def hold_locks(scratch: Scratch, seed: int) -> Ran:
         began_s = time.monotonic()
         try:
             hold(place, lambda: store.sessions.handle(SESSION).commit(turn))
-            wrong.append("I9: a commit went through although somebody held what it needs")
+            wrong.append("I9: a commit went through although another program held what it needs")
         except holdfast.Unavailable as error:
             if error.outcome != "not_applied" or not error.retryable:
                 wrong.append(f"I9: a lock was told as {error.outcome}, retryable={error.retryable}: {error}")
@@ -78,7 +78,7 @@ def _hold_row(scratch: Scratch) -> Callable[[Place, Callable[[], Any]], None]:
 
 
 def exhaust_pool(scratch: Scratch, seed: int) -> Ran:
-    """Fifty callers share two connections that are both stuck: who gets none is told in time, and later all go on."""
+    """Let fifty callers share two stuck connections: those without one fail in time, and later all go on."""
     assert isinstance(scratch, PostgresScratch)
     place = scratch.fresh()
     options = msgspec.structs.replace(
@@ -92,7 +92,7 @@ def exhaust_pool(scratch: Scratch, seed: int) -> Ran:
         def commit(number: int) -> str:
             try:
                 store.sessions.handle(SESSION).commit(holdfast.Commit(turn_id=f"turn-{seed}-{number}"))
-            except Exception as error:  # whatever a caller gets to see is judged
+            except Exception as error:  # any error that a caller sees is judged
                 return type(error).__name__
             return "stored"
 
@@ -114,7 +114,7 @@ def exhaust_pool(scratch: Scratch, seed: int) -> Ran:
 
 
 def cross_commits(scratch: Scratch, seed: int) -> Ran:
-    """Turns of two sessions leave work for each other, each wanting what the other has: all of them get through."""
+    """Let turns of two sessions enqueue work for each other, in opposite lock orders: all of them must succeed."""
     place = scratch.fresh()
     names = ("one", "two")
     wrong: list[str] = []
@@ -129,7 +129,7 @@ def cross_commits(scratch: Scratch, seed: int) -> Ran:
             ]
             try:
                 store.sessions.handle(mine).commit(holdfast.Commit(turn_id=f"turn-{seed}-{number}", enqueues=work))
-            except Exception as error:  # whatever a caller gets to see is judged
+            except Exception as error:  # any error that a caller sees is judged
                 return f"{type(error).__name__}: {error}"
             return "stored"
 
@@ -145,7 +145,7 @@ def cross_commits(scratch: Scratch, seed: int) -> Ran:
 
 
 def _until_few_left(futures: list[Any]) -> None:
-    """Wait until everybody was answered but those who hold a connection."""
+    """Wait until all callers were answered but those that hold a connection."""
     deadline_s = time.monotonic() + LATEST_S
     while sum(not future.done() for future in futures) > POOL_SIZE and time.monotonic() < deadline_s:
         time.sleep(0.005)
@@ -153,7 +153,7 @@ def _until_few_left(futures: list[Any]) -> None:
 
 HELD_LOCKS = Fault(
     "held-locks",
-    "somebody else holds the file or the row that a commit needs, for longer than it waits",
+    "another program holds the file or the row that a commit needs, for longer than it waits",
     ("I2", "I9", "I10"),
     {"sqlite": Numbers(10, 500), "postgres": Numbers(10, 500)},
     hold_locks,

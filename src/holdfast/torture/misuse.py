@@ -1,4 +1,4 @@
-"""A store that was carried over a fork or closed under a waiter says so, at once and by name."""
+"""Fault: a store is carried over a fork, or closed under a waiter. It must raise the matching error at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATEST_S = 20.0
 
 
 def fork_after_open(scratch: Scratch, _: int) -> Ran:
-    """A process forks with a store open: the child is refused, and the parent goes on."""
+    """Fork with a store open: the child's calls are refused, and the parent goes on."""
     place = scratch.fresh()
     wrong: list[str] = []
     with Child(workers.forker, place) as child:
@@ -37,7 +37,7 @@ def fork_after_open(scratch: Scratch, _: int) -> Ran:
 
 
 def close_under_waiters(scratch: Scratch, _: int) -> Ran:
-    """A store is closed while threads wait on it in every way."""
+    """Close a store while threads wait on it in every way."""
     place = scratch.fresh()
     kinds = [holdfast.EventType("note")]
     store = place.open()
@@ -54,7 +54,7 @@ def close_under_waiters(scratch: Scratch, _: int) -> Ran:
     def wait(name: str) -> None:
         try:
             answers[name] = repr(waits[name]())
-        except BaseException as error:  # whatever a caller gets to see is judged
+        except BaseException as error:  # any error that a caller sees is judged
             answers[name] = type(error).__name__
 
     threads = [threading.Thread(target=wait, args=(name,), daemon=True) for name in waits]

@@ -1,4 +1,4 @@
-"""Everything happens in a scratch file or schema of our own: what was there before is neither read nor written."""
+"""Scratch files and schemas of our own. Existing data is neither read nor written."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ T = TypeVar("T")
 
 POSTGRES = ("postgresql://", "postgres://")
 CONNECT_S = 15.0
-IN_MEMORY = Path("/dev/shm")  # noqa: S108 - each folder in it has a name that nobody can foresee
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - each folder in it has an unpredictable name
 
 
 class Unusable(Exception):
-    """There is no place for a scratch store here; the message says why."""
+    """No scratch store can be made here. The message says why."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A store that is ours alone. It can be handed to another process."""
+    """A store of our own. It can be passed to another process."""
 
     url: str
     options: holdfast.SqliteOptions | holdfast.PostgresOptions
 
     @property
     def kind(self) -> Kind:
-        """Which backend it has."""
+        """Return its backend."""
         return "postgres" if self.url.startswith(POSTGRES) else "sqlite"
 
     @property
     def path(self) -> Path:
-        """The file of a SQLite store."""
+        """Return the file of a SQLite store."""
         return Path(self.url)
 
     def impatient(self, wait_ms: int) -> Place:
-        """The same place for a caller that gives up sooner when somebody is in the way."""
+        """Return the same place with a shorter wait for locks."""
         if isinstance(self.options, holdfast.SqliteOptions):
             options: Any = msgspec.structs.replace(self.options, busy_timeout_ms=wait_ms)
         else:
@@ -60,22 +60,22 @@ class Place(msgspec.Struct, frozen=True):
         return Place(self.url, options)
 
     def unsynced(self) -> Place:
-        """The same place for faults that lose no power: nothing waits for the disk."""
+        """Return the same place without syncs, for faults that lose no power."""
         if isinstance(self.options, holdfast.SqliteOptions):
             return Place(self.url, msgspec.structs.replace(self.options, synchronous="off"))
         return self
 
     def open(self) -> holdfast.BlockingStore:
-        """The store, open for threads."""
+        """Open the store for threads."""
         return holdfast.open_blocking(self.url, options=self.options)
 
     def open_async(self) -> Any:
-        """The store, about to be opened for tasks."""
+        """Return the store for tasks, not yet opened."""
         return holdfast.open(self.url, options=self.options)
 
 
 class Scratch:
-    """Where one torture happens: gives an empty store as often as it is asked, and takes everything away at the end."""
+    """The scratch of one torture: makes empty stores on request, and removes everything at the end."""
 
     def __init__(self, kind: Kind, url: str, folder: Path, options: Any, owned: Owned = Owned()) -> None:  # noqa: B008 - a value
         self.kind: Kind = kind
@@ -89,42 +89,42 @@ class Scratch:
         self._quick: Folder | None = None
 
     def crew(self, size: int) -> Crew:
-        """Processes that wait for something to do."""
+        """Return processes that wait for tasks."""
         if self._crew is None:
             self._crew = Crew()
         self._crew.grow(size)
         return self._crew
 
     def server(self) -> Server:
-        """A private server, started now or before."""
+        """Return a private server, started on first use."""
         if self._server is None:
             self._server = Server()
             self._server.start()
         return self._server
 
     def fresh(self) -> Place:
-        """An empty store."""
+        """Return an empty store."""
         raise NotImplementedError
 
     def file(self, name: str) -> Path:
-        """A path in the scratch folder that was never used before."""
+        """Return an unused path in the scratch folder."""
         self._made += 1
         return self.folder / f"{self._made:06}-{name}"
 
     def quick_folder(self) -> Path:
-        """A folder in memory, where there is one: for files whose syncs are only simulated."""
+        """Return a folder in memory, if there is one, for files whose syncs are only simulated."""
         if self._quick is None and os.access(IN_MEMORY, os.W_OK):
             self._quick = Folder(IN_MEMORY, Owned())
         return self.folder if self._quick is None else self._quick.path
 
     def dismiss(self) -> None:
-        """Let the crew go: after a failure nobody knows what it is doing."""
+        """End the crew: after a failure its state is unknown."""
         if self._crew is not None:
             self._crew.end()
             self._crew = None
 
     def remove(self) -> None:
-        """Take everything away."""
+        """Remove everything."""
         self.dismiss()
         if self._server is not None:
             self._server.remove()
@@ -133,7 +133,7 @@ class Scratch:
             self._quick.remove()
 
     def sweep(self) -> list[str]:
-        """Take away what killed tortures left here, and say what it was; what may be somebody's is only named."""
+        """Remove leftovers of killed tortures, and return what they were. Schemas that may be in use are only named."""
         swept: list[str] = []
         for inside in (self.folder.parent, IN_MEMORY):
             for path, owned in dead(inside):
@@ -152,7 +152,7 @@ class Scratch:
 
 
 class SqliteScratch(Scratch):
-    """A folder beside a file, so that it is on the same disk; the file itself is never opened."""
+    """A folder beside a file, so that it is on the same disk. The file itself is never opened."""
 
     def __init__(self, beside: Path, options: holdfast.SqliteOptions | None = None) -> None:
         if not beside.is_dir():
@@ -162,7 +162,7 @@ class SqliteScratch(Scratch):
         self._last: Path | None = None
 
     def fresh(self) -> Place:
-        """A new file with an empty store; the one before is taken away."""
+        """Return a new file with an empty store. The previous one is removed."""
         if self._last is not None:
             forget(self._last)
         if self._template is None:
@@ -174,7 +174,7 @@ class SqliteScratch(Scratch):
 
 
 class PostgresScratch(Scratch):
-    """A schema of a name that nobody else has, in the database that was given."""
+    """A schema with a random name in the given database."""
 
     def __init__(self, url: str, folder: Path, *, pooler: Any = "none") -> None:
         self.schema = f"{PREFIX}{secrets.token_hex(6)}"
@@ -182,11 +182,11 @@ class PostgresScratch(Scratch):
         super().__init__("postgres", url, folder, options, Owned(self.schema, mark_of(url)))
         self.statements = load_statements("holdfast.torture", schema=self.schema)
         self.disturbed: list[int] = []
-        """Server processes that were cancelled or ended on purpose."""
+        """Process ids of server backends that were cancelled or terminated on purpose."""
         self._made_schema = False
 
     def fresh(self) -> Place:
-        """The schema, made now or emptied."""
+        """Return the schema, created or emptied."""
         place = Place(self.url, self.options)
         if not self._made_schema:
             self._made_schema = True
@@ -202,7 +202,7 @@ class PostgresScratch(Scratch):
                 await connection.execute(text)
 
     def rows(self, name: str, *bindings: Any) -> list[Any]:
-        """The rows of one of our own statements."""
+        """Return the rows of one of our own statements."""
 
         async def run(connection: Any) -> list[Any]:
             found: list[Any] = await connection.fetch(self.statements[name], *bindings)
@@ -211,15 +211,15 @@ class PostgresScratch(Scratch):
         return self.ask(run)
 
     def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Do something on a connection of its own."""
+        """Run something on a connection of its own."""
         return asyncio.run(on_connection(self.url, work))
 
     def forget_schema(self) -> None:
-        """Leave the schema where it is: its server is gone, or about to."""
+        """Do not drop the schema: its server is gone, or about to be."""
         self._made_schema = False
 
     def sweep(self) -> list[str]:
-        """Drop the schemas that killed tortures left in this database, if their folders prove it."""
+        """Also drop the schemas that killed tortures left in this database, if their folders prove it."""
         swept = super().sweep()
         for path, owned in dead(self.folder.parent):
             if owned.schema is not None and owned.database == mark_of(self.url):
@@ -244,7 +244,7 @@ async def _drop(schema: str, connection: Any) -> None:
 
 
 async def on_connection(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
-    """Do something on a connection of its own."""
+    """Run something on a connection of its own."""
     import asyncpg
 
     connection: Any = await asyncpg.connect(url, timeout=CONNECT_S)
@@ -255,19 +255,19 @@ async def on_connection(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
 
 
 def forget(path: Path) -> None:
-    """Remove a SQLite file and what belongs to it."""
+    """Remove a SQLite file and the files beside it."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def scratch_at(url: str, *, pooler: Any = "none") -> Scratch:
-    """A scratch place beside what a URL names."""
+    """Return a scratch place beside the database that a URL names."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         raise Unusable("this operating system cannot fork: run the torture on one that can")
-    holdfast.ddl(url)  # refuses what is not a URL
+    holdfast.ddl(url)  # refuses an invalid URL
     if url.startswith(POSTGRES):
         return PostgresScratch(url, Path(tempfile.gettempdir()), pooler=pooler)
     if url == "memory:" or url.endswith(":memory:"):
         raise Unusable("nothing of a store in memory outlives its process: name a file or a server")
-    holdfast.ddl(url)  # refuses what is not the URL of a store
+    holdfast.ddl(url)  # refuses a URL that names no store
     return SqliteScratch(Path(url.removeprefix("sqlite:")).absolute().parent)

@@ -1,4 +1,4 @@
-"""Behind a transaction pooler the same histories must have an explanation: no two calls share a connection for sure."""
+"""Fault: concurrent clients behind a transaction pooler, where no two calls are sure to share a connection."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ log_disconnections = 0
 
 
 def program() -> str | None:
-    """PgBouncer, if it is installed."""
+    """Return the path of PgBouncer, if it is installed."""
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path=PLACES)
 
 
 @contextmanager
 def pooler(server: Server, address: Path | None = None) -> Generator[str, None, None]:
-    """A PgBouncer in front of a private server, or of whatever a folder leads to; its URL."""
+    """Run a PgBouncer before a private server, or before whatever a folder leads to. Yield its URL."""
     found = program()
     assert found is not None, "ask for the obstacle first"
     folder = Path(tempfile.mkdtemp(prefix="holdfast-pooler-"))
@@ -68,13 +68,13 @@ def pooler(server: Server, address: Path | None = None) -> Generator[str, None, 
 
 
 def run_pooled(scratch: Scratch, seed: int) -> Ran:
-    """One history of clients that all go through PgBouncer."""
+    """Run one history of clients that all go through PgBouncer."""
     with pooler(scratch.server()) as url, PostgresScratch(url, scratch.folder, pooler="transaction") as own:
         return run(own, seed)
 
 
 def obstacle(scratch: Scratch) -> str | None:
-    """PgBouncer must be installed, and a private server to put it in front of."""
+    """Return why the fault cannot run: it needs PgBouncer, and a private server."""
     return "PgBouncer is not installed" if program() is None else no_server(scratch)
 
 

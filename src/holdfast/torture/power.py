@@ -1,4 +1,4 @@
-"""The power is lost while SQLite writes: what was acknowledged before is stored, whatever the disk made of the rest."""
+"""Fault: the power is lost while SQLite writes. Acknowledged turns are stored, whatever the disk made of the rest."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from holdfast.torture.soundness import unsound
 
 IMAGES_A_RECORDING = 50
 RECORDINGS = 2
-"""How many are made and judged at a time."""
+"""Number of recordings that are made and judged at a time."""
 
 MOST_S = 300.0
 SESSION = "power"
 WRITERS = (1, 3)
-"""How many threads write at a time."""
+"""Numbers of threads that write at a time."""
 
 GOES_ON_EVERY = 5
-"""Every so many images it is also shown that work goes on, which costs as much as everything else."""
+"""One of so many images is also written to, which costs as much as everything else."""
 
 
 def lose_power(scratch: Scratch, seed: int) -> Ran:
-    """Record some turns, and look at what a loss of power can leave of them."""
+    """Record some turns, and judge the states that a loss of power can leave."""
     return _lose(scratch, seed, again=False)
 
 
 def lose_power_again(scratch: Scratch, seed: int) -> Ran:
-    """Lose power, and then again while the store is opened and closed for the first time after that."""
+    """Lose power, and again while the store is opened and closed for the first time after that."""
     return _lose(scratch, seed, again=True)
 
 
 def _lose(scratch: Scratch, seed: int, *, again: bool) -> Ran:
-    # In other processes, because a recording takes over every file that SQLite opens in its own.
+    # In other processes, because a recording captures every file that SQLite opens in its own.
     members = scratch.crew(RECORDINGS).members(RECORDINGS)
     template = scratch.fresh()
     places = [Place(str(scratch.quick_folder() / f"{number}.db"), template.options) for number in range(RECORDINGS)]
@@ -56,7 +56,7 @@ def _lose(scratch: Scratch, seed: int, *, again: bool) -> Ran:
 
 
 def work(port: Port, place: Place, seed: str, again: bool) -> None:
-    """Tell what is wrong with the images of one recording."""
+    """Report the problems of the images of one recording."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     names = [f"{SESSION}-{writer}" for writer in range(dice.choice(WRITERS))]
     with place.open() as store:
@@ -81,7 +81,7 @@ def work(port: Port, place: Place, seed: str, again: bool) -> None:
 
 
 def record(place: Place, dice: random.Random, names: Sequence[str], count: int) -> list[Step]:
-    """What SQLite writes while a store is opened, each session gets so many turns, all at once, and it is closed."""
+    """Record SQLite's writes while a store is opened, gets turns of several sessions concurrently, and is closed."""
     with Recording() as recording:
         with place.open() as store, ThreadPoolExecutor(len(names)) as threads:
             for number in range(1, count + 1):
@@ -89,7 +89,7 @@ def record(place: Place, dice: random.Random, names: Sequence[str], count: int) 
                 def write(name: str, number: int = number) -> None:
                     recording.mark(turns.write(store, name, number), name)
 
-                # Several at a time are committed in one group, and none may hear of it before all are stored.
+                # Concurrent turns are committed in one group, and none may be acknowledged before all are stored.
                 for _ in threads.map(write, names):
                     pass
                 if dice.random() < 0.3:
@@ -98,7 +98,7 @@ def record(place: Place, dice: random.Random, names: Sequence[str], count: int) 
 
 
 def checkpoint(place: Place, how: str) -> None:
-    """Move what was written into the main file, as SQLite does by itself once it is enough."""
+    """Run a checkpoint, as SQLite does by itself once its log is large enough."""
     connection = apsw.Connection(str(place.path))
     with suppress(apsw.BusyError):
         connection.wal_checkpoint(mode=getattr(apsw, f"SQLITE_CHECKPOINT_{how}"))
@@ -106,7 +106,7 @@ def checkpoint(place: Place, how: str) -> None:
 
 
 def lay_down(place: Place, left: dict[str, bytes], name: str) -> Place:
-    """Put an image where it can be opened."""
+    """Write an image to files that can be opened."""
     path = Path(f"{place.path}.{name}")
     forget(path)
     for file, content in left.items():
@@ -124,14 +124,14 @@ def _judge(image: Place, told: dict[str, int], tried: dict[str, int], *, goes_on
                 wrong += unsound(store)
             else:
                 wrong += [f"I10: verify: {one}" for one in store.maintenance.verify().findings]
-    except Exception as error:  # whatever it is, the store cannot be used
+    except Exception as error:  # any error means that the store cannot be used
         wrong.append(f"I10: {type(error).__name__}: {error}")
     forget(image.path)
     return wrong
 
 
 def obstacle(_: Scratch) -> str | None:
-    """SQLite's own layer over the operating system must be the one for Unix."""
+    """Return why the fault cannot run: SQLite's VFS must be the one for Unix."""
     return None if BASE in apsw.vfs_names() else f"SQLite has no layer named {BASE!r} here"
 
 
@@ -139,7 +139,7 @@ POWER_LOSS = Fault(
     "power-loss",
     "power is lost while SQLite writes: each unsynced write is kept, lost or torn",
     ("I1", "I2", "I3", "I10"),
-    {"sqlite": Numbers(2_000, 50_000)},
+    {"sqlite": Numbers(800, 50_000)},
     lose_power,
     unit="images",
     obstacle=obstacle,

@@ -1,4 +1,4 @@
-"""A proxy passes bytes on, keeps answers back while it is told to, and cuts a connection in the byte it was told."""
+"""A TCP proxy that can hold answers back, and cut a connection at a given byte."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ QUIET_S = 0.1
 
 
 class Unreachable(Exception):
-    """The proxy cannot stand in front of what this URL names."""
+    """The proxy cannot stand before the server that this URL names."""
 
 
 def target_of(url: str) -> tuple[str | None, str, int]:
-    """Where a URL leads: a socket's path, or None, a host and a port."""
+    """Return the target of a URL: a socket's path or None, a host and a port."""
     parts = urlsplit(url)
     query = parse_qs(parts.query)
     hosts = parts.netloc.rpartition("@")[2]
@@ -40,7 +40,7 @@ def target_of(url: str) -> tuple[str | None, str, int]:
 
 
 def through(url: str, port: int) -> str:
-    """The URL that leads through the proxy."""
+    """Return the URL that leads through the proxy."""
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
     kept = {name: values[0] for name, values in parse_qs(parts.query).items() if name not in {"host", "port"}}
@@ -59,7 +59,7 @@ class Proxy:
         self._pipes: set[asyncio.Task[None]] = set()
         self.passed: dict[Direction, int] = {"asking": 0, "answering": 0}
         self.seen: dict[Direction, int] = {"asking": 0, "answering": 0}
-        """What had passed when the last count ended."""
+        """Bytes that had passed when the last count ended."""
         self._cut: tuple[Direction, int] | None = None
         self.cuts = 0
         self._free = asyncio.Event()
@@ -75,25 +75,25 @@ class Proxy:
         return await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     def measure(self) -> None:
-        """Count from here on."""
+        """Restart the count."""
         self.seen = self.passed
         self.passed = {"asking": 0, "answering": 0}
         self._cut = None
 
     def settle(self) -> None:
-        """Wait until nothing passes any more, as what a store tells others after a call does."""
+        """Wait until no bytes pass, such as notifications that a store sends after a call."""
         before: dict[Direction, int] | None = None
         while before != self.passed:
             before = dict(self.passed)
             time.sleep(QUIET_S)
 
     def cut(self, direction: Direction, after: int) -> None:
-        """Cut the connection that passes the next byte in this direction after so many, once."""
+        """Cut once: the connection that passes the next byte in this direction after this many."""
         self.measure()
         self._cut = (direction, after)
 
     def hold(self) -> None:
-        """Keep every answer back from now on."""
+        """Hold every answer back from now on."""
         self._do(self._hold())
 
     async def _hold(self) -> None:
@@ -101,11 +101,11 @@ class Proxy:
         self._free.clear()
 
     def await_answer(self, timeout_s: float) -> bool:
-        """Wait until there is an answer that is kept back: whoever asked, the server has answered him."""
+        """Wait until an answer is held back. The server has then answered the client."""
         return self._holds.wait(timeout_s)
 
     def release(self) -> None:
-        """Pass on what was kept back, and everything after it."""
+        """Pass on the held bytes, and everything after them."""
         self._loop.call_soon_threadsafe(self._free.set)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -128,7 +128,8 @@ class Proxy:
         finally:
             for way in ways:
                 way.cancel()
-            # What the server was sent, it gets, with the end behind it; the client is cut off.
+            # The server gets all bytes that were sent, and then the end of the stream. The client's connection is
+            # aborted.
             theirs[1].close()
             writer.transport.abort()
             await asyncio.gather(*ways, return_exceptions=True)
@@ -151,7 +152,7 @@ class Proxy:
             await writer.drain()
 
     def close(self) -> None:
-        """Cut everything, and stop listening."""
+        """Cut all connections, and stop listening."""
         self._do(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)

@@ -1,7 +1,8 @@
-"""A slow transaction holds a session's row while the holder of a lease or claim renews it past its old end.
+"""Fault: a slow transaction holds a session's queue while a lease or claim is renewed past its old end.
 
-A claim that waits for the row began before the renewal. It must go by the renewal all the same: nothing of the session
-is handed to another owner while the renewed lease or exclusive claim lives. Without a renewal, the same claim is given.
+A claim that waits for the queue began before the renewal. It must respect the renewal all the same: nothing of the
+session is handed to another owner while the renewed lease or exclusive claim is live. Without a renewal, the same claim
+succeeds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CLAIMER, HOLDER = "claimer", "holder"
 
 
 def renew_behind_held_row(scratch: Scratch, seed: int) -> Ran:
-    """Let a claim wait for the session's row across the old end of what keeps it out."""
+    """Let a claim wait for the session's queue across the old end of the lease or claim that blocks it."""
     assert isinstance(scratch, PostgresScratch)
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
@@ -37,7 +38,7 @@ def renew_behind_held_row(scratch: Scratch, seed: int) -> Ran:
             loop = asyncio.get_running_loop()
             held = connection.transaction()
             await held.start()
-            await connection.fetch(scratch.statements["hold_session"], SESSION)
+            await connection.fetch(scratch.statements["hold_queue"], SESSION)
             waiting = loop.run_in_executor(
                 None, lambda: claimer.queue.claim(SESSION, owner_id=CLAIMER, exclusive=exclusive)
             )
@@ -84,7 +85,7 @@ async def _until(connection: Any, statement: str, *bindings: Any) -> None:
 
 HELD_ROW = Fault(
     "renewal-behind-held-row",
-    "a slow transaction holds a session's row while a lease or an exclusive claim is renewed past its old end",
+    "a slow transaction holds a session's queue while a lease or an exclusive claim is renewed past its old end",
     ("I5", "I10"),
     {"postgres": Numbers(3, 500)},
     renew_behind_held_row,

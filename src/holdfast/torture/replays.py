@@ -1,4 +1,4 @@
-"""A replay is the command that runs one case again: all that decides it is in it, and nothing that is secret."""
+"""Builds the command that runs one case again, with everything that decides the case and without secrets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SHOWN = frozenset({
     "ssl_min_protocol_version", "ssl_max_protocol_version", "target_session_attrs", "krbsrvname", "gsslib",
     "application_name", "options", "connect_timeout", "search_path",
 })  # fmt: skip
-"""Parameters of a URL that are no secret. Whatever else there is, may be one."""
+"""Parameters of a URL that are not secret. Any other one may be."""
 
 
 def replay(url: str | None, fault: str, seed: int, *, pooler: str | None = None) -> str:
-    """The command that runs one case again; without a URL it is the one of the environment."""
+    """Return the command that runs one case again. Without a URL it uses that of the environment."""
     words = ["holdfast", "torture"]
     if url is not None:
         words += ["--url", shown(url)]
@@ -28,7 +28,7 @@ def replay(url: str | None, fault: str, seed: int, *, pooler: str | None = None)
 
 
 def shown(url: str) -> str:
-    """A URL as it may be shown: what is, or may be, secret is hidden."""
+    """Return a URL with everything hidden that is, or may be, secret."""
     if not url.startswith(POSTGRES):
         return url
     parts = dsn.parsed(url)

@@ -1,4 +1,4 @@
-"""Faults are run one after another until each has had its cases or its time; whatever happens in one is a result."""
+"""Runs faults one after another until each has had its cases or its time. Any exception in one becomes a result."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from holdfast.torture.faults import Fault, Ran
 from holdfast.torture.places import Scratch
 
 VIOLATIONS_A_FAULT = 3
-"""After so many runs with violations a fault is not run any more: more of them say nothing new."""
+"""A fault stops after this many runs with violations: more of them say nothing new."""
 
 
 MOST_UNJUDGED = 20
-"""After so many runs that cannot be judged a fault is not run any more."""
+"""A fault stops after this many runs that cannot be judged."""
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """Something that must hold and did not, and the seed of the run."""
+    """An invariant that did not hold, and the seed of the run."""
 
     seed: int
     problems: tuple[str, ...]
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What became of one fault."""
+    """The result of one fault."""
 
     fault: str
     backend: str
@@ -41,24 +41,24 @@ class Result(msgspec.Struct, frozen=True):
     skipped: str | None
     spent_s: float
     unjudged: tuple[str, ...] = ()
-    """What could not be judged, and why: those runs count neither as held nor as violated."""
+    """Runs that could not be judged, and why. They count neither as held nor as violated."""
 
     @property
     def passed(self) -> bool:
-        """Whether it was run, and held."""
+        """Return whether it ran, and held."""
         return self.skipped is None and not self.violations and self.cases > 0
 
 
 Progress = Callable[[Fault, int, int], None]
-"""Called after each run with the cases so far and those that are wanted."""
+"""Called after each run with the cases so far and the wanted number."""
 
 
 def nothing(_: Fault, _done: int, _wanted: int) -> None:
-    """No progress is shown."""
+    """Show no progress."""
 
 
 def share(minutes: float | None) -> Callable[[int], float | None]:
-    """How many seconds the next of so many faults may take: an equal part of what is left, if there is a limit."""
+    """Return a function that divides the time left equally among the remaining faults; None means no limit."""
     if minutes is None:
         return lambda _: None
     end_s = time.monotonic() + minutes * 60
@@ -101,7 +101,7 @@ def run_fault(
 
 
 def obstacle(scratch: Scratch, fault: Fault) -> str | None:
-    """Why a fault cannot be run here, if it cannot."""
+    """Return why a fault cannot run here, or None."""
     if scratch.kind not in fault.numbers:
         return f"it does not apply to {'SQLite' if scratch.kind == 'sqlite' else 'PostgreSQL'}"
     return fault.obstacle(scratch)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, in a scratch folder, can be killed; one of somebody else's never is."""
+"""Private PostgreSQL servers in a scratch folder, which may be killed. Servers of others never are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEBIAN = Path("/usr/lib/postgresql")
 PROGRAMS = ("postgres", "initdb", "pg_ctl")
 START_S = 60
 SETTINGS: Mapping[str, str] = {
-    # The machine itself does not fail here: what a killed server gave to the operating system is not lost.
+    # The machine itself does not fail here: writes that a killed server passed to the operating system are not lost.
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
@@ -32,7 +32,7 @@ SETTINGS: Mapping[str, str] = {
 
 @cache
 def found() -> Path | None:
-    """A folder with the programs of a server, if this machine has one."""
+    """Return a folder with the programs of a server, if this machine has one."""
     for folder in _places():
         if all((folder / name).exists() for name in PROGRAMS):
             return folder
@@ -53,16 +53,22 @@ def _places() -> Iterator[Path]:
 class Server:
     """One private server, reached by a socket in its folder."""
 
-    def __init__(self, settings: Mapping[str, str] = SETTINGS, *, copy_of: Server | None = None) -> None:
-        # Not in the scratch folder: a socket's path must be short, and its user must be let in.
+    def __init__(
+        self,
+        settings: Mapping[str, str] = SETTINGS,
+        *,
+        copy_of: Server | None = None,
+        programs: Path | None = None,
+    ) -> None:
+        # Not in the scratch folder: a socket's path must be short, and the server's user must have access.
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
-        # PostgreSQL refuses to be run by root.
+        # PostgreSQL refuses to run as root.
         self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         self.user_id = None if self._user is None else self._user.pw_uid
         self.group_id = None if self._user is None else self._user.pw_gid
         self.groups: list[str | int] | None = None if self._user is None else []
         self.own(self.folder)
-        programs = found()
+        programs = programs or found()
         assert programs is not None, "no server was found: ask found() first"
         self._programs = reachable(programs, self.folder, self._user) if copy_of is None else copy_of.programs
         self.data = self.folder / "data"
@@ -76,17 +82,17 @@ class Server:
 
     @property
     def programs(self) -> Path:
-        """Where its programs are."""
+        """Return the folder of its programs."""
         return self._programs
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Add settings; later ones count."""
+        """Append settings. Later ones take precedence."""
         with (self.data / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.writelines(f"{name} = {value}\n" for name, value in settings.items())
 
     def run(self, program: str, *arguments: str | Path) -> None:
         """Run one of its programs as its user."""
-        # Not captured through a pipe: the server would keep it open, and we would wait for ever.
+        # No pipe: the server would inherit it and keep it open, and this call would never end.
         with tempfile.TemporaryFile() as said:
             command = [self._programs / program, *arguments]
             done = subprocess.run(  # noqa: S603 - our own programs, without a shell
@@ -107,16 +113,16 @@ class Server:
         self.run("pg_ctl", "-D", self.data, "-l", self.folder / "log", "-w", "-t", str(START_S), "start")
 
     def stop(self, mode: str = "immediate") -> None:
-        """Stop it without a word to anybody."""
+        """Stop it without telling its clients."""
         self.run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
 
     @property
     def pid(self) -> int:
-        """The process id of the server itself."""
+        """Return the process id of the postmaster."""
         return int((self.data / "postmaster.pid").read_text(encoding="utf-8").split("\n", 1)[0])
 
     def kill(self) -> None:
-        """Kill the server itself, and start it again once those that worked for it have noticed."""
+        """Kill the postmaster, and start it again once its backends have ended."""
         os.kill(self.pid, signal.SIGKILL)
         deadline_s = time.monotonic() + START_S
         while True:
@@ -130,7 +136,7 @@ class Server:
                 return
 
     def remove(self) -> None:
-        """Stop it and take its folder away."""
+        """Stop it and remove its folder."""
         try:
             self.stop()
         except RuntimeError:
@@ -140,10 +146,10 @@ class Server:
 
 
 def reachable(programs: Path, folder: Path, user: pwd.struct_passwd | None) -> Path:
-    """The programs, copied into a folder of the server's user if it could not get at them where they are."""
+    """Return the programs, copied into a folder of the server's user if that user cannot run them in place."""
     if user is None or may_run(programs, user):
         return programs
-    # The programs find their libraries by relative paths, so that the neighbours come along.
+    # The programs find their libraries by relative paths, so copy those with them.
     package = programs.parents[1]
     copy = folder / "programs"
     libraries = f"{package.name}.libs"
@@ -156,7 +162,7 @@ def reachable(programs: Path, folder: Path, user: pwd.struct_passwd | None) -> P
 
 
 def may_run(programs: Path, user: pwd.struct_passwd) -> bool:
-    """Whether a user gets at a server's programs."""
+    """Return whether a user can run a server's programs."""
     try:
         done = subprocess.run(  # noqa: S603 - our own program, without a shell
             [programs / "postgres", "--version"],
@@ -168,13 +174,13 @@ def may_run(programs: Path, user: pwd.struct_passwd) -> bool:
             cwd="/",
         )
     except PermissionError:
-        # A folder on the way is closed to him.
+        # The user cannot enter a folder on the path.
         return False
     return done.returncode == 0
 
 
 def no_server(_: object) -> str | None:
-    """Why no private server can be started here, if none can."""
+    """Return why no private server can be started here, or None."""
     if found() is None:
         return "no PostgreSQL server programs on this machine: a private server is needed, yours is not killed"
     return None

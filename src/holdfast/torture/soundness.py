@@ -1,4 +1,4 @@
-"""After a fault a store is sound if verification finds nothing and work goes on."""
+"""Checks that a store is sound after a fault: verification finds nothing, and work goes on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import holdfast
 
 
 def unsound(store: holdfast.BlockingStore) -> list[str]:
-    """What is wrong with a store after a fault; empty if it is sound. It leaves one turn of one session behind."""
+    """Return the problems of a store after a fault. Leaves one session with one turn behind."""
     wrong = [f"I10: verify: {one.table} {one.key}: {one.problem}" for one in store.maintenance.verify().findings]
     name = f"afterwards-{secrets.token_hex(4)}"
     try:

@@ -1,4 +1,4 @@
-"""A process that holds a lease is stopped until long after it expired: what it does when it goes on is refused."""
+"""Fault: the holder of a lease is stopped until long after it expired. Its writes after that are refused."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from holdfast.torture.places import Scratch
 from holdfast.torture.soundness import unsound
 
 IN_THE_WAY_MS = 400
-"""How long the heir waits for a database that the stopped process holds; then it has to be let go."""
+"""Time that the heir waits for a database that the stopped process has locked, before that one is resumed."""
 
 TURNS_OF_THE_HEIR = 3
 
 MOST_LATE = 50
-"""A holder that wrote so often after its lease was taken over will not be refused any more."""
+"""A holder that wrote this often after its lease was taken over will not be refused any more."""
 
 
 def stop_holder(scratch: Scratch, seed: int) -> Ran:
-    """Stop a holder, take its lease over, and let it go on."""
+    """Stop a holder, take its lease over, and resume it."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     ttl_ms = dice.randrange(50, 201)
@@ -36,14 +36,15 @@ def stop_holder(scratch: Scratch, seed: int) -> Ran:
         told: object = None
         for _ in range(dice.randrange(3)):
             told = told if told == "lost" else hear_write(child, accepted)
-        time.sleep(dice.uniform(0, 0.004))  # chance decides where it is stopped
+        time.sleep(dice.uniform(0, 0.004))  # stop at a random moment
         child.stop()
         try:
             heir = take_over(store)
             acquired.append(Acquired(heir.fence, time.monotonic_ns()))
             accepted += [_turn(store, heir) for _ in range(TURNS_OF_THE_HEIR)]
         except holdfast.Unavailable:
-            # It was stopped in the middle of a transaction, and holds the database: typed, and over when it goes on.
+            # It was stopped inside a transaction and has the database locked: a typed error, which ends when it
+            # resumes.
             pass
         child.resume()
         late = 0
@@ -56,7 +57,7 @@ def stop_holder(scratch: Scratch, seed: int) -> Ran:
 
 
 def hear_write(child: Child, accepted: list[Accepted]) -> object:
-    """The next thing that the holder says: a write that was accepted, or that it lost the lease."""
+    """Return the holder's next message: an accepted write, or that it lost the lease."""
     told = child.hear()
     if told != "lost":
         accepted.append(Accepted(*told))
@@ -64,7 +65,7 @@ def hear_write(child: Child, accepted: list[Accepted]) -> object:
 
 
 def take_over(store: holdfast.BlockingStore) -> holdfast.Lease:
-    """The lease, once it is free."""
+    """Claim the lease as soon as it is free."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A turn that touches everything that a commit can, and what a store must hold after so many of them."""
+"""A turn that uses every part of a commit, and a check of the store after a number of them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import msgspec
 import holdfast
 
 WITH_BYTES = 3
-"""Every so many turns bring an attachment."""
+"""One of so many turns brings an attachment."""
 
 
 def begin(store: holdfast.BlockingStore, session_id: str) -> None:
-    """What must be there before the first turn."""
+    """Enqueue the work that the first turn settles."""
     store.queue.enqueue(_work(session_id, 0))
 
 
 def write(store: holdfast.BlockingStore, session_id: str, number: int) -> int:
-    """Write the turn of this number: it settles the work that the turn before left, and leaves some for the next."""
+    """Write the turn of this number. It settles the work of the turn before, and enqueues some for the next."""
     session = store.sessions.handle(session_id)
     claim = store.queue.claim(session_id, owner_id="writer")
     if claim is None:
@@ -27,7 +27,7 @@ def write(store: holdfast.BlockingStore, session_id: str, number: int) -> int:
 
 
 def repeatable(session_id: str, number: int) -> holdfast.Commit:
-    """The turn of this number without what belongs to one caller alone, so that anybody may send it again."""
+    """Return the turn of this number without its claims and attachments, so that any caller can repeat it."""
     parent = f"node-{number - 1}" if number > 1 else None
     return holdfast.Commit(
         turn_id=f"turn-{number}",
@@ -42,9 +42,9 @@ def repeatable(session_id: str, number: int) -> holdfast.Commit:
 def check(
     store: holdfast.BlockingStore, session_id: str, acknowledged: int, tried: int, *, settled: bool = True
 ) -> list[str]:
-    """What is wrong with a session of which `acknowledged` turns were told and `tried` were begun.
+    """Return the problems of a session with `acknowledged` turns out of `tried`.
 
-    Turns that are not `settled` left their work where it was.
+    Turns that are not `settled` left their work in the queue.
     """
     session = store.sessions.handle(session_id)
     wrong: list[str] = []
@@ -54,7 +54,7 @@ def check(
         history = [entry.turn_id for entry in session.history(limit=1_000)]
         loose = list(session.attachments.list_uncommitted())
         again = session.load()
-        # What a dead client had sent may be done while we look: then look again.
+        # A call of a dead client may complete between the reads. Then read again.
         if (view and view.revision) == (again and again.revision):
             break
     revision = 0 if view is None else view.revision
@@ -73,7 +73,7 @@ def check(
 
 
 def _torn(view: holdfast.SessionView, loose: int) -> list[str]:
-    """What of the newest turn does not fit to its number."""
+    """Return the parts of the newest turn that do not fit its number."""
     number = view.revision
     wrong: list[str] = []
     if [node.payload for node in view.graph.nodes] != [*range(1, number + 1)] or view.node_count != number:
@@ -82,7 +82,7 @@ def _torn(view: holdfast.SessionView, loose: int) -> list[str]:
         wrong.append("the checkpoint is not that of the turn")
     if view.ledger != (holdfast.Usage("turn", "model", input_tokens=number),):
         wrong.append(f"the ledger is {view.ledger}")
-    # The attachment of the turn that was not stored any more may be there, but of no other.
+    # The attachment of the next turn, which was not stored, may be there, but no other.
     if loose > ((number + 1) % WITH_BYTES == 0):
         wrong.append(f"{loose} attachments belong to no turn")
     return wrong

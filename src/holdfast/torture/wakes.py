@@ -1,4 +1,4 @@
-"""Whoever waits for an event hears of it, whatever moment of his it happens in."""
+"""Fault: an event is appended at any moment of a wait for it. The waiter must be woken."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from holdfast.torture.proxy import Proxy, Unreachable
 
 WAITS_A_RUN = 50
 HELD = 0.4
-"""How many of the waits are answered late, where a proxy can stand before the server."""
+"""Share of the waits whose answer is held back, where a proxy can stand before the server."""
 
 STOPPED = 0.8
-"""How many of the other waits are stopped in the middle."""
+"""Share of the other waits whose process is stopped in the middle."""
 
 ASKING_S = (0.0002, 0.0016)
-"""How long after its task it looks whether the event is there."""
+"""Time from the start of a wait until it queries the store for the event."""
 
 NEWS_S, LATE_NEWS_S = 0.006, 0.025
-"""In which the news of an event gets to the waiter's process, mostly and almost always."""
+"""Time in which the notification of an event usually, and almost always, reaches the waiter's process."""
 
 ANSWER_S = 10.0
-"""In which a server answers a question, however busy it is."""
+"""Time in which a server answers a query, however busy it is."""
 
 
 def wait_for_events(scratch: Scratch, seed: int) -> Ran:
-    """One process waits for an event while another appends it, again and again."""
+    """Let one process wait for an event while another appends it, again and again."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     place = scratch.fresh()
     kinds = [holdfast.EventType("note")]
@@ -50,7 +50,7 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
             ends.enter_context(closing(proxy))
             seen_from = _apart(place, proxy)
         waiter.say((workers.waiter, (seen_from,)))
-        # Opened before anything is stopped: who is stopped while he opens a file keeps everybody out of it.
+        # Open it before anything is stopped: a process that is stopped while it opens a file locks all others out.
         waiter.hear()
         appender.say((workers.appender, (place,)))
         for number in range(WAITS_A_RUN):
@@ -76,9 +76,9 @@ def wait_for_events(scratch: Scratch, seed: int) -> Ran:
 
 
 def _while_stopped(waiter: Child, appender: Child, number: int, asking_s: float) -> int:
-    """What he asked and what he is told of arrive together, in any order, however quick each of them is alone."""
+    """Let the waiter's answer and the notification arrive together, in any order, however quick each is alone."""
     waiter.say(number)
-    time.sleep(asking_s)  # chance decides whether it has asked already
+    time.sleep(asking_s)  # chance decides whether it has queried already
     waiter.stop()
     appender.say(0.0)
     stored_ns: int = appender.hear()
@@ -88,7 +88,7 @@ def _while_stopped(waiter: Child, appender: Child, number: int, asking_s: float)
 
 
 def _while_answer_is_held(waiter: Child, appender: Child, proxy: Proxy, number: int) -> int:
-    """He has asked and there was nothing; before he hears that, the event happens, and the news of it comes first."""
+    """Append the event after the waiter's query found none, and let the notification arrive before that answer."""
     proxy.hold()
     waiter.say(number)
     if not proxy.await_answer(ANSWER_S):
@@ -101,7 +101,7 @@ def _while_answer_is_held(waiter: Child, appender: Child, proxy: Proxy, number: 
 
 
 def _proxy(scratch: Scratch) -> Proxy | None:
-    """What can hold an answer back and let the news pass; there is none on SQLite, and not before every server."""
+    """Return a proxy that holds answers back and lets notifications pass. None on SQLite, and for some servers."""
     if not isinstance(scratch, PostgresScratch) or scratch.options.pooler != "none":
         return None
     try:
@@ -111,14 +111,14 @@ def _proxy(scratch: Scratch) -> Proxy | None:
 
 
 def _apart(place: Place, proxy: Proxy) -> Place:
-    """The place for one who asks through the proxy, and is told past it."""
+    """Return the place for a client that queries through the proxy, and listens past it."""
     return Place(proxy.url, msgspec.structs.replace(place.options, listen_url=place.url))
 
 
 WAKES = Fault(
     "wakes",
-    "an event is appended at any moment of somebody's wait for it: mostly while he is stopped (SIGSTOP), or after he "
-    "asked and before he has the answer",
+    "an event is appended at any moment of a wait for it: mostly while the waiter is stopped (SIGSTOP), or after it "
+    "asked and before it has the answer",
     ("I8",),
     {"sqlite": Numbers(500, 10_000), "postgres": Numbers(250, 5_000)},
     wait_for_events,

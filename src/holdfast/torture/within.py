@@ -1,7 +1,7 @@
-"""A crash follows transactions of an application's own: what it was told is there, and its rows and ours agree.
+"""Fault: a crash after transactions of the application's own. Its acknowledged rows are there, and match ours.
 
-The application inserts an order, and through `store.within` what belongs to it: a turn, work and an event. Now and then
-it takes a part back with a savepoint, or all of it with a rollback.
+The application inserts an order, and through `store.within` its turn, work and event. Now and then it undoes a part
+with a savepoint, or all of it with a rollback.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ORDERS = "orders"
 
 CRASHES_A_STORE = 2
 LEAST_HEARD, MOST_HEARD = 5, 20
-"""Orders that are told before a crash: what is not on disk by then is lost."""
+"""Numbers of orders that are acknowledged before a crash: any that is not on disk by then is lost."""
 
 PAGE = 1_000
 
 
 def crash_within(scratch: Scratch, seed: int) -> Ran:
-    """Crash the server, or kill the process where there is none, under an application with orders of its own."""
+    """Crash the server, or on SQLite kill the process, under an application with rows of its own."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
     if scratch.kind == "sqlite":
         return Ran(CRASHES_A_STORE, tuple(_run(scratch.fresh(), dice, None)))
@@ -56,13 +56,13 @@ def _run(place: Place, dice: random.Random, server: Any) -> list[str]:
         with place.open() as store:
             wrong += check(store, told, found)
             wrong += unsound(store)
-        # One that was stored and never told is not sent again.
+        # An order that was stored and never acknowledged is not sent again.
         told = found
     return wrong
 
 
 def check(store: holdfast.BlockingStore, told: Sequence[int], found: Sequence[int]) -> list[str]:
-    """Return what is wrong with a store beside which these orders were found, if these were told."""
+    """Return the problems of a store beside which these orders were found, if these were acknowledged."""
     lost = sorted(set(told) - set(found))
     wrong = [f"I1: the orders {lost} were acknowledged, and are gone"] if lost else []
     view = store.sessions.handle(ORDERS).load()
@@ -81,7 +81,7 @@ def check(store: holdfast.BlockingStore, told: Sequence[int], found: Sequence[in
 
 
 def application(port: Port, place: Place, first: int) -> None:
-    """Place one order after another, and tell of each that is committed, until the connection is lost."""
+    """Place one order after another, and report each commit, until the connection is lost."""
     asyncio.run(_place_orders(port, place, first))
 
 
@@ -100,7 +100,7 @@ async def _place_orders(port: Port, place: Place, first: int) -> None:
 
 
 async def _place_order(store: holdfast.Store, caller: Caller, number: int) -> bool:
-    """Run one transaction. False if the application changed its mind."""
+    """Run one transaction. Return False if the application rolled it back."""
     dice = random.Random(number)  # noqa: S311 - the same number does the same
     undone, part_undone = number % 4 == 0 and caller.undone != number, dice.random() < 0.5
     await caller.run("begin")
@@ -131,7 +131,7 @@ class Caller:
     def __init__(self, connection: Any, statements: Statements, *, blocks: bool) -> None:
         self.connection = connection
         self.undone = 0
-        """The order that was rolled back last, which is not rolled back again."""
+        """The order that was rolled back last. It is not rolled back again."""
         self._statements = statements
         self._blocks = blocks
 

@@ -1,4 +1,4 @@
-"""What children do: each function here runs in a process of its own and talks to its parent through a port."""
+"""Functions that run in child processes. Each talks to its parent through a port."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from holdfast.torture.places import Place
 T = TypeVar("T")
 
 CROWDED = "crowded"
-"""The session of a writer that is short of room."""
+"""The session of a writer that runs out of room."""
 
 MOST_LOOKS = 1_000
-"""Whoever looked so often has come to the end of the log, or never will."""
+"""Upper bound on the reads that it takes to reach the end of the log."""
 
 SLEPT_MS = 4_000
-"""Whoever hears of an event so late has not been woken by it."""
+"""A waiter that hears of an event later than this was not woken by it."""
 
 
 def client(port: Port, place: Place, number: int, seed: int, calls: int) -> None:
-    """Call the store at random, read the log to its end once nobody calls any more, and tell what was seen."""
+    """Call the store at random, read the log to its end once all clients are done, and report the history."""
     with place.open() as store:
         one = Client(store, number, seed)
         port.send("ready")
@@ -42,7 +42,7 @@ def client(port: Port, place: Place, number: int, seed: int, calls: int) -> None
 
 
 def writer(port: Port, place: Place, *session_ids: str) -> None:
-    """Write one turn after another to each session, all at once, and tell of each that is stored."""
+    """Write one turn after another to each session, concurrently, and report each stored one."""
     telling = threading.Lock()
 
     def write(session_id: str) -> None:
@@ -56,14 +56,14 @@ def writer(port: Port, place: Place, *session_ids: str) -> None:
     with place.open() as store:
         for session_id in session_ids:
             turns.begin(store, session_id)
-        # Several at a time are committed in one group, and none may hear of it before all are stored.
+        # Concurrent turns are committed in one group, and none may be acknowledged before all are stored.
         with ThreadPoolExecutor(len(session_ids)) as threads:
             for ended in [threads.submit(write, session_id) for session_id in session_ids]:
                 ended.result()
 
 
 def reader(port: Port, place: Place, events: int) -> None:
-    """Read a log from where the last reader came to, do something for each event, and tell."""
+    """Read a log from the last reader's cursor, process each event, and report."""
     with place.open() as store:
         session = store.sessions.handle("reader")
         view = session.load()
@@ -78,13 +78,13 @@ def reader(port: Port, place: Place, events: int) -> None:
 
 
 def process_event(session: holdfast.BlockingSession, event: holdfast.ProcessEvent) -> None:
-    """Do what is to be done for an event, and advance the cursor in the same commit."""
+    """Store an event's effect, and advance the cursor in the same commit."""
     done = holdfast.Node(f"event-{event.sequence}", payload=[event.sequence, event.payload])
     session.commit(holdfast.Commit(config=event.sequence, graph=holdfast.Append([done], done.id)))
 
 
 def holder(port: Port, place: Place, ttl_ms: int) -> None:
-    """Write under a lease until it is lost, and tell of each write."""
+    """Write under a lease until it is lost, and report each write."""
     with place.open() as store:
         lease = store.leases.claim(holdfast.OnSession(LEASED), owner_id="holder", ttl_ms=ttl_ms)
         port.send((lease.fence, time.monotonic_ns()))
@@ -100,7 +100,7 @@ def holder(port: Port, place: Place, ttl_ms: int) -> None:
 
 
 def waiter(port: Port, place: Place) -> None:
-    """Wait for the event after a number, and tell when it was heard of; also that the store is open, and closed."""
+    """Wait for the event after a number, and report the time. Also report that the store is open, and closed."""
     with place.open() as store:
         port.send(None)
         while (after := port.recv()) is not None:
@@ -114,7 +114,7 @@ def waiter(port: Port, place: Place) -> None:
 
 
 def appender(port: Port, place: Place) -> None:
-    """Append an event after so many seconds, and tell when it was stored."""
+    """Append an event after so many seconds, and report when it was stored."""
     with place.open() as store:
         while (pause_s := port.recv()) is not None:
             time.sleep(pause_s)
@@ -123,7 +123,7 @@ def appender(port: Port, place: Place) -> None:
 
 
 def persistent_writer(port: Port, place: Place, session_id: str) -> None:
-    """Write one turn after another, and send each again until it is stored."""
+    """Write one turn after another, and retry each until it is stored."""
     with place.open() as store:
         session = store.sessions.handle(session_id)
         number = 0
@@ -141,11 +141,11 @@ def persistent_writer(port: Port, place: Place, session_id: str) -> None:
 
 
 class Lie(Exception):
-    """What an error said of its outcome is not what is stored."""
+    """The outcome of an error contradicts what is stored."""
 
 
 def _until_stored(session: holdfast.BlockingSession, turn: holdfast.Commit, number: int) -> int:
-    """The revision of a turn that is sent again while the database is away."""
+    """Return the revision of a turn, retried while the database is unavailable."""
 
     def once() -> int | None:
         try:
@@ -162,14 +162,14 @@ def _until_stored(session: holdfast.BlockingSession, turn: holdfast.Commit, numb
 
 
 def believe(session: holdfast.BlockingSession, number: int, told: holdfast.Unavailable) -> None:
-    """See that a turn that was told as not applied is not there."""
+    """Raise `Lie` if a turn that was reported as not applied is stored."""
     view = session.load(holdfast.ActivePath(last=1))
     if view is not None and view.revision >= number:
         raise Lie(f"turn {number} was told as not applied, and is stored: {told}")
 
 
 def again(call: Callable[[], T]) -> T:
-    """What a call answers, repeated while the database is away; after a minute its error counts."""
+    """Retry a call while the database is unavailable, for half of `PATIENCE_S`, then raise its error."""
     deadline_s = time.monotonic() + PATIENCE_S / 2
     while True:
         try:
@@ -181,11 +181,11 @@ def again(call: Callable[[], T]) -> T:
 
 
 MOST_CROWDED = 40
-"""So many turns fill any of the sizes."""
+"""Number of turns that fills any of the sizes."""
 
 
 def crowded_writer(port: Port, place: Place, most_bytes: int) -> None:
-    """Write turns while no file may grow beyond a size; tell the first refusal; make room, and write some more."""
+    """Write turns while no file may grow beyond a size; report the first refusal; make room, and write some more."""
     import resource
     import signal
 
@@ -211,11 +211,11 @@ def crowded_writer(port: Port, place: Place, most_bytes: int) -> None:
 
 
 MOST_TURNS = 2_000
-"""So many turns fill any disk that is left some pages."""
+"""Number of turns that fills any disk with some pages left."""
 
 
 def crowded_client(port: Port, place: Place) -> None:
-    """Write turns until a server has no more room; tell the refusal; wait for room, and write some more."""
+    """Write turns until the server's disk is full; report the refusal; wait for room, and write some more."""
     with place.open() as store:
         session = store.sessions.handle(CROWDED)
         number, left = 0, MOST_TURNS
@@ -235,7 +235,7 @@ def crowded_client(port: Port, place: Place) -> None:
 
 
 def forker(port: Port, place: Place) -> None:
-    """Fork with a store open; tell what its calls answer in the child, and that it still works here."""
+    """Fork with a store open. Report how its calls are answered in the child, and that it still works here."""
     with place.open() as store:
         session = store.sessions.handle("forked")
         session.commit(holdfast.Commit())
@@ -258,8 +258,8 @@ def forker(port: Port, place: Place) -> None:
 
 
 def told_as(call: Callable[[], object]) -> str:
-    """The name of the error that a call raises."""
+    """Return the name of the error that a call raises, or the repr of its result."""
     try:
         return repr(call())
-    except BaseException as error:  # whatever a caller gets to see is judged
+    except BaseException as error:  # any error that a caller sees is judged
         return type(error).__name__

@@ -1,4 +1,4 @@
-"""Writers that send each turn again until it is stored, and what the store must hold of all that they were told."""
+"""Writers that retry each turn until it is stored, and a check of the store against their acknowledgements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.torture.soundness import unsound
 
 
 class Writers:
-    """One process a session, each at its turns."""
+    """One writer process per session."""
 
     def __init__(self, place: Place, names: Sequence[str]) -> None:
         self._place = place
@@ -22,7 +22,7 @@ class Writers:
         self._wrong: list[str] = []
 
     def hear(self, count: int) -> None:
-        """Wait until each was told of so many more turns, or of one that is lost."""
+        """Wait until each writer got this many more turns acknowledged, or lost one."""
         for name, child in self._children.items():
             if not self._wrong:
                 for _ in range(count):
@@ -35,13 +35,13 @@ class Writers:
             self._wrong.append(f"{told} ({name})")
 
     def end(self) -> None:
-        """Kill them."""
+        """Kill all writers."""
         for name, child in self._children.items():
             for told in child.kill():
                 self._note(name, told)
 
     def judge(self) -> list[str]:
-        """What is wrong with what is stored."""
+        """Return the problems of the stored turns."""
         wrong = self._wrong
         with self._place.open() as store:
             for name, told in self._told.items():

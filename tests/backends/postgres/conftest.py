@@ -1,4 +1,4 @@
-"""PostgreSQL backends on an event loop of the test's own, with short ways to run one operation."""
+"""PostgreSQL backends on the test's own event loop, with helpers that run one operation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.testing.contract.bench import EventLoop
 
 
 class Store:
-    """A backend with short ways to run one operation."""
+    """A backend with helpers that run one operation."""
 
     def __init__(self, backend: PostgresBackend, loop: EventLoop) -> None:
         self.backend = backend
@@ -88,7 +88,7 @@ def twins(postgres_url: str, clock: ManualClock, loop: EventLoop) -> Iterator[Tw
 def timed_twins(
     request: pytest.FixtureRequest, postgres_url: str, clock: ManualClock, loop: EventLoop
 ) -> Iterator[Twins]:
-    """The same with either clock: the server's is read inside of the statement."""
+    """Twins with either clock: the server's clock is read inside the statement."""
     made = Twins(postgres_url, loop, clock if request.param == "the test's clock" else None)
     yield made
     made.close()

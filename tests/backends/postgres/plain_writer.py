@@ -1,12 +1,14 @@
-"""Writes turns the way the rule's plan says, column by column: what a server function writes is compared with it."""
+"""Writes turns by the rule's plan, column by column: the reference for the rows that a server function writes."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast import rows as r
+from holdfast.backends.postgres.steps import LoopCall
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.transaction.base import columns_of
 from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS
@@ -16,6 +18,8 @@ from holdfast.ports.shortcuts import NoShortcuts
 
 BLOB_COLUMNS = len(r.BlobRow.__struct_fields__) - 1
 """Without the base, which comes last of all bindings."""
+
+READY = ", ".join(r.ReadyRow.__struct_fields__)
 
 APPLY_COMMIT = """
 WITH head AS (
@@ -69,7 +73,7 @@ new_blobs AS (
     )
     SELECT
         $1::bigint, blob.*
-    FROM unnest($40::text[], $41::text[], $42::bigint[], $43::bytea[], $65::text[]) AS blob
+    FROM unnest($40::text[], $41::text[], $42::bigint[], $43::bytea[], $67::text[]) AS blob
     ON CONFLICT (family, hash) DO NOTHING
     RETURNING 1
 ),
@@ -91,31 +95,16 @@ counters AS (
         reasoning_tokens = usage.reasoning_tokens + excluded.reasoning_tokens
     RETURNING 1
 ),
-kept_batches AS (
+settled_batches AS (
     UPDATE {schema}.work
     SET
         settled_state = 'completed',
         settled_at_ms = $53::bigint,
-        claim_id = NULL,
-        claim_owner = NULL,
-        claim_token_hash = NULL,
-        claimed_at_ms = NULL,
-        claim_expires_at_ms = NULL,
-        claim_exclusive = 0
+        settled_revision = $5::bigint
     WHERE family = $1::bigint
         AND session_key = $2::bigint
         AND enqueue_seq = ANY($51::bigint[])
         AND settled_state IS NULL
-        AND source_key IS NOT NULL
-    RETURNING 1
-),
-dropped_batches AS (
-    DELETE FROM {schema}.work
-    WHERE family = $1::bigint
-        AND session_key = $2::bigint
-        AND enqueue_seq = ANY($51::bigint[])
-        AND settled_state IS NULL
-        AND source_key IS NULL
     RETURNING 1
 ),
 stamped AS (
@@ -129,21 +118,20 @@ stamped AS (
 ),
 new_batches AS (
     INSERT INTO {schema}.work (
-        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-        available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-        claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+        available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive, claim_size, attempts, retry_at_ms
     )
     SELECT
         nextval('{schema}.enqueue_seqs'),
         draft.batch_id, draft.session_key, draft.family, draft.source_key, draft.draft_hash, draft.delivery,
-        draft.slot, draft.merge_key, draft.available_at_ms, draft.enqueued_at_ms, draft.payloads,
-        NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0
+        draft.slot, draft.merge_key, draft.kind, draft.priority, draft.available_at_ms, draft.enqueued_at_ms,
+        draft.payloads, 0, 0, 0, 0, 0
     FROM unnest(
         $54::text[], $55::bigint[], $56::bigint[], $57::text[], $58::text[], $59::text[], $60::text[], $61::text[],
-        $62::bigint[], $63::bigint[], $64::bytea[]
+        $62::text[], $63::bigint[], $64::bigint[], $65::bigint[], $66::bytea[]
     ) WITH ORDINALITY AS draft (
-        batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms,
-        enqueued_at_ms, payloads, place
+        batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+        available_at_ms, enqueued_at_ms, payloads, place
     )
     ORDER BY draft.place
     RETURNING 1
@@ -153,10 +141,74 @@ FROM head
 """
 
 
+class RuleReady:
+    """Implements `ports.ReadyTables` over a schema's tables; otherwise the server functions maintain these rows."""
+
+    def __init__(self, transaction: Any) -> None:
+        self._schema = transaction._schema
+        self._connection = transaction._link.connection
+        self.find_lease = transaction.find_lease
+
+    async def _fetch(self, statement: str, *bindings: Any) -> list[Any]:
+        text = statement.replace("{schema}", self._schema)
+        return await LoopCall(partial(self._connection.fetch, text, *bindings))
+
+    async def find_ready(self, session_key: int) -> r.ReadyRow | None:
+        found = await self._fetch(f"SELECT {READY} FROM {{schema}}.ready WHERE session_key = $1", session_key)
+        return r.ReadyRow(*found[0]) if found else None
+
+    async def save_ready(self, row: r.ReadyRow) -> None:
+        await self.drop_ready(row.session_key)
+        values = ", ".join(f"${place}" for place in range(1, 9))
+        await self._fetch(f"INSERT INTO {{schema}}.ready ({READY}) VALUES ({values})", *msgspec.structs.astuple(row))
+
+    async def drop_ready(self, session_key: int) -> None:
+        await self._fetch("DELETE FROM {schema}.ready WHERE session_key = $1", session_key)
+
+    async def next_served(self) -> int:
+        [(number,)] = await self._fetch("SELECT nextval('{schema}.served_numbers')")
+        return int(number)
+
+    async def queue_front(self, session_key: int, claimed_upto: int, now_ms: int) -> list[r.BatchRow]:
+        columns = ", ".join(r.BatchRow.__struct_fields__)
+        found = await self._fetch(
+            f"SELECT {columns} FROM {{schema}}.work WHERE session_key = $1 AND settled_state IS NULL ORDER BY 1",
+            session_key,
+        )
+        front: list[r.BatchRow] = []
+        for one in (r.BatchRow(*values) for values in found):
+            if one.enqueue_seq > claimed_upto and any(row.ready_at_ms(now_ms) <= now_ms for row in front):
+                break
+            front.append(one)
+        return front
+
+    async def next_ready(self, levels: Any, kinds: Any, passed: Any) -> r.ReadyRow | None:
+        found = await self._fetch(f"SELECT {READY} FROM {{schema}}.ready")
+        rows = [r.ReadyRow(*values) for values in found]
+        offers = [row for row in rows if row.level in levels and (kinds is None or row.kind in kinds)]
+        left = [row for row in offers if row.session_key not in passed]
+        return min(left, key=lambda row: (-row.priority, row.served), default=None)
+
+    async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
+        found = await self._fetch(
+            f"SELECT {READY} FROM {{schema}}.ready WHERE due_at_ms <= $1 ORDER BY due_at_ms, session_key LIMIT $2",
+            now_ms,
+            limit,
+        )
+        return [r.ReadyRow(*values) for values in found]
+
+
 class RuleTransaction(NoShortcuts, PostgresTransaction):
-    """A transaction without server functions: its operations load the facts, ask the rule and write its plan."""
+    """A transaction without server functions: its operations load the facts, call the rule and write its plan."""
 
     __slots__ = ()
+
+    hold_queue = PostgresTransaction.hold_queue
+
+    @property
+    def ready_tables(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Ready rows that operations maintain by the rule."""
+        return RuleReady(self)
 
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
         session, revision = plan.session, plan.revision
@@ -165,7 +217,8 @@ class RuleTransaction(NoShortcuts, PostgresTransaction):
         blobs = sorted(plan.blobs, key=lambda blob: blob.hash)
         connection: Any = self._link.connection
         self._link._counter.statements += 1
-        written = await connection.fetchval(
+        write = partial(
+            connection.fetchval,
             APPLY_COMMIT.replace("{schema}", f'"{self._schema}"'),
             session.family,
             session.session_key,
@@ -181,4 +234,4 @@ class RuleTransaction(NoShortcuts, PostgresTransaction):
             *columns_of(plan.enqueues, DRAFT_COLUMNS, first=1),
             [blob.base_hash for blob in blobs],
         )
-        assert written == 1
+        assert await LoopCall(write) == 1

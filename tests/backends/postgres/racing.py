@@ -1,4 +1,4 @@
-"""A racer lives in a process of its own and meets the others at a barrier before each round; nobody ever sleeps.
+"""Racer processes that meet at a barrier before each round; no racer ever sleeps.
 
 Its answers are values that travel: what it was given, or the name of the error with the facts that the error carries.
 """
@@ -22,7 +22,7 @@ Race = Callable[["Racer", int], Answer]
 
 
 class SharedClock:
-    """One clock for all processes, which stands still until somebody advances it."""
+    """One clock for all processes, which stands still until a racer advances it."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -36,7 +36,7 @@ class SharedClock:
 
 
 class Racer:
-    """What a race knows of the process that runs it."""
+    """One process of a race: its number, its owner id, the shared clock and a store."""
 
     def __init__(self, url: str, me: int, barrier: Any, clock: SharedClock) -> None:
         self.me = me
@@ -46,7 +46,7 @@ class Racer:
         self.store = holdfast.open_blocking(url, clock=clock)
 
     def meet(self) -> None:
-        """Go on when everybody is here."""
+        """Wait until all racers have arrived."""
         self._barrier.wait(PATIENCE_S)
 
     def run(self, race: Race, rounds: int) -> list[Answer]:
@@ -62,7 +62,7 @@ class Racer:
 
 
 def live(url: str, me: int, barrier: Any, value: Any, orders: Connection) -> None:
-    """The life of a racer: one race after another, until there are no more orders."""
+    """Run one race after another until there are no more orders."""
     racer = Racer(url, me, barrier, SharedClock(value))
     with suppress(EOFError):
         while True:
@@ -72,13 +72,13 @@ def live(url: str, me: int, barrier: Any, value: Any, orders: Connection) -> Non
 
 
 class Field:
-    """The racers of a test, and the ways to send them off."""
+    """The racers of a test, and the methods that start them."""
 
     def __init__(self, url: str) -> None:
         ways = multiprocessing.get_context("spawn")
         self._value = ways.Value("q", 1_000_000)
         self.clock = SharedClock(self._value)
-        # Kept: the processes that are still starting find it by its name, which goes with it.
+        # Kept alive: processes that are still starting find it by its name, which disappears with it.
         self._barrier = ways.Barrier(RACERS)
         pipes = [ways.Pipe() for _ in range(RACERS)]
         self._ends = [here for here, _ in pipes]
@@ -91,7 +91,7 @@ class Field:
             there.close()
 
     def run(self, name: str, rounds: int) -> list[tuple[Answer, ...]]:
-        """Everybody's answers, round by round."""
+        """Return the answers of all racers, round by round."""
         for end in self._ends:
             end.send((name, rounds))
         for end in self._ends:
@@ -106,7 +106,7 @@ class Field:
             process.close()
 
 
-# Races. Even rounds say the same, odd ones differ, where that matters.
+# Races. In even rounds all racers send the same call, in odd ones different calls, if that matters.
 
 
 def commit_on_revision(racer: Racer, number: int) -> Answer:
@@ -147,7 +147,7 @@ def claim_lease(racer: Racer, number: int) -> Answer:
 
 
 def complete_or_take_over(racer: Racer, number: int) -> Answer:
-    """One holds a claim and completes it, while another lets it expire and everybody else tries to take over."""
+    """One racer completes its claim, while another lets the claim expire and all the rest try to take over."""
     name, role = f"worked-{number}", (racer.me + number) % RACERS
     held = racer.store.queue.claim(name, owner_id=racer.owner, ttl_ms=TTL_MS) if role == 0 else None
     racer.meet()

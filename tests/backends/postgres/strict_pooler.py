@@ -1,7 +1,7 @@
-"""A transaction pooler of the tests' own, the strictest there can be.
+"""The strictest possible transaction pooler, made for tests.
 
-After every transaction the client gets another server connection, and the one that it had is used for the next client.
-What a client asks for when it connects reaches no server.
+After every transaction the client gets another server connection, and its old one is used for the next client.
+Startup parameters of a client reach no server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 class Pooler:
-    """A transaction pooler on a socket of its own."""
+    """A transaction pooler that listens on its own socket."""
 
     def __init__(self, server_socket: str, socket: str, user: str, database: str) -> None:
         self._server_socket = server_socket
@@ -46,6 +46,7 @@ class Pooler:
         self._idle: deque[Upstream] = deque()
         self._free = asyncio.Semaphore(0)
         self._greeting = b""
+        self._clients: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self.handed_out = 0
 
     async def serve(self) -> asyncio.Server:
@@ -53,7 +54,7 @@ class Pooler:
             self._idle.append(await self._connect())
             self._greeting = self._idle[-1].greeting
             self._free.release()
-        return await asyncio.start_unix_server(self._client, self._socket)
+        return await asyncio.start_unix_server(self._accept, self._socket)
 
     async def _connect(self) -> Upstream:
         reader, writer = await asyncio.open_unix_connection(self._server_socket)
@@ -66,6 +67,10 @@ class Pooler:
             greeting += whole
             if kind == b"Z":
                 return Upstream(reader, writer, greeting)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Registered before the task starts: a task cancelled before then would leave its socket open.
+        self._clients[writer] = asyncio.ensure_future(self._client(reader, writer))
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -104,7 +109,7 @@ class Pooler:
                 kind, whole = await message(upstream.reader)
                 answered += kind == b"Z"
                 if kind == b"Z" and whole[-1:] == IDLE and asked == answered:
-                    # The client has its whole answer only now, and says nothing before.
+                    # The client has its whole answer only now, and sends nothing before.
                     asking.cancel()
                     await asyncio.wait([asking])
                     writer.write(whole)
@@ -116,14 +121,15 @@ class Pooler:
             self._free.release()
 
     async def close(self) -> None:
-        for upstream in self._idle:
-            upstream.writer.close()
-            await upstream.writer.wait_closed()
+        for writer in (*self._clients, *(upstream.writer for upstream in self._idle)):
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 @contextmanager
 def strict_pooler(url: str, database: str, folder: Path) -> Iterator[tuple[Pooler, str]]:
-    """Run a pooler in front of the server, and give it with its URL."""
+    """Run a pooler in front of the server; yield it with its URL."""
     server_folder = url.partition("host=")[2]
     made = Pooler(f"{server_folder}/.s.PGSQL.5432", str(folder / ".s.PGSQL.5432"), "postgres", database)
     loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""A blocking store on PostgreSQL is closed as a whole, whoever is at work or interrupted meanwhile."""
+"""Closing a blocking store on PostgreSQL closes all of it, also while threads work in it or are interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is in order has no concern, and each danger that a server can be in is named when it is there."""
+"""A healthy server raises no concern, and each danger to a server is reported while it exists."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def names(store: BlockingStore) -> list[str]:
 
 
 def until(reached: Callable[[], bool]) -> None:
-    """Look until it is so: a server takes its new settings when it gets round to it."""
+    """Poll until the condition holds: a server applies new settings with a delay."""
     deadline = time.monotonic() + WAIT_S
     while not reached():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""What provably left no trace is tried again; what is in doubt is said to be; and everything heals."""
+"""A call that provably left no trace is retried, one in doubt is reported as in doubt, and every store recovers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def terminate_all(administrator: Any) -> None:
     )
 
 
-# Connections that go away.
+# Lost connections.
 
 
 def test_connections_that_were_terminated_while_unused_are_replaced(open_store: Any, administrator: Any) -> None:
@@ -112,6 +112,25 @@ def test_a_commit_that_the_server_refuses_is_not_in_doubt(store: Any, administra
             store.call("save_lease", LEASE)
         assert refused.value.outcome == "not_applied"
         assert store.ask("find_lease", "process", "p") is None
+    finally:
+        administrator.run("DROP TRIGGER refuse ON holdfast.leases; DROP FUNCTION holdfast.refuse()")
+
+
+@pytest.mark.parametrize("state", ["XX000", "22023"])
+def test_an_error_of_a_trigger_that_proves_no_damage_is_not_called_damage(
+    store: Any, administrator: Any, state: str
+) -> None:
+    administrator.run(
+        f"""
+        CREATE FUNCTION holdfast.refuse() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = '{state}'; END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON holdfast.leases FOR EACH ROW EXECUTE FUNCTION holdfast.refuse();
+        """
+    )
+    try:
+        with pytest.raises(HoldfastError, match="not today") as refused:
+            store.call("save_lease", LEASE)
+        assert type(refused.value) is HoldfastError
     finally:
         administrator.run("DROP TRIGGER refuse ON holdfast.leases; DROP FUNCTION holdfast.refuse()")
 
@@ -203,7 +222,7 @@ def test_a_wait_outlives_a_server_that_is_away_for_longer_than_any_operation_tri
 
 
 def hold(url: str, statement: str) -> Callable[[], None]:
-    """Hold what a statement locks on a connection of its own; returns how to let go."""
+    """Hold the locks of a statement on a separate connection; return a function that releases them."""
     ready, done = threading.Event(), threading.Event()
 
     async def run() -> None:
@@ -305,7 +324,7 @@ def test_rows_that_always_contradict_each_other_are_corrupt(store: Any) -> None:
     assert len(store.backend.dump()["events"]) == 1
 
 
-# Operations that end otherwise.
+# Operations that end in other ways.
 
 
 def test_an_operation_that_raises_leaves_no_trace_and_its_connection_is_used_again(open_store: Any) -> None:
@@ -353,7 +372,7 @@ def test_every_name_of_a_transaction_that_a_single_trip_lacks_leads_to_one() -> 
 
 def test_a_clock_that_cannot_be_read_costs_no_connection(open_store: Any) -> None:
     class Stopped:
-        """A clock that says nothing from some reading on."""
+        """A clock that raises after a number of readings."""
 
         def __init__(self) -> None:
             self.left = 1_000
@@ -503,6 +522,7 @@ def test_closing_waits_for_what_was_accepted_and_refuses_what_comes(open_store: 
 
 
 def test_a_blocking_store_that_is_closed_refuses_everything_and_its_thread_ends(clean_postgres_url: str) -> None:
+    others = set(threading.enumerate())
     store = holdfast.open_blocking(clean_postgres_url)
     waiter = in_background(lambda: store.queue.wait("chat", timeout_ms=60_000))
     time.sleep(0.1)
@@ -512,7 +532,8 @@ def test_a_blocking_store_that_is_closed_refuses_everything_and_its_thread_ends(
     with pytest.raises(StoreClosed):
         store.sessions.handle("chat").load()
     store.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-postgres-loop"]
+    loops = {thread for thread in threading.enumerate() if thread.name == "holdfast-postgres-loop"}
+    assert loops <= others
 
 
 def test_a_store_made_before_a_fork_is_refused_in_the_child(
@@ -571,7 +592,11 @@ def test_without_a_clock_the_servers_is_used(open_store: Any, administrator: Any
         (asyncpg.UndefinedTableError("x"), Corrupt, Trouble.OTHER),
         (asyncpg.InvalidTextRepresentationError("x"), Corrupt, Trouble.OTHER),
         (asyncpg.DataCorruptedError("x"), Corrupt, Trouble.OTHER),
+        (asyncpg.IndexCorruptedError("x"), Corrupt, Trouble.OTHER),
+        (asyncpg.InternalServerError("x"), HoldfastError, Trouble.OTHER),
+        (asyncpg.InvalidParameterValueError("x"), HoldfastError, Trouble.OTHER),
         (asyncpg.FeatureNotSupportedError("x"), Incompatible, Trouble.OTHER),
+        (asyncpg.PostgresSyntaxError("x"), Incompatible, Trouble.OTHER),
         (asyncpg.DuplicatePreparedStatementError("x"), InvalidRequest, Trouble.OTHER),
         (asyncpg.InvalidSQLStatementNameError("x"), InvalidRequest, Trouble.OTHER),
         (asyncpg.ProtocolViolationError("unsupported startup parameter: jit"), InvalidRequest, Trouble.OTHER),

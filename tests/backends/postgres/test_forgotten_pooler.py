@@ -1,4 +1,4 @@
-"""A pooler that the options do not speak of is named when a store is opened, and nothing is run through it."""
+"""A pooler that the options do not declare is named when a store is opened, and no operation runs through it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import pytest
 from tests.backends.postgres.strict_pooler import strict_pooler
 
 import holdfast
-from holdfast.backends.postgres import PostgresOptions, connecting, listener
+from holdfast.backends.postgres import PostgresOptions, attempts, connecting, listener
 from holdfast.backends.postgres.connecting import OwnConnection
+from holdfast.cli import main
 
 SETTINGS = re.findall(r'^ +"(\w+)": ', Path(connecting.__file__).read_text(encoding="utf-8"), re.MULTILINE)
 NAMED = r'options.pooler: .*PgBouncer.*PostgresOptions\(pooler="transaction"\)'
@@ -26,14 +27,14 @@ WORK = holdfast.WorkDraft(session_id="chat", payloads=["ship it"])
 
 @pytest.fixture
 def pgbouncer(request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
-    """Starts a PgBouncer with settings of the test's own, and gives its URL."""
+    """Start a PgBouncer with the test's settings and return its URL."""
     database = request.getfixturevalue("pooled_database")
     database.clean()
     server = request.getfixturevalue("postgres_server")
     tools, bouncers = sys.modules["holdfast_postgres_server"], sys.modules["holdfast_pgbouncer"]
     made: list[Any] = []
 
-    def start(**settings: str) -> str:
+    def start(**settings: Any) -> str:
         made.append(bouncers.PgBouncer(server.folder, tools.POOLER_ROLE, tools.unprivileged_user(), **settings))
         url: str = made[-1].url(database.name)
         return url
@@ -55,7 +56,7 @@ def test_a_pooler_that_keeps_our_settings_to_itself_is_named(
 ) -> None:
     with strict_pooler(postgres_url, postgres_database.name, tmp_path) as (_, url):
         refusal(url)
-    # Not even the schema was made.
+    # Not even the schema was created.
     assert postgres_database.administrator.rows("SELECT 1 FROM pg_namespace WHERE nspname = 'holdfast'") == []
 
 
@@ -68,6 +69,36 @@ def test_pgbouncer_is_named_whatever_its_mode_and_whether_it_refuses_or_ignores_
     refusal(url)
     with holdfast.open_blocking(url, options=BEHIND) as store:
         assert store.queue.enqueue(WORK).state == "pending"
+
+
+def test_statement_mode_is_named_because_nothing_can_work_behind_it(pgbouncer: Callable[..., str]) -> None:
+    url = pgbouncer(mode="statement")
+    with pytest.raises(holdfast.InvalidRequest, match="pooler runs in statement mode") as refused:
+        holdfast.open_blocking(url, options=BEHIND)
+    assert refused.value.field == "url"
+
+
+def test_a_pooler_with_too_few_connections_is_mentioned_when_nothing_answers(
+    pgbouncer: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "GRACE_S", 0.5)
+    url = pgbouncer(mode="session", size=1)
+    short = PostgresOptions(pooler="transaction", acquire_timeout_ms=1_000, statement_timeout_ms=500)
+
+    async def case() -> None:
+        async with holdfast.open(url, options=BEHIND) as first:
+            await first.queue.enqueue(WORK)
+            with pytest.raises(holdfast.Unavailable, match=r"pooler .* too few server connections"):
+                await holdfast.open(url, options=short)
+
+    asyncio.run(case())
+
+
+def test_the_command_line_says_how_to_declare_a_pooler(
+    pgbouncer: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--url", pgbouncer()]) == 2
+    assert "add --pooler transaction, or give a --url that leads past the pooler" in capsys.readouterr().err
 
 
 def test_a_callers_pool_through_pgbouncer_is_refused_unless_it_is_made_for_it(pgbouncer: Callable[..., str]) -> None:
@@ -103,7 +134,7 @@ def test_a_callers_connection_through_pgbouncer_is_lent_only_without_named_state
             connection.terminate()
 
     refused = pytest.raises(holdfast.InvalidRequest, match=r"connection: .*connect with statement_cache_size=0")
-    # The second time its name is taken by what the first one left on the server's connection.
+    # The second time, its name is taken by the statement that the first one left on the server connection.
     for _ in range(2):
         with refused:
             asyncio.run(enqueued())

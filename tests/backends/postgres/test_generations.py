@@ -21,7 +21,7 @@ NEWS = holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload()))
 
 
 def older(texts: Statements) -> Statements:
-    """The statements of a release that calls the functions of the generation before."""
+    """The statements of a release that calls the functions of the previous generation."""
     marked = {**texts._texts, **texts._marked}
     return Statements({name: text.replace(f"{NEW}(", f"{OLD}(") for name, text in marked.items()})
 
@@ -31,7 +31,7 @@ async def open_store(url: str) -> Store:
 
 
 async def live(store: Store, name: str) -> None:
-    """Commit, append, enqueue, claim, renew and complete, all on what the other generation works on, too."""
+    """Commit, append, enqueue, claim, renew and complete, all on rows that the other generation also uses."""
     session = store.sessions.handle("chat")
     for number in range(ROUNDS):
         await session.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(f"{name}{number}")])))
@@ -61,7 +61,7 @@ def test_two_generations_of_functions_share_the_tables(
             )
         await asyncio.gather(live(new, "new"), live(old, "old"))
         await check(connection, new, old)
-        # The last process of the older release has gone, and its functions go.
+        # The last process of the older release has exited, and its functions are dropped.
         for function in await connection.fetch(
             "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace "
             f"AND proname LIKE '%\\{OLD}'"
@@ -94,7 +94,7 @@ async def check(connection: Any, new: Store, old: Store) -> None:
     batches = dict(
         await connection.fetch("SELECT coalesce(settled_state, 'open'), count(*) FROM holdfast.work GROUP BY 1")
     )
-    # Of each round one batch is the test's own and one carries a wake.
+    # In each round, one batch is the test's own and one carries a wake.
     assert batches.get("completed", 0) == settled
     assert sum(batches.values()) == 4 * ROUNDS
     assert (await new.maintenance.verify()).findings == ()

@@ -1,4 +1,4 @@
-"""Updates of a session stay on their page: a commit changes no column that an index holds, within a minute."""
+"""Updates are heap-only: neither a commit nor a claim changes an indexed column."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ SESSIONS, TURNS = 10, 300
 UPDATES = """
     SELECT n_tup_upd, n_tup_hot_upd
     FROM pg_stat_user_tables
-    WHERE schemaname = 'holdfast' AND relname = 'sessions'
+    WHERE schemaname = 'holdfast' AND relname = '{}'
 """
+JOBS = 300
+
+
+async def flush(backend: PostgresBackend) -> None:
+    """Flush the server's statistics, which come from the connection that did the work."""
+    connection = await backend._connections.acquire()
+    await connection.execute("SELECT pg_stat_force_next_flush()")
+    await connection.execute("SELECT 1")
+    await backend._connections.release(connection)
 
 
 def test_nineteen_of_twenty_updates_of_a_session_are_heap_only(
@@ -29,16 +38,37 @@ def test_nineteen_of_twenty_updates_of_a_session_are_heap_only(
             node = holdfast.Node(f"n{number}", parent=f"n{number - SESSIONS}" if number >= SESSIONS else None)
             turn = holdfast.Commit(turn_id=f"t{number}", graph=holdfast.Append([node], leaf=node.id))
             await store.sessions.handle(f"chat-{number % SESSIONS}").commit(turn)
-        # The server's statistics come from the connection that did the work.
-        connection = await backend._connections.acquire()
-        await connection.execute("SELECT pg_stat_force_next_flush()")
-        await connection.execute("SELECT 1")
-        await backend._connections.release(connection)
+        await flush(backend)
 
     try:
         loop.drive(work())
-        [(updates, heap_only)] = postgres_database.administrator.rows(UPDATES)
+        [(updates, heap_only)] = postgres_database.administrator.rows(UPDATES.format("sessions"))
     finally:
         loop.drive(backend.close())
     assert updates >= TURNS - SESSIONS
     assert heap_only >= 0.95 * (updates - SESSIONS), (updates, heap_only)
+
+
+def test_nineteen_of_twenty_updates_of_a_claim_are_heap_only(
+    postgres_database: Any, clean_postgres_url: str, loop: EventLoop
+) -> None:
+    postgres_database.empty()
+    backend = loop.drive(PostgresBackend.open(clean_postgres_url, PostgresOptions(max_connections=1), None))
+
+    async def work() -> None:
+        store = Store(Context(backend, holdfast.Limits()))
+        for number in range(JOBS):
+            await store.queue.enqueue(holdfast.WorkDraft(session_id=f"s{number % 5}", payloads=["some work" * 10]))
+        for _ in range(JOBS):
+            claim = await store.queue.claim_next(owner_id="w", max_batches=1)
+            assert claim is not None
+            await store.queue.renew(claim)
+        await flush(backend)
+
+    try:
+        loop.drive(work())
+        [(updates, heap_only)] = postgres_database.administrator.rows(UPDATES.format("work"))
+    finally:
+        loop.drive(backend.close())
+    assert updates == 2 * JOBS
+    assert heap_only >= 0.95 * updates, (updates, heap_only)

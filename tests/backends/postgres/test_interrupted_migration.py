@@ -1,7 +1,7 @@
-"""A migration that fails or loses its connection at any of its statements happened or did not, and can be repeated.
+"""A migration that fails or loses its connection at any statement is applied whole or not at all, and can be repeated.
 
-A trigger on the server counts the statements and strikes at one of them. `HOLDFAST_WHOLE=1` strikes at every one;
-otherwise at every fourth, others with each seed.
+An event trigger on the server counts the statements and fails one of them. `HOLDFAST_WHOLE=1` fails each in turn;
+otherwise every fourth, a different set for each seed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WHERE deleted_at_ms IS NULL AND owner IS NOT NULL;
 
 @pytest.fixture
 def counting(postgres_url: str, postgres_database: Any) -> Iterator[Any]:
-    """An administrator on a database whose DDL is counted."""
+    """An administrator on a database that counts DDL statements."""
     administrator = postgres_database.administrator
     administrator.run("CREATE SCHEMA other_trap; CREATE SEQUENCE other_trap.statements")
     yield administrator
@@ -44,7 +44,7 @@ def counting(postgres_url: str, postgres_database: Any) -> Iterator[Any]:
 
 
 def arm(administrator: Any, at: int, strike: str) -> None:
-    """Strike at the statement `at`, and at none after it: a sequence forgets nothing in a rollback."""
+    """Fail statement `at` and none after it: a sequence keeps its value in a rollback."""
     administrator.run(
         f"""
         DROP EVENT TRIGGER IF EXISTS trap;
@@ -57,7 +57,7 @@ def arm(administrator: Any, at: int, strike: str) -> None:
 
 
 def disarm(administrator: Any) -> int:
-    """How many statements there were."""
+    """Remove the trap; return how many statements there were."""
     administrator.run("DROP EVENT TRIGGER IF EXISTS trap")
     [(count,)] = administrator.rows("SELECT last_value FROM other_trap.statements")
     return int(count)
@@ -85,7 +85,7 @@ def test_a_new_schema_is_there_whole_or_not_at_all(postgres_url: str, counting: 
             with pytest.raises(holdfast.HoldfastError):
                 holdfast.open_blocking(postgres_url)
             assert not is_there(counting), f"statement {at}"
-        # Whoever lost his connection tries again by himself, and so may anybody.
+        # After a lost connection the open was retried by itself; opening again works in every case.
         with holdfast.open_blocking(postgres_url) as store:
             assert disarm(counting) > at
             store.sessions.create("chat")
@@ -102,7 +102,7 @@ def test_an_upgrade_is_made_whole_or_not_at_all(
     monkeypatch.setattr(opening, "SCHEMA_VERSION", 2)
     monkeypatch.setattr(opening, "migrations", lambda: {2: NEXT})
     struck = 0
-    # Every statement of its own; an index that goes or comes may count as more than one.
+    # Each statement counts by itself; dropping or creating an index may count as more than one.
     for at in range(1, 6):
         arm(counting, at, STRIKES[name])
         if name == "an error":

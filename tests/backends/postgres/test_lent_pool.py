@@ -1,4 +1,4 @@
-"""A connection of a caller's pool that is lost during a write is as harmless as one of ours.
+"""Losing a connection of the caller's pool during a write does no more harm than losing one of ours.
 
 The pool takes a lost connection back at once, and from then on the driver refuses every call on it.
 """
@@ -31,7 +31,7 @@ WAITERS = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = cu
 
 
 class Losable:
-    """A store behind a wire, on our pool or the caller's, a connection that locks, and one that ends others."""
+    """A store behind a wire, on our pool or the caller's; a connection that locks; one that terminates others."""
 
     def __init__(self, url: str, loop: EventLoop, owner: Owner) -> None:
         self.loop = loop
@@ -58,7 +58,7 @@ class Losable:
         return self.loop.drive(call(self.store))
 
     def cut(self, statement: str, when: Cut, call: Call) -> Any:
-        """Return the answer or the typed error that the caller gets whose connection is cut at the statement."""
+        """Cut the connection at the statement; return the caller's answer or its typed error."""
         self.wire.cut(statement, when)
         try:
             answer = self.do(call)
@@ -69,7 +69,7 @@ class Losable:
         return answer
 
     def terminated(self, call: Call) -> Any:
-        """Return the answer to a call whose server process is terminated while it waits for a lock."""
+        """Terminate the server process while the call waits for a lock; return the call's answer."""
         return self.loop.drive(self._terminated(call))
 
     async def _terminated(self, call: Call) -> Any:
@@ -123,7 +123,7 @@ def stored(losable: Losable, kind: str) -> int:
 
 
 def statement_of(losable: Losable, kind: str) -> str:
-    """Name the statement that makes the call durable: on a connection of the caller's it stands in a transaction."""
+    """Name the statement that makes the call durable; a caller's connection runs it in a transaction."""
     if losable.pool is not None:
         return "commit"
     return {"turn": "commit_turn", "work": "enqueue_work", "event": "append_event"}[kind]
@@ -151,7 +151,7 @@ def test_a_connection_that_is_lost_between_two_statements_is_replaced(losable: L
 
 @EACH
 def test_a_write_whose_server_process_is_terminated_is_run_again(losable: Losable, kind: str) -> None:
-    # More often than there are connections: none of them may be lost.
+    # More often than there are connections: none of them may leak.
     for number in range(1, CONNECTIONS + 2):
         key = {"turn": {"turn_id": f"t{number + 1}"}, "work": {"source_key": str(number)}}
         call = {"turn": commit, "work": enqueue, "event": append}[kind](**key.get(kind, {"replay_key": str(number)}))

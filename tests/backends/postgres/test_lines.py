@@ -1,4 +1,4 @@
-"""Those who want one session of a store at once come to the server one after another, and in the order of asking."""
+"""Concurrent calls on one session of a store reach the server one at a time, in FIFO order."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_workers_of_one_session_take_one_statement_for_each_claim_and_each_compl
     async def run() -> None:
         for number in range(AT_ONCE):
             await store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[number]))
-        # A head that this process has not seen is looked at once.
+        # A head that this process has not seen costs one read.
         await store.sessions.handle("chat").commit(holdfast.Commit())
         before = backend.statements_run
         claims = await asyncio.gather(*map(claim, range(AT_ONCE)))
@@ -133,7 +133,7 @@ def test_claims_of_several_processes_are_asked_again_and_need_no_transaction(
         before = backend.statements_run + other.statements_run
         taken: list[Any] = []
         for _ in range(20):
-            # Two at once: at most one of them finds that the other came first, and asks once more.
+            # Two at once: at most one of them loses to the other, and then asks once more.
             taken += await asyncio.gather(*(one.queue.claim("chat", owner_id="w", max_batches=1) for one in stores))
         assert sorted(one.batches[0].items[0].payload for one in taken) == list(range(40))
         assert backend.statements_run + other.statements_run - before <= 60

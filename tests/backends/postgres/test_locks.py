@@ -1,4 +1,4 @@
-"""What waits for whom: turns of two sessions never, and whatever expires while it waits is lost."""
+"""Lock waits: turns of two sessions never wait for each other, and a right that expires during a wait is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Case = Callable[[holdfast.Store, Any, Any], Awaitable[None]]
 
 
 def run(url: str, case: Case) -> None:
-    """A store, a connection that can hold rows, and another one that looks on."""
+    """A store, a connection that can lock rows, and one that observes."""
 
     async def body() -> None:
         gate, onlooker = await asyncpg.connect(url), await asyncpg.connect(url)
@@ -50,7 +50,7 @@ def test_a_turn_gives_work_to_a_session_whose_own_turn_is_under_way(clean_postgr
         if seen_before:
             await store.sessions.handle("b").commit(turn)
         async with gate.transaction(), asyncio.timeout(5):
-            # As a turn of the other session holds it.
+            # Locked as by a turn of the other session.
             await gate.execute("SELECT 1 FROM holdfast.sessions WHERE session_id = 'a' FOR NO KEY UPDATE")
             await store.sessions.handle("b").commit(turn)
             await store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[2]))
@@ -186,7 +186,7 @@ def test_a_key_frame_that_goes_before_a_turn_is_written_is_not_rested_on(
     async def case(store: holdfast.Store, gate: Any, onlooker: Any) -> None:
         chat = await with_a_delta(store)
         async with gate.transaction():
-            # As a garbage collection holds it. The turn's statement begins with a snapshot in which all is well.
+            # Locked as by a garbage collection. The turn's statement starts with a snapshot that still has the rows.
             await gate.execute("SELECT 1 FROM holdfast.sessions FOR NO KEY UPDATE")
             turn = asyncio.ensure_future(chat.commit(large(3))) if waiting else None
             if waiting:
@@ -199,7 +199,7 @@ def test_a_key_frame_that_goes_before_a_turn_is_written_is_not_rested_on(
         view = await chat.load()
         assert view is not None
         assert view.checkpoint == large(3).checkpoint
-        # And the next one rests on that.
+        # The next turn rests on that key frame.
         receipt = await chat.commit(large(4))
         assert tuple(await onlooker.fetchrow(stored, receipt.manifest.refs["execution_state"])) == ("delta", ref)
 

@@ -1,4 +1,4 @@
-"""A statement whose answer is lost is done once: the caller gets its answer, or is told that nobody knows."""
+"""A statement whose answer is lost is applied once: the caller gets its answer, or an error that reports the doubt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
 
 
 class Cuttable:
-    """A store behind a wire that is cut at one statement, and another store that looks at what happened."""
+    """A store behind a wire that is cut at one statement, and a second store that reads the result."""
 
     def __init__(self, url: str, loop: EventLoop) -> None:
         self.loop = loop
@@ -49,13 +49,13 @@ class Cuttable:
         return self.loop.drive(call(self.store))
 
     def seen(self, call: Call) -> Any:
-        """What another store sees."""
+        """Run a read on the second store."""
         return self.loop.drive(call(self.witness))
 
     def cut(self, statement: str, when: Cut, call: Call, *, meanwhile: Call | None = None) -> Any:
-        """Return what the caller gets whose connection is cut at the statement: an answer, or an error.
+        """Cut the connection at the statement; return the caller's answer or error.
 
-        `meanwhile` is a call of the other store's after the statement is done and before it is tried again.
+        `meanwhile` is a call on the second store, made after the statement is applied and before it is retried.
         """
         self.wire.cut(statement, when)
         self.wire.meanwhile = None if meanwhile is None else partial(meanwhile, self.witness)
@@ -117,7 +117,7 @@ def is_unknown(answer: Any) -> bool:
 
 
 def must_be_read(answer: Any, found: str) -> bool:
-    """Report whether an error keeps a retry from overwriting a later writer, and says what is stored."""
+    """Report whether the error prevents a retry from overwriting a later writer, and says what is stored."""
     return isinstance(answer, holdfast.ReplacementUncertain) and not answer.retryable and found in str(answer)
 
 
@@ -164,7 +164,7 @@ def test_a_turn_that_is_cut_when_its_session_is_looked_at_is_committed_once(cutt
 
 
 def test_a_turn_that_cannot_be_looked_up_again_is_in_doubt(cuttable: Cuttable) -> None:
-    # Not even the look whether it was applied gets through.
+    # Not even the read that checks whether it was applied gets through.
     cuttable.wire.cut("begin_write", "before", for_ever=True)
     cuttable.wire.cut("commit_turn", "after")
     with pytest.raises(holdfast.Unavailable) as doubt:
@@ -220,6 +220,59 @@ def test_a_claim_is_widened_once_and_given_whole(cuttable: Cuttable, when: Cut) 
 
 
 @CUTS
+def test_a_claim_that_becomes_exclusive_is_given(cuttable: Cuttable, when: Cut) -> None:
+    cuttable.do(enqueue())
+    held = cuttable.do(claim())
+    alone = cuttable.cut(
+        "claim_work", when, lambda store: store.queue.claim("chat", owner_id="w1", holding=held, exclusive=True)
+    )
+    assert (alone.claim_id, len(alone.batches)) == (held.claim_id, 1)
+    cuttable.do(enqueue())
+    assert cuttable.seen(claim("w2")) is None
+
+
+@CUTS
+def test_a_claim_that_was_exclusive_before_takes_in_what_waits(cuttable: Cuttable, when: Cut) -> None:
+    cuttable.do(enqueue())
+    held = cuttable.do(lambda store: store.queue.claim("chat", owner_id="w1", exclusive=True))
+    widen = partial(widened, held)
+    assert cuttable.cut("claim_work", when, widen) is None
+    cuttable.do(enqueue())
+    assert len(cuttable.cut("claim_work", when, widen).batches) == 2
+
+
+def test_a_widened_claim_that_ended_before_its_answer_came_is_lost(cuttable: Cuttable) -> None:
+    for _ in range(2):
+        cuttable.do(enqueue())
+    held = cuttable.do(lambda store: store.queue.claim("chat", owner_id="w1", ttl_ms=1_500))
+
+    async def take_over(store: Store) -> Any:
+        await store.queue.wait("chat", timeout_ms=60_000, owner_id="w2")
+        return await store.queue.claim("chat", owner_id="w2", max_batches=1)
+
+    widen = partial(widened, held, ttl_ms=1_500)
+    assert isinstance(cuttable.cut("claim_work", "after", widen, meanwhile=take_over), holdfast.ClaimLost)
+    assert [batch.claimed_by for batch in cuttable.seen(queued)].count("w2") == 1
+
+
+def test_work_of_any_session_is_claimed_anew_if_the_claim_ended_before_its_answer_came(cuttable: Cuttable) -> None:
+    cuttable.do(enqueue())
+
+    def until_it_ends(store: Store) -> Awaitable[Any]:
+        return store.queue.wait_next(timeout_ms=60_000)
+
+    def take(store: Store) -> Awaitable[Any]:
+        return store.queue.claim_next(owner_id="w1", ttl_ms=200)
+
+    claimed = cuttable.cut("claim_next", "after", take, meanwhile=until_it_ends)
+    assert (claimed.fence, claimed.batches[0].attempts) == (2, 2)
+
+
+def widened(held: holdfast.WorkClaim, store: Store, **given: Any) -> Awaitable[holdfast.WorkClaim | None]:
+    return store.queue.claim("chat", owner_id="w1", holding=held, exclusive=True, **given)
+
+
+@CUTS
 def test_a_claim_is_renewed(cuttable: Cuttable, when: Cut) -> None:
     cuttable.do(enqueue())
     held = cuttable.do(claim())
@@ -232,7 +285,7 @@ def test_a_claim_is_renewed(cuttable: Cuttable, when: Cut) -> None:
 def test_damaged_work_is_named_although_its_claim_cannot_be_given_back(
     cuttable: Cuttable, when: Cut, administrator: Any
 ) -> None:
-    # More often than there are connections: none of them may be lost.
+    # More often than there are connections: none of them may leak.
     for claimed in range(1, CONNECTIONS + 2):
         cuttable.do(enqueue())
         administrator.run("UPDATE holdfast.work SET payloads = 'no JSON'")
@@ -252,7 +305,7 @@ def test_a_lease_is_given_and_holds(cuttable: Cuttable, when: Cut, on: Any) -> N
     lease = cuttable.cut("take_lease", when, lambda store: store.leases.claim(on, owner_id="w1"))
     holder = cuttable.seen(lambda store: store.leases.holder(on))
     assert (holder.owner_id, holder.fence, holder.expires_at_ms) == ("w1", lease.fence, lease.expires_at_ms)
-    # Taken again by its own owner, which raises the fence.
+    # Claimed again by its own owner, which raises the fence.
     assert lease.fence == (2 if when == "after" else 1)
     assert cuttable.do(lambda store: store.leases.renew(lease)).fence == lease.fence
 

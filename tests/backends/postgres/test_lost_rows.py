@@ -1,4 +1,4 @@
-"""Rows that are lost on a server are damage, and never read as less or as nothing."""
+"""Lost rows on a server are damage; they are never read as fewer rows or none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_lost_counters_are_never_read_as_an_empty_or_a_smaller_ledger(
                     with pytest.raises(holdfast.Corrupt) as info:
                         chat.load(scope or holdfast.ActivePath(), at=at)
                     assert info.value.table == "usage"
-            # The next turn, remembered or looked up, does not make it look whole again.
+            # The next turn, with the head cached or read, does not hide the loss.
             for chat in (session, other.sessions.handle("chat")):
                 chat.commit(holdfast.Commit(usage=[SPENT]))
                 with pytest.raises(holdfast.Corrupt):

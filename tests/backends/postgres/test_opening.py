@@ -1,4 +1,4 @@
-"""A schema is opened only as what it is."""
+"""A schema is opened only if it is a store's schema of a supported version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every look-up and every listing has an index to go by."""
+"""Every lookup and every listing uses an index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WHOLE = re.compile(
 )
 """Statements that are meant to read everything (dumps, walks, counts, catalogues), or that end transactions.
 
-`find_places` is for batches that nobody read before.
+`find_places` is for batches that no reader has read before.
 """
 
 STATEMENTS = statements_of("holdfast")
@@ -29,7 +29,7 @@ PLANNED = [
 
 @pytest.fixture(scope="module")
 def planner(postgres_database: Any) -> Any:
-    """An administrator whose plans avoid reading a table from end to end wherever an index would do."""
+    """An administrator whose plans avoid sequential scans wherever an index would do."""
     administrator = postgres_database.administrator
     [(version,)] = administrator.rows("SELECT current_setting('server_version_num')::bigint")
     if version < 160_000:
@@ -50,8 +50,8 @@ def test_a_statement_reads_no_table_from_end_to_end(planner: Any, store: Any, na
     assert tables == [], plan
 
 
-RANGES = {"work_unsettled", "work_claim", "usage_pkey"}
-"""Indexes of which a hot path reads what begins with a session: what waits, what is claimed, its counters."""
+RANGES = {"work_unsettled", "usage_pkey"}
+"""Indexes of which a hot path reads what begins with a session: what waits, its counters."""
 
 HOT = [
     "gather_view",
@@ -77,7 +77,7 @@ def test_a_hot_path_asks_for_rows_by_their_keys_even_if_nothing_is_known_about_a
     postgres_database.empty()
     assert open_store().backend.schema_version == 1
     if waiting:
-        # Not analysed: so it is right after many rows came.
+        # Not analysed, as right after a bulk insert.
         planner.run(WAITING_BATCHES.format(waiting))
     columns = dict(
         planner.rows(
@@ -86,7 +86,7 @@ def test_a_hot_path_asks_for_rows_by_their_keys_even_if_nothing_is_known_about_a
             "WHERE index.relnamespace = 'holdfast'::regnamespace GROUP BY index.relname"
         )
     )
-    # As every connection of ours is set.
+    # Set as on every connection of a store.
     planner.run("SET enable_seqscan = off; SET enable_bitmapscan = off")
     try:
         plan = "\n".join(line for (line,) in planner.explain(STATEMENTS[name]))
@@ -118,22 +118,23 @@ def test_a_page_of_a_walk_is_a_range_of_an_index_and_never_sorted(planner: Any, 
 WAITING_BATCHES = """
 INSERT INTO holdfast.work
 SELECT
-    n, 'batch' || n, 1, 1, NULL, 'h', 'd', 's', 'm', 0, n, 'x', NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0
+    n, 'batch' || n, 1, 1, NULL, 'h', 'd', 's', 'm', 'turn', 0, 0, n, 'x', NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL,
+    NULL, 0, 0, 0, 0, NULL
 FROM generate_series(1, {}) AS n
 """
 
 MANY_BATCHES = """
 INSERT INTO holdfast.work
 SELECT
-    n, 'batch' || n, 1, 1, NULL, 'h', 'd', 's', 'm', n, n, 'x', NULL, NULL,
-    CASE WHEN n % 2 = 0 THEN 'claim' || n END, 'o', 't', 1, n, CASE WHEN n % 2 = 0 THEN n END, 0
+    n, 'batch' || n, 1, 1, NULL, 'h', 'd', 's', 'm', 'turn', 0, n, n, 'x', NULL, NULL, NULL,
+    CASE WHEN n % 2 = 0 THEN 'claim' || n END, 'o', 't', 1, n, CASE WHEN n % 2 = 0 THEN n END, 0, 1, 1, 0, NULL
 FROM generate_series(1, 5000) AS n;
 ANALYZE holdfast.work
 """
 
 
 def test_every_index_is_used_by_some_statement(planner: Any, postgres_database: Any, open_store: Any) -> None:
-    # In new tables, about which the planner has learnt nothing from what other tests had stored.
+    # In new tables, for which the planner has no statistics from other tests.
     postgres_database.empty()
     assert open_store().backend.schema_version == 1
     planner.run(MANY_BATCHES)

@@ -1,4 +1,4 @@
-"""A connection belongs to one operation at a time, is dropped when in doubt, and never outlives its time."""
+"""A connection serves one operation at a time, is dropped when in doubt, and never outlives its maximum age."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ def test_timeouts_that_are_none_limit_nothing(clean_postgres_url: str, pooler: A
 
         async def look(transaction: Any) -> tuple[str, str]:
             link = transaction._link
-            [(lock,)] = await link.connection.fetch("SHOW lock_timeout")
-            [(statement,)] = await link.connection.fetch("SHOW statement_timeout")
+            [(lock,)] = await link._ask(link.connection.fetch, "SHOW lock_timeout", timeout_s=None)
+            [(statement,)] = await link._ask(link.connection.fetch, "SHOW statement_timeout", timeout_s=None)
             assert link._timeout_s is None
             return lock, statement
 

@@ -1,6 +1,6 @@
-"""Of several processes that want the same, one gets it and every other is told the truth, round after round.
+"""When several processes race for the same thing, one wins and the others get the right error, in every round.
 
-`HOLDFAST_RACE_ROUNDS` makes it more rounds, or fewer.
+`HOLDFAST_RACE_ROUNDS` sets the number of rounds.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LOSERS = RACERS - 1
 
 
 class Ground:
-    """The racers, and a store that looks on."""
+    """The racers, and a store that observes."""
 
     def __init__(self, url: str) -> None:
-        # Before anybody else: otherwise the first race would be for making the schema.
+        # Before the racers start: otherwise the first race would be for creating the schema.
         holdfast.open_blocking(url).close()
         self.field = Field(url)
         self.store: BlockingStore = holdfast.open_blocking(url, clock=self.field.clock)
@@ -54,7 +54,7 @@ pytestmark = [pytest.mark.xdist_group("process races"), pytest.mark.timeout(300)
 
 
 def one_winner(answers: tuple[Answer, ...], refusal: str, **facts: Any) -> int:
-    """Who won; everybody else must have been refused with this error and these facts."""
+    """Return the winner's index; all others must have been refused with this error and these facts."""
     winners = [index for index, answer in enumerate(answers) if answer[0] == "won"]
     assert len(winners) == 1, answers
     for answer in answers:
@@ -65,7 +65,7 @@ def one_winner(answers: tuple[Answer, ...], refusal: str, **facts: Any) -> int:
 
 
 def all_alike(answers: tuple[Answer, ...]) -> None:
-    """Everybody got the same record."""
+    """Assert that all racers got the same record."""
     assert answers[0][0] == "won"
     assert answers.count(answers[0]) == RACERS, answers
 

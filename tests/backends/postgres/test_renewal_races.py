@@ -1,11 +1,11 @@
-"""A renewal that commits while a claim waits for its rows is seen by that claim, also past the end that was renewed.
+"""A claim that waits for rows sees a renewal that commits meanwhile, also after the old expiry has passed.
 
-A slow turn, in a transaction of a caller's, holds the session's row. A claimer of another owner waits for it. Meanwhile
-the holder renews, the old end passes, and the turn lets go of the row. The claimer began before the renewal, and goes
-by it all the same.
+A slow transaction of another client locks the session and its queue. A claimer with another owner id waits for it.
+Meanwhile the holder renews, the old expiry passes, and the transaction ends. The claimer began before the renewal and
+must still respect it.
 
-The other way around, a heartbeat in a caller's transaction renews what it holds and is then rolled back. A call that
-waited for the row until the end had passed is refused: it is judged by the time after the wait.
+In the reverse case, a heartbeat in a caller's transaction renews a claim and is then rolled back. A call that waited
+for the row past the expiry is refused: it is judged by the time after the wait.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WAITERS = """
 
 
 class Ground:
-    """A holder and a claimer with a store each, a caller's connection that holds rows, and one that looks on."""
+    """A holder and a claimer with a store each, a caller's connection that locks rows, and one that observes."""
 
     def __init__(self, url: str, loop: EventLoop) -> None:
         self.loop = loop
@@ -54,10 +54,11 @@ class Ground:
     async def across(
         self, ends_at_ms: int, waiting: Callable[[], Awaitable[Any]], renewing: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Let a call wait behind a slow turn while the holder renews and the old end passes; return its result."""
+        """Let a call wait behind a slow turn while the holder renews and the old expiry passes; return its result."""
         turn = self._caller.transaction()
         await turn.start()
         await self.holder.within(self._caller).sessions.handle("chat").commit(holdfast.Commit())
+        await self._caller.execute("SELECT 1 FROM holdfast.ready FOR UPDATE")
         claim = asyncio.ensure_future(waiting())
         await self._until(lambda: self._onlooker.fetchval(WAITERS), "nothing waits for the turn")
         await renewing()
@@ -65,8 +66,23 @@ class Ground:
         await turn.commit()
         return await claim
 
+    async def upgrading(self, held: holdfast.WorkClaim, settling: Callable[[], Awaitable[Any]]) -> Any:
+        """Let a call that settles a claim wait for one that makes it exclusive; return its result."""
+        upgrade = self._caller.transaction()
+        await upgrade.start()
+        inside = self.holder.within(self._caller)
+        alone = await inside.queue.claim("chat", owner_id=held.owner_id, holding=held, exclusive=True)
+        assert alone is not None
+        call = asyncio.ensure_future(settling())
+        await self._until(lambda: self._onlooker.fetchval(WAITERS), "nothing waits for the upgrade")
+        await upgrade.commit()
+        with pytest.raises(holdfast.ClaimLost) as lost:
+            await call
+        assert lost.value.widened
+        return alone
+
     async def behind(self, held: holdfast.Lease | holdfast.WorkClaim, waiting: Callable[[], Awaitable[Any]]) -> Any:
-        """Let a call wait for a renewal that is taken back after the end has passed; return its result."""
+        """Let a call wait for a renewal that is rolled back after the expiry; return its result."""
         heartbeat = self._caller.transaction()
         await heartbeat.start()
         inside = self.holder.within(self._caller)
@@ -80,8 +96,18 @@ class Ground:
         await heartbeat.rollback()
         return await call
 
+    async def behind_widening(self, held: holdfast.WorkClaim, waiting: Callable[[], Awaitable[Any]]) -> Any:
+        """Let a call wait for a transaction in which the claim is widened by the next batch; return both results."""
+        turn = self._caller.transaction()
+        await turn.start()
+        wider = await self.holder.within(self._caller).queue.claim("chat", owner_id="w1", holding=held)
+        call = asyncio.ensure_future(waiting())
+        await self._until(lambda: self._onlooker.fetchval(WAITERS), "nothing waits for the wider claim")
+        await turn.commit()
+        return wider, await call
+
     async def inside(self, call: Callable[[Store, Any], Awaitable[Any]], held: Any) -> Any:
-        """Run a call in a transaction of a caller's."""
+        """Run a call in a caller's transaction."""
         async with self._waiter.transaction():
             return await call(self.claimer.within(self._waiter), held)
 
@@ -171,7 +197,7 @@ def test_a_turn_under_a_lease_that_expired_behind_the_slow_turn_is_refused(groun
     ground.loop.drive(race())
 
 
-# Judged behind the lock.
+# Judged after the lock is taken.
 
 Held = Any
 Late = Callable[[Store, Held], Awaitable[Any]]
@@ -191,7 +217,7 @@ def under_claim(**given: Any) -> Late:
 
 
 async def released(store: Store, lease: Held) -> None:
-    """Release a lease, which answers False instead of an error where it is not held any more."""
+    """Release a lease; raise where `release` returns False because it is no longer held."""
     if not await store.leases.release(lease):
         raise holdfast.LeaseLost("let go of nothing")
 
@@ -226,6 +252,12 @@ LATE: dict[str, tuple[Callable[[Store], Awaitable[Held]], Late]] = {
     ),
     "a wider claim": (claim, lambda store, held: store.queue.claim("chat", owner_id="w1", holding=held)),
     "a renewed claim": (claim, lambda store, held: store.queue.renew(held)),
+    "a completion": (claim, lambda store, held: store.queue.complete(held)),
+    "a completion with the next claim": (
+        claim,
+        lambda store, held: store.queue.complete_and_claim_next(held, owner_id="w1"),
+    ),
+    "a failure": (claim, lambda store, held: store.queue.fail(held, "late")),
     "a renewed lease": (session_lease, lambda store, lease: store.leases.renew(lease)),
     "a released lease": (session_lease, released),
 }
@@ -257,3 +289,90 @@ def check_that_what_expired_is_refused(ground: Ground, call: str, where: str) ->
         assert isinstance(await ground.behind(held, waiting), holdfast.HoldfastError)
 
     ground.loop.drive(race())
+
+
+# A claim that was widened meanwhile.
+
+NARROW = [name for name, (hold, _) in LATE.items() if hold is claim and name != "a renewed claim"]
+
+
+@pytest.mark.parametrize("where", ["the same store", "another store", "a caller's transaction"])
+@pytest.mark.parametrize("call", NARROW)
+def test_the_proof_of_a_claim_that_was_widened_while_a_call_waited_is_refused(
+    ground: Ground, call: str, where: str
+) -> None:
+    _, late = LATE[call]
+
+    async def race() -> None:
+        await two_batches(ground.holder)
+        await ground.holder.sessions.handle("chat").commit(
+            holdfast.Commit(graph=holdfast.Append([holdfast.Node("n0")]))
+        )
+        held = await ground.holder.queue.claim("chat", owner_id="w1", max_batches=1)
+        assert held is not None
+        store = ground.holder if where == "the same store" else ground.claimer
+
+        async def waiting() -> Any:
+            try:
+                inside = where == "a caller's transaction"
+                return await (ground.inside(late, held) if inside else late(store, held))
+            except holdfast.ClaimLost as refusal:
+                return refusal
+
+        wider, refusal = await ground.behind_widening(held, waiting)
+        assert isinstance(refusal, holdfast.ClaimLost)
+        assert (wider.fence, len(wider.batches)) == (held.fence + 1, 2)
+        assert refusal.widened
+        renewed = await ground.holder.queue.renew(wider)
+        assert [batch.state for batch in await ground.holder.queue.list("chat")] == ["claimed", "claimed"]
+        assert {batch.claim_expires_at_ms for batch in await ground.holder.queue.list("chat")} == {
+            renewed.expires_at_ms
+        }
+
+    ground.loop.drive(race())
+
+
+@pytest.mark.parametrize("where", ["the same store", "another store", "a caller's transaction"])
+def test_a_renewal_that_waits_for_a_widening_renews_what_joined(ground: Ground, where: str) -> None:
+    async def renew(store: Store, held: Held) -> Held:
+        return await store.queue.renew(held, ttl_ms=LONG_MS)
+
+    async def race() -> None:
+        await two_batches(ground.holder)
+        held = await ground.holder.queue.claim("chat", owner_id="w1", max_batches=1)
+        assert held is not None
+        store = ground.holder if where == "the same store" else ground.claimer
+        inside = where == "a caller's transaction"
+        wider, renewed = await ground.behind_widening(
+            held, lambda: ground.inside(renew, held) if inside else renew(store, held)
+        )
+        assert (len(wider.batches), len(renewed.batches)) == (2, 1)
+        ends = [batch.claim_expires_at_ms for batch in await ground.holder.queue.list("chat")]
+        assert ends == [renewed.expires_at_ms] * 2
+        assert renewed.expires_at_ms > wider.expires_at_ms
+
+    ground.loop.drive(race())
+
+
+SETTLING: dict[str, Callable[[Store, holdfast.WorkClaim], Awaitable[Any]]] = {
+    "complete": lambda store, claim: store.queue.complete(claim),
+    "complete and claim next": lambda store, claim: store.queue.complete_and_claim_next(claim, owner_id="w2"),
+    "commit": lambda store, claim: store.sessions.handle("chat").commit(holdfast.Commit(completes=[claim])),
+    "fail": lambda store, claim: store.queue.fail(claim, "no", retry_in_ms=None),
+}
+
+
+@pytest.mark.parametrize("how", SETTLING)
+def test_a_claim_that_becomes_exclusive_while_it_is_settled_keeps_no_work_back(ground: Ground, how: str) -> None:
+    async def case() -> None:
+        await ground.holder.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        await ground.holder.queue.enqueue(holdfast.WorkDraft.command("chat", "refresh", idempotency_key="k"))
+        held = await ground.holder.queue.claim("chat", owner_id="w1")
+        assert held is not None
+        alone = await ground.upgrading(held, lambda: SETTLING[how](ground.claimer, held))
+        assert await ground.claimer.queue.claim_next(owner_id="w2") is None
+        await SETTLING["complete"](ground.claimer, alone)
+        await ground.claimer.queue.wait_next(timeout_ms=PATIENCE_S * 1000)
+        assert await ground.claimer.queue.claim_next(owner_id="w2") is not None
+
+    ground.loop.drive(case())

@@ -1,7 +1,7 @@
-"""Nothing is acknowledged before the standbys have confirmed it: a call that finds its work done waits like the first.
+"""Nothing is acknowledged before the standbys have confirmed it: a replayed call waits like the first.
 
-The server here waits for a standby that never comes. One store commits without waiting, as a commit does whose wait
-was ended, so that the rows are stored and unconfirmed. The other store sends the same call again.
+The server here waits for a standby that never connects. One store commits without waiting, like a commit whose wait
+was cancelled, so that the rows are stored and unconfirmed. The other store sends the same call again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Unconfirmed:
     async def _miss_the_standby(self) -> None:
         await self.watcher.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
         await self.watcher.execute("SELECT pg_reload_conf()")
-        # The checkpointer tells the others when it has read the setting: the first commit that waits shows it.
+        # The checkpointer passes the setting on once it has read it: the first commit that waits shows it.
         waited = 0
         while not waited:
             other: Any = await asyncpg.connect(self.url)
@@ -64,7 +64,7 @@ class Unconfirmed:
             self.loop.drive(close())
 
     async def _end_waits(self, call: asyncio.Future[Any], ends: Sequence[str] = CANCEL) -> int:
-        """End each wait for the standby until the call is done, each in the next of these ways. Returns how many."""
+        """End each wait for the standby until the call is done, each in the next of these ways; return how many."""
         ended = 0
         while not call.done():
             end = ends[min(ended, len(ends) - 1)]
@@ -74,11 +74,11 @@ class Unconfirmed:
         return ended
 
     def setup(self, call: Call) -> Any:
-        """Store something without waiting for anybody."""
+        """Run a call that does not wait for the standby."""
         return self.loop.drive(call(self.careless))
 
     def outcome(self, call: Call, store: Store | None = None, ends: Sequence[str] = CANCEL) -> Any:
-        """The answer of a call whose waits are ended, or its error."""
+        """Return the answer of a call whose waits are ended, or its error."""
 
         async def run() -> Any:
             calling = asyncio.ensure_future(call(store or self.store))
@@ -139,6 +139,10 @@ async def settle(store: Store) -> Any:
     return await store.queue.cancel("other", batch.batch_id)
 
 
+async def fork(store: Store) -> Any:
+    return await store.sessions.fork("chat", into="forked")
+
+
 def chat(store: Store) -> Any:
     return store.sessions.handle("chat")
 
@@ -160,6 +164,7 @@ REPEATED: dict[str, Call] = {
     "deletion": lambda store: store.sessions.delete("made"),
     "nodes beside the path": lambda store: chat(store).add_nodes([holdfast.Node("beside")]),
     "tombstone": lambda store: chat(store).tombstone(["no such"]),
+    "fork": fork,
     "attachment": lambda store: chat(store).attachments.put(b"abc"),
     "forgotten attachment": lambda store: chat(store).attachments.forget("no such"),
     "artifact": lambda store: store.artifacts.put("kind", "ref", b"abc"),
@@ -182,7 +187,7 @@ REPEATED: dict[str, Call] = {
 
 @pytest.fixture(scope="module")
 def done(unconfirmed: Unconfirmed) -> Unconfirmed:
-    """Everything that is sent again was done once, and no standby has it."""
+    """Run each call once, unconfirmed, so that the tests can send it again."""
     for call in REPEATED.values():
         unconfirmed.setup(call)
     return unconfirmed
@@ -196,7 +201,7 @@ def test_a_call_that_finds_its_work_done_waits_for_the_standby(done: Unconfirmed
 
 
 def test_a_turn_waits_each_time_that_it_is_sent(unconfirmed: Unconfirmed) -> None:
-    """By the store that committed it, which remembers the head, and however often."""
+    """Also by the store that committed it, which has the head cached, and on every repetition."""
     for _ in range(3):
         assert isinstance(unconfirmed.outcome(commit(turn_id="thrice")), holdfast.DurabilityUncertain)
 
@@ -249,12 +254,12 @@ def test_a_callers_transaction_of_nothing_but_what_was_done_waits_for_the_standb
     assert len(warnings) == 1, "the caller's commit did not wait"
 
 
-# A role that hides warnings.
+# A role that suppresses warnings.
 
 
 @pytest.fixture(scope="module")
 def hushed(unconfirmed: Unconfirmed) -> str:
-    """A URL of a role that is told of errors alone."""
+    """Return the URL of a role to which the server sends errors only."""
     unconfirmed.loop.drive(
         unconfirmed.watcher.execute(
             "SET synchronous_commit = local; CREATE ROLE hushed SUPERUSER LOGIN; "
@@ -287,7 +292,7 @@ def test_a_lent_pool_that_hides_warnings_does_not_hide_an_unconfirmed_commit(
         assert isinstance(answer, holdfast.DurabilityUncertain), answer
 
     async def look() -> tuple[str, str]:
-        """The settings of the caller's connection, which the store leaves as they are."""
+        """Return the settings of the caller's connection, which the store leaves unchanged."""
         names = ("client_min_messages", "lock_timeout")
         first, second = [await pool.fetchval(f"SHOW {name}") for name in names]
         await pool.close()

@@ -1,4 +1,4 @@
-"""Rows that row-level security would hide are never read as rows that do not exist: every call says what to do."""
+"""Rows hidden by row-level security are never read as missing: every call says what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def alter(administrator: Any, change: str, tables: list[str]) -> None:
 
 @contextmanager
 def a_tenant(database: Any) -> Iterator[str]:
-    """Give the URL of a role that policies show nothing of a table that has them, in a store with one turn in it."""
+    """Return the URL of a role whose policies hide every row, in a store with one turn."""
     database.clean()
     with holdfast.open_blocking(database.url) as store:
         store.sessions.handle("chat").commit(holdfast.Commit(turn_id="t1"))
@@ -72,6 +72,17 @@ def test_a_store_whose_rows_are_hidden_reads_and_writes_nothing_and_says_why(
                 call()
 
 
+@pytest.mark.parametrize("table", ["revisions", "nodes", "blobs", "usage"])
+def test_a_diagnosis_names_a_table_whose_rows_are_hidden(tenant: str, postgres_database: Any, table: str) -> None:
+    alter(postgres_database.administrator, "ENABLE ROW LEVEL SECURITY", [table])
+    with holdfast.open_blocking(tenant, options=WORKER) as store:
+        [concern] = [one for one in store.maintenance.diagnose().concerns if one.name == "row-security"]
+    assert concern.level == "danger"
+    assert f"row-level security of {table} applies" in concern.problem
+    with holdfast.open_blocking(postgres_database.url) as store:
+        assert "row-security" not in [one.name for one in store.maintenance.diagnose().concerns]
+
+
 def test_a_store_whose_version_is_hidden_is_not_taken_for_another_programs(tenant: str, postgres_database: Any) -> None:
     alter(postgres_database.administrator, "ENABLE ROW LEVEL SECURITY", ["settings"])
     for options in (WORKER, PostgresOptions(migrate=False, pooler="transaction"), PostgresOptions()):
@@ -116,7 +127,7 @@ def test_a_callers_transaction_is_refused_and_keeps_its_setting(tenant: str, pos
             await connection.close()
 
     asyncio.run(case(tenant, ""))
-    # The usual way of tenants: the transaction takes a role on after it began.
+    # The usual tenant setup: the transaction switches its role after it began.
     asyncio.run(case(postgres_database.url, ROLE))
 
 

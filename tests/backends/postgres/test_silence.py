@@ -1,4 +1,4 @@
-"""A server that takes everything and says nothing costs a caller his deadline, never an answer that is wrong."""
+"""A server that accepts everything and never answers costs a caller its deadline, and never yields a wrong answer."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Call = Callable[[Store], Awaitable[Any]]
 
 STATEMENT_S, GRACE_S, ACQUIRE_S, CLOSE_S = 0.6, 0.1, 1.0, 0.1
 SLACK_S = 5.0
-"""What a machine with other work to do may add."""
+"""Tolerance for other load of the machine."""
 
 ANSWERED_S = STATEMENT_S + GRACE_S
-"""How long one statement is waited for."""
+"""Statement timeout."""
 
 WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 
 class Mutable:
-    """A store behind a wire that can fall silent, and another store that looks at what happened."""
+    """A store behind a wire that can fall silent, and a second store that reads the result."""
 
     def __init__(self, url: str, loop: EventLoop, *, lent: bool) -> None:
         self.loop = loop
@@ -53,11 +53,11 @@ class Mutable:
         return self.loop.drive(call(self.store))
 
     def seen(self, call: Call) -> Any:
-        """What another store sees."""
+        """Run a read on the second store."""
         return self.loop.drive(call(self.witness))
 
     def silent(self, statement: str, when: Cut, call: Call) -> tuple[Any, float]:
-        """What the caller gets whose connection falls silent at the statement, and after how many seconds."""
+        """Silence the connection at the statement; return the caller's answer and the seconds that it took."""
         self.wire.fall_silent(statement, when)
         answer = self.timed(call)
         assert self.wire.silent_done == [statement], f"the wire never fell silent: {self.wire.trips}"
@@ -72,7 +72,7 @@ class Mutable:
         return answer, time.monotonic() - began_s
 
     def no_silent_connection_is_left(self) -> bool:
-        """Whether the store gave every silent connection up: nothing holds its end any more."""
+        """Report whether the store dropped every silent connection, so that nothing holds its end open."""
         deadline_s = time.monotonic() + CLOSE_S + SLACK_S
         while self.wire.silent_passages and time.monotonic() < deadline_s:
             time.sleep(0.01)

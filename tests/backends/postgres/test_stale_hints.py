@@ -1,7 +1,7 @@
-"""Whatever a store remembers of a world that others have changed since, it answers and stores what a fresh store does.
+"""A store with stale hints answers and writes exactly what a fresh store does.
 
-One store has seen and done something. Another one changes it. What the first one does then is compared with a twin
-schema of the same past, in which a store acts that remembers nothing and asks the rule.
+One store reads or writes something. Another store changes it. The first store's next call is compared with a twin
+schema of the same past, whose store caches nothing and asks the rule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.backends.postgres.twins import FAST, PLAIN, Plain, Twins
-from tests.state_machine.sides import counting_mint
+from tests.state_machine.sides import counting_mint, text_of
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
@@ -33,13 +33,13 @@ TYPES = (
 
 
 def others_mint() -> Callable[[], str]:
-    """Names in a fixed order, as both schemas need them, and none that the store itself mints."""
+    """Mint names in a fixed order, alike in both schemas and different from the store's own."""
     mint = counting_mint()
     return lambda: f"other{mint()}"
 
 
 class World:
-    """The twins, and in each schema a second store by which others act."""
+    """The twins, and in each schema a second store for concurrent changes."""
 
     def __init__(self, url: str, loop: EventLoop, twins: Twins) -> None:
         self.loop, self.twins, self.clock = loop, twins, twins.clock
@@ -54,21 +54,21 @@ class World:
             self.loop.drive(backend.close())
 
     def see(self, *calls: Call) -> list[Any]:
-        """The store itself does something, and remembers it."""
+        """Let the tested store do something and cache it."""
         return [self.twins.do(call) for call in calls]
 
     def change(self, *calls: Call) -> list[Any]:
-        """Somebody else does something."""
+        """Let the second store of each schema do something."""
         found = []
         for call in calls:
             given = [self.loop.drive(call(store)) for store in self.others]
             # As text, because a handle equals nothing but itself.
-            assert repr(given[0]) == repr(given[1])
+            assert text_of(given[0]) == text_of(given[1])
             found.append(given[0])
         return found
 
     def act(self, call: Call) -> Any:
-        """What the store says that remembers, which is what one says that does not."""
+        """Run the call on the store with hints; it must equal the call on the store without."""
         self.twins.align()
         outcome, self.acted = self.twins.both(call, "stale")
         self.twins.compare_rows(lambda: "stale")
@@ -130,7 +130,7 @@ def complete(given: Any = None, **others: Any) -> Call:
     return lambda store: store.processes.complete("job", outcome, **others)
 
 
-# A turn on a session that others have changed.
+# A turn on a session that other stores have changed.
 
 
 def test_a_commit_on_a_head_that_moved_goes_on_top_of_it(world: World) -> None:
@@ -162,7 +162,7 @@ def test_a_commit_to_a_session_that_was_deleted_is_refused(world: World) -> None
 
 
 def test_a_first_turn_of_a_session_that_was_deleted_before_it_is_refused(world: World) -> None:
-    """Without a turn there is no revision that its deletion could have taken away."""
+    """A session without a turn has no revision that its deletion could have removed."""
     for store in world.twins.stores:
         world.loop.drive(store.sessions.create("empty"))
     world.change(delete("empty"))
@@ -234,7 +234,7 @@ def test_a_turn_whose_revision_was_pruned_is_committed_again(world: World) -> No
 
 
 def test_a_commit_on_a_head_with_the_same_number_but_other_contents_builds_on_those(world: World) -> None:
-    """As after a failover: the turn that was remembered was lost, and another one got its number."""
+    """As after a failover: the cached turn was lost, and another one got its number."""
     world.change(commit(holdfast.Commit(config={"v": 2}, turn_id="other"), "elsewhere"))
     world.twins.run(
         """
@@ -268,7 +268,7 @@ def test_a_commit_on_a_head_with_the_same_number_but_another_leaf_builds_on_that
 
 
 def test_a_commit_to_a_session_whose_key_another_one_got_goes_to_the_session_that_it_names(world: World) -> None:
-    """As after a failover that lost the session: its key was given away again."""
+    """As after a failover that lost the session: its key was assigned again."""
     world.twins.run("UPDATE {schema}.sessions SET session_id = 'stranger' WHERE session_id = 'chat'")
     assert world.act(commit(holdfast.Commit(config="mine"))).revision == 1
     stranger = world.loop.drive(world.others[0].sessions.handle("stranger").load())
@@ -277,7 +277,7 @@ def test_a_commit_to_a_session_whose_key_another_one_got_goes_to_the_session_tha
 
 
 def test_work_that_a_turn_leaves_for_a_session_whose_key_another_one_got_goes_where_the_turn_says(world: World) -> None:
-    """As after a failover that lost the session: its key was given away again."""
+    """As after a failover that lost the session: its key was assigned again."""
     world.see(commit(holdfast.Commit(), "lost"))
     world.twins.run("UPDATE {schema}.sessions SET session_id = 'stranger' WHERE session_id = 'lost'")
     draft = holdfast.WorkDraft(session_id="lost", payloads=["mine"])
@@ -293,7 +293,7 @@ def test_a_wake_for_a_session_whose_key_another_one_got_goes_where_the_wake_says
 
 
 def test_a_turn_and_its_work_are_not_mixed_up_when_one_session_got_the_key_of_the_other(world: World) -> None:
-    """The remembered session was lost, its key was given to the session that the work is for, and it was made anew."""
+    """The cached session was lost and created anew; its old key was assigned to the session that the work is for."""
     world.see(commit(holdfast.Commit(), "lost"))
     world.twins.run("UPDATE {schema}.sessions SET session_id = 'stranger' WHERE session_id = 'lost'")
     world.change(commit(holdfast.Commit(), "lost"))
@@ -327,7 +327,7 @@ def test_a_node_of_a_lineage_that_was_not_seen_is_a_conflict(world: World) -> No
     assert isinstance(world.act(commit(holdfast.Commit(graph=graph), "fork")), holdfast.NodeConflict)
 
 
-# Work and leases that others took.
+# Work and leases that other stores took.
 
 
 def claim(owner_id: str = "w1", **others: Any) -> Call:
@@ -386,7 +386,7 @@ def test_work_for_a_session_that_was_deleted_or_made_anew_is_what_a_fresh_store_
     assert world.act(enqueue()).state == "pending"
 
 
-# Processes that others moved.
+# Processes that other stores changed.
 
 
 def test_an_event_after_the_end_that_another_store_brought_is_refused(world: World) -> None:
@@ -485,11 +485,11 @@ def test_a_lease_on_a_process_that_another_store_ended_is_refused(world: World) 
     assert isinstance(refused, holdfast.AlreadyTerminal)
 
 
-# Hints of steps that were taken back.
+# Hints of rolled-back operations.
 
 
 def take_back(world: World, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    """Let the server refuse the commit of a step."""
+    """Make the server refuse the commit of an operation."""
 
     async def refuse(link: Link) -> None:
         await link.control("rollback")
@@ -515,7 +515,7 @@ def test_nothing_is_remembered_of_a_step_that_was_taken_back(
         "claim": claim("lost"),
     }
     take_back(world, monkeypatch, calls[what])
-    # The same steps as those of a store that never tried.
+    # The same operations as those of a store that never tried.
     world.change(commit(turn("n3", "n2", config="found")))
     world.twins.do(commit(turn("n4", "n3")))
     world.act(append())

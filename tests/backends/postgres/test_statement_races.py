@@ -1,8 +1,7 @@
-"""Of eight connections that run the same statement at once, each is told the truth, and nothing is lost or done twice.
+"""Eight connections run the same statement at once: each gets a true answer, and nothing is lost or done twice.
 
-In every second round a third party holds the rows that the statement is after until all eight wait for them. Then all
-of them go on with a snapshot that is older than what the first one does: that is where a guard that looks at the
-snapshot alone would be wrong.
+In every second round another connection locks the rows until all eight wait for them. Then all eight continue with a
+snapshot older than the first one's write, where a guard that reads the snapshot alone would be wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ TYPES = (
 
 
 class Field:
-    """Eight stores with a connection each, a gate that can be held, and somebody who looks on."""
+    """Eight stores with a connection each, a gate that can be locked, and an observer."""
 
     def __init__(self, url: str, loop: EventLoop) -> None:
         self.loop = loop
@@ -61,7 +60,7 @@ class Field:
         return self.loop.drive(call(self.stores[0]))
 
     def all_see(self, call: Call) -> None:
-        """Every store does it, one after another, and remembers what it saw."""
+        """Run the call on every store in turn, so that each has it cached."""
         for store in self.stores:
             self.loop.drive(call(store))
 
@@ -69,7 +68,7 @@ class Field:
         return [tuple(row) for row in self.loop.drive(self._onlooker.fetch(statement))]
 
     def race(self, number: int, calls: list[Call], hold: str | None = None, *, ahead: int = 0) -> list[Any]:
-        """What each of the calls came to; in every second round they start behind a gate, some of them ahead."""
+        """Return the outcome of each call; in every second round they start behind a gate, some of them ahead."""
         return self.loop.drive(self._race(calls, hold if number % 2 else None, ahead))
 
     async def _race(self, calls: list[Call], hold: str | None, ahead: int) -> list[Any]:
@@ -87,7 +86,7 @@ class Field:
         return await asyncio.gather(*racers)
 
     async def _at_the_gate(self, racers: list[asyncio.Future[Any]]) -> None:
-        """Return when everybody waits for somebody, or is done."""
+        """Return once every racer waits for a lock or is done."""
         deadline = time.monotonic() + PATIENCE_S
         while await self._onlooker.fetchval(WAITING) + sum(racer.done() for racer in racers) < len(racers):
             assert time.monotonic() < deadline, "somebody does not come to the gate"
@@ -203,7 +202,7 @@ def test_a_commit_and_the_collection_of_contents_that_it_keeps_never_leave_a_tur
     manifest = field.do(commit(checkpoint=holdfast.Checkpoint(turn_state={"n": 0}))).manifest
     for number in range(ROUNDS):
         field.all_see(load())
-        # The head lets go of the contents that half of the racers keep by ref and the others mint again.
+        # The head drops contents that half of the racers keep by ref and the others store again.
         field.do(commit(checkpoint=holdfast.Checkpoint(turn_state={"other": number})))
         calls = [
             *[commit(checkpoint=holdfast.Checkpoint.keeping(manifest)) for _ in range(3)],
@@ -239,7 +238,7 @@ def test_a_batch_that_eight_claim_goes_to_one_of_them_and_none_is_left(field: Fi
         answers = field.race(number, [claim(session_id, owner, max_batches=2) for owner in owners()], hold)
         given = [[batch.batch_id for batch in answer.batches] for answer in answers if answer is not None]
         assert sorted(batch for some in given for batch in some) == sorted(batches), answers
-        # In order: nobody has a batch with a gap before it that somebody else got later.
+        # In order: no racer holds a batch with a gap before it that another racer got later.
         assert all(some == batches[batches.index(some[0]) :][: len(some)] for some in given)
         assert {len(some) for some in given} == ({1} if merge_key == "never" else {2})
 
@@ -326,7 +325,7 @@ def test_work_that_is_enqueued_while_its_session_is_deleted_is_refused_or_delete
             *[enqueue(session_id, racer) for racer in range(6)],
             commit(session_id, enqueues=[holdfast.WorkDraft(payloads=[1])]),
         ]
-        # Who deletes a session has deleted its work when it comes to the lease.
+        # A deletion has deleted the session's work by the time it reaches the lease.
         answers = field.race(number, calls, hold, ahead=1 if hold == HOLD_LEASES else 0)
         assert set(kinds(answers[1:7])) <= {"WorkBatch", "SessionDeleted"}, answers
         assert set(kinds(answers[7:])) <= {"CommitReceipt", "SessionDeleted"}, answers
@@ -346,7 +345,7 @@ def test_a_lease_that_eight_claim_has_one_holder(field: Field, kind: str) -> Non
         field.do(register(name))
         on: Any = holdfast.OnSession(name) if kind == "session" else holdfast.OnProcess(name)
         if number % 4 > 1:
-            # Taken before, so that there is a row to be held.
+            # Claimed before, so that there is a row to lock.
             before = field.do(take(on, "before"))
             assert field.do(lambda store, before=before: store.leases.release(before))
         calls = [take(on, owner) for owner in owners()]
@@ -449,10 +448,10 @@ def test_a_completion_under_a_lease_and_the_lease_taken_again_never_both_succeed
 
 
 CLAIM_THE_SECOND_EXCLUSIVELY = """
-    UPDATE holdfast.sessions SET changed_at_ms = changed_at_ms;
+    UPDATE holdfast.ready SET level = 0, due_at_ms = 9000000000000000, claimed_upto = 2;
     UPDATE holdfast.work
     SET claim_id = 'claim:2:1', claim_owner = 'other', claim_token_hash = repeat('0', 64), claim_fence = 1,
-        claimed_at_ms = 1, claim_expires_at_ms = 9000000000000000, claim_exclusive = 1
+        claimed_at_ms = 1, claim_expires_at_ms = 9000000000000000, claim_exclusive = 1, claim_size = 1, attempts = 1
     WHERE payloads = '[2]'
 """
 
@@ -474,7 +473,7 @@ def test_of_eight_exclusive_claimers_one_claims_while_work_becomes_available(fie
         session_id = f"chat-{number}"
         soon_ms = int(time.time() * 1000) + 20
         for place in range(8):
-            # What stands later in the queue is available earlier, so that claimers see another first batch each.
+            # Later batches of the queue become available earlier, so that each claimer sees another first batch.
             draft = holdfast.WorkDraft(session_id=session_id, payloads=[place], available_at_ms=soon_ms - place)
             field.do(lambda store, draft=draft: store.queue.enqueue(draft))
 

@@ -1,4 +1,4 @@
-"""What a server function decides about an event, or the end of a process, is what the rule decides.
+"""A server function decides about an event, or the end of a process, as the rule does.
 
 `HOLDFAST_SEED` replays a run, `HOLDFAST_SITUATIONS` makes it longer.
 """
@@ -47,7 +47,7 @@ class DrawnProcess:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it runs and is as it was last seen."""
+        """Report whether it is running and unchanged since it was last seen."""
         return self.past == "running" and self.target in UNCHANGED
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a single statement decides about a lease is what the rule decides, in every situation that can be drawn."""
+"""A server function decides about a lease as the rule does, in randomly drawn situations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BODY = b'{"input":{"type":"external"}}'
 
 
 def resources_of(number: int, kind: str, state: str) -> tuple[list[Any], str]:
-    """The rows of what a lease is on, and what the lease calls it."""
+    """Return the rows of a lease's resource, and its name in the lease."""
     if kind == "session":
         found = sessions_of(number, f"r{number}", state)
         return [("sessions", found)], str(found[-1].session_key if found else 0)
@@ -71,7 +71,7 @@ def test_taking_a_lease_at_once_gives_what_the_rule_gives(
             situation,
         )
         if state in ("lives", "lives again", "running"):
-            # Whoever holds it lets nobody else in; every other lease is given.
+            # A live holder excludes every other owner; every other lease is granted.
             assert (outcome.error is None) is (lease_state != "other"), situation
         assert acted is (state != "never" or kind == "process"), situation
         if outcome.error is None:

@@ -1,4 +1,4 @@
-"""What a single statement decides about work is what the rule decides, in every situation that can be drawn.
+"""A server function decides about work as the rule does, in randomly drawn situations.
 
 `HOLDFAST_SEED` replays a run, `HOLDFAST_SITUATIONS` makes it longer.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ from tests.backends.postgres.twins import (
 import holdfast
 from holdfast import rows as r
 from holdfast.rules import leases, work
+from holdfast.store import Store
 
 CLOCKS = pytest.mark.parametrize("now_ms", [NOW_MS, LAST_MS - 500], ids=["some time", "the end of time"])
 DELIVERIES = ("earliest_safe_boundary", "earliest_safe_boundary", "after_current_turn_commit")
@@ -45,11 +47,13 @@ CLAIMS = (
     "expired exclusive",
     "settled",
     "settled and unavailable",
+    "in back-off",
+    "after back-off",
 )
 
 
-CALM = ("free", "free", "free", "given back", "expired")
-"""Batches that do not keep anybody from claiming: were all drawn from above, hardly any claim would be given."""
+CALM = ("free", "free", "free", "given back", "expired", "after back-off")
+"""Batches that block no claim: were all drawn from above, hardly any claim would be granted."""
 
 
 def draft(rng: random.Random, session_id: str, *, now_ms: int, payload: Any = 1) -> holdfast.WorkDraft:
@@ -60,22 +64,30 @@ def draft(rng: random.Random, session_id: str, *, now_ms: int, payload: Any = 1)
         slot=rng.choice(("join", "join", "exclusive")),
         merge_key=rng.choice(MERGE_KEYS),
         available_at_ms=rng.choice((0, 0, 0, now_ms, now_ms + 1, LAST_MS)),
+        kind=rng.choice(("turn", "turn", "turn", "mail")),
+        priority=rng.choice((0, 0, 1, -1)),
     )
 
 
 def batch(seq: int, session: r.SessionRow, wanted: holdfast.WorkDraft, source_key: str | None = None) -> r.BatchRow:
-    """The row of a draft."""
+    """Return the row of a draft."""
     intent = work.check_draft("draft", msgspec.structs.replace(wanted, source_key=source_key), holdfast.Limits())
     made = work.new_batch(intent, batch_id=f"b{seq}", session_key=session.session_key, family=session.family, now_ms=7)
     return msgspec.structs.replace(made, enqueue_seq=seq)
 
 
-def claimed(found: r.BatchRow, state: str, now_ms: int, claim_id: str | None = None, left_ms: int = 1) -> r.BatchRow:
-    """A batch in some state: an own claim is w1's and proven by `TOKEN` and fence 5."""
+def claimed(
+    found: r.BatchRow, state: str, now_ms: int, claim_id: str | None = None, left_ms: int = 1, size: int = 1
+) -> r.BatchRow:
+    """Return the batch in this state: w1's own claim is proven by `TOKEN` and fence 5."""
     if state == "free":
         return found
     if state == "given back":
         return msgspec.structs.replace(found, claim_fence=2)
+    if state == "in back-off":
+        return msgspec.structs.replace(found, claim_fence=2, attempts=1, retry_at_ms=now_ms + 1, last_error="e")
+    if state == "after back-off":
+        return msgspec.structs.replace(found, claim_fence=2, attempts=1, retry_at_ms=now_ms, last_error="e")
     if state.startswith("settled"):
         kept = msgspec.structs.replace(found, source_key=f"k{found.enqueue_seq}", claim_fence=1)
         return msgspec.structs.replace(kept, settled_state="completed", settled_at_ms=8)
@@ -89,6 +101,8 @@ def claimed(found: r.BatchRow, state: str, now_ms: int, claim_id: str | None = N
         claimed_at_ms=9,
         claim_expires_at_ms=now_ms if "expired" in state else min(now_ms + left_ms, LAST_MS),
         claim_exclusive=int(state.endswith("exclusive")),
+        claim_size=size,
+        attempts=1,
     )
 
 
@@ -124,7 +138,7 @@ def test_enqueue_at_once_says_and_stores_what_the_rule_does(twins: Twins, now_ms
 
 
 def claim_request(rng: random.Random, session_id: str, seqs: list[int], *, calm: bool) -> tuple[str, dict[str, Any]]:
-    """How w1 asks for work: the next, or exactly some."""
+    """Draw w1's request for work: the next batches, or exact ones."""
     asked: dict[str, Any] = {
         "owner_id": "w1",
         "boundary": rng.choice(("idle", "idle", "active_turn_checkpoint")),
@@ -142,22 +156,22 @@ def claim_request(rng: random.Random, session_id: str, seqs: list[int], *, calm:
 
 
 def held_claim(rng: random.Random, session_id: str, batches: list[r.BatchRow]) -> holdfast.WorkClaim | None:
-    """A claim of w1's that is to be widened, or something like it; None if w1 has none."""
+    """Draw a claim of w1's to widen, sometimes a wrong one; None if w1 has none."""
     own = [found for found in batches if found.claim_owner == "w1"]
     if not own or rng.random() < 0.3:
         return None
-    tampering = rng.choice(("right", "right", "right", "right", "token", "fence", "more"))
+    tampering = rng.choice(("right", "right", "right", "right", "token", "fence", "older", "more"))
     return claim_object(session_id, own[0].claim_id or "", [own[0].batch_id], tampering)
 
 
 def claim_object(session_id: str, claim_id: str, named: list[str], tampering: str) -> holdfast.WorkClaim:
-    """The claim that `claimed` stores for w1, as w1 got it or nearly so."""
+    """Return the claim that `claimed` stores for w1, as w1 got it or nearly so."""
     return holdfast.WorkClaim(
         session_id,
         claim_id,
         "w1",
         holdfast.Token(OTHER_TOKEN if tampering == "token" else TOKEN),
-        6 if tampering == "fence" else 5,
+        {"fence": 6, "older": 4}.get(tampering, 5),
         9,
         10,
         tuple(
@@ -180,7 +194,7 @@ def test_claim_at_once_takes_the_prefix_that_the_rule_takes(twins: Twins, now_ms
         tables.append(("sessions", found))
         seqs = list(range(10 * number + 1, 10 * number + 1 + rng.randint(0, 5)))
         lease_state = rng.choice(("absent", "released", "own", "other expired") if calm else LEASE_STATES)
-        # Batches that are alike are rare among those that are drawn at random, and they are what goes together.
+        # Mergeable batches are rare among random ones, and only those are claimed together.
         pattern = draft(rng, session_id, now_ms=now_ms)
         batches = []
         if found:
@@ -189,11 +203,14 @@ def test_claim_at_once_takes_the_prefix_that_the_rule_takes(twins: Twins, now_ms
             alike = rng.random()
             for seq in seqs:
                 wanted = pattern if rng.random() < alike else draft(rng, session_id, now_ms=now_ms)
-                batches.append(claimed(batch(seq, found[-1], wanted), rng.choice(pool), now_ms))
+                # A claim of two batches whose holder names one was widened.
+                size = 2 if rng.random() < 0.15 else 1
+                batches.append(claimed(batch(seq, found[-1], wanted), rng.choice(pool), now_ms, size=size))
             tables.append(("work", batches))
         method, asked = claim_request(rng, session_id, seqs, calm=calm)
         if method == "claim":
             asked["holding"] = held_claim(rng, session_id, batches)
+            asked["boundary"] = rng.choice((None, asked["boundary"]))
         situations.append((state, lease_state, batches, session_id, method, asked))
     twins.fill(rows_by_table(tables))
     taken: list[int] = []
@@ -213,10 +230,19 @@ def test_claim_at_once_takes_the_prefix_that_the_rule_takes(twins: Twins, now_ms
     twins.compare_rows(lambda: "claim")
 
 
+PROVEN: dict[str, Callable[[Store, holdfast.WorkClaim, int], Awaitable[Any]]] = {
+    "renew": lambda store, claim, ttl_ms: store.queue.renew(claim, ttl_ms=ttl_ms),
+    "complete": lambda store, claim, _: store.queue.complete(claim),
+}
+
+
 @CLOCKS
-def test_extend_claim_at_once_moves_the_end_that_the_rule_moves(twins: Twins, now_ms: int) -> None:
+@pytest.mark.parametrize("call", PROVEN)
+def test_a_claim_that_is_renewed_or_completed_at_once_is_proven_as_by_the_rule(
+    twins: Twins, now_ms: int, call: str
+) -> None:
     twins.clock.advance(now_ms - twins.clock.now_ms())
-    rng = twins.generator("renew a claim")
+    rng = twins.generator(f"{call} a claim")
     tables: list[tuple[str, Any]] = []
     situations = []
     for number in range(SITUATIONS):
@@ -230,28 +256,35 @@ def test_extend_claim_at_once_moves_the_end_that_the_rule_moves(twins: Twins, no
         if found:
             pattern = draft(rng, session_id, now_ms=now_ms)
             left_ms = rng.choice((1, 3_000))
-            batches = [claimed(batch(seq, found[-1], pattern), held, now_ms, claim_id, left_ms) for seq in seqs]
+            batches = [
+                claimed(batch(seq, found[-1], pattern), held, now_ms, claim_id, left_ms, len(seqs)) for seq in seqs
+            ]
             if lost != "none":
                 batches[-1] = claimed(
                     batch(seqs[-1], found[-1], pattern), "settled" if lost == "settled" else "other", now_ms
                 )
             tables.append(("work", batches))
-        tampering = rng.choice(("right", "right", "right", "token", "fence", "fewer", "more", "twice", "turned round"))
-        named = [f"b{seq}" for seq in seqs]
-        if tampering in ("fewer", "more", "twice", "turned round"):
-            named = {"fewer": named[1:], "more": [*named, "b0"], "twice": [*named, named[0]]}.get(
-                tampering, named[::-1]
-            )
+        names = [f"b{seq}" for seq in seqs]
+        altered = {
+            "first": names[:1],
+            "first twice": names[:1] * 2,
+            "all but the first": names[1:],
+            "more": [*names, "b0"],
+            "twice": [*names, names[0]],
+            "turned round": names[::-1],
+        }
+        tampering = rng.choice((*["right"] * 8, *["first"] * 2, "token", "fence", "older", *altered))
+        named = altered.get(tampering, names)
         claim = claim_object(session_id, claim_id, named, "right" if tampering == "more" else tampering)
         situations.append((state, held, lost, tampering, claim, rng.choice((1, 400, 5_000))))
     twins.fill(rows_by_table(tables))
-    extended = 0
+    proven = 0
     for situation in situations:
         *_, claim, ttl_ms = situation
         outcome, acted = twins.both(
-            lambda store, claim=claim, ttl_ms=ttl_ms: store.queue.renew(claim, ttl_ms=ttl_ms), situation
+            lambda store, claim=claim, ttl_ms=ttl_ms: PROVEN[call](store, claim, ttl_ms), situation
         )
-        extended += outcome.error is None
-        assert acted is (situation[0] != "never"), situation
-    assert extended > SITUATIONS // 30
-    twins.compare_rows(lambda: "renew a claim")
+        proven += outcome.error is None
+        assert acted is (call == "complete" or situation[0] != "never"), situation
+    assert proven > SITUATIONS // 30
+    twins.compare_rows(lambda: f"{call} a claim")

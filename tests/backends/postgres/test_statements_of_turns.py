@@ -1,4 +1,4 @@
-"""What a server function decides about a turn is what the rule decides; a view in one statement shows a snapshot.
+"""A server function decides about a turn as the rule does; a view in one statement shows a snapshot.
 
 `HOLDFAST_SEED` replays a run, `HOLDFAST_SITUATIONS` makes it longer.
 """
@@ -60,15 +60,19 @@ def test_a_view_gathered_at_once_is_the_view_of_a_snapshot(twins: Twins) -> None
                     (turn, last),
                 )
                 seen += outcome.value is not None
-                # A path of no nodes does not say whether the leaf is there: that is looked up.
+                # A path without nodes does not say whether the leaf exists: that is looked up.
                 pathless = last == 0 or any("hidden" in part or "vacuumed" in part for part in turn.told)
                 assert acted or pathless, f"a view was left to a transaction: {turn}, the last {last}"
     assert seen > SITUATIONS // 4
 
 
 def test_a_turn_is_decided_by_the_function_unless_the_rule_needs_facts(twins: Twins) -> None:
-    """The function neither declines everything nor takes what is the rule's to name: literal cases."""
+    """The function neither declines everything nor decides cases that belong to the rule: literal cases."""
     twins.do(lambda store: store.sessions.handle("chat").commit(holdfast.Commit(config=1, turn_id="t1")))
+    twins.do(lambda store: store.sessions.handle("gone").commit(holdfast.Commit(config=1)))
+    twins.do(lambda store: store.sessions.delete("gone"))
+    for_gone = [holdfast.WorkDraft(session_id="gone", payloads=[1])]
+    most = [holdfast.Usage("llm", "m", input_tokens=2**63 - 1)]
     cases: list[tuple[dict[str, Any], str, bool]] = [
         ({}, "2", True),
         ({"turn_id": "t3", "expected_revision": 2}, "3", True),
@@ -84,6 +88,9 @@ def test_a_turn_is_decided_by_the_function_unless_the_rule_needs_facts(twins: Tw
         ({"enqueues": [holdfast.WorkDraft(payloads=[1], source_key="k")]}, "9", False),
         ({"enqueues": [holdfast.WorkDraft(payloads=[2], source_key="k")]}, "SourceKeyConflict", False),
         ({}, "10", True),
+        ({"enqueues": for_gone}, "SessionDeleted", True),
+        ({"usage": most}, "11", True),
+        ({"usage": most, "enqueues": for_gone}, "InvalidRequest", False),
     ]
     for given, expected, at_once in cases:
         outcome, acted = twins.both(

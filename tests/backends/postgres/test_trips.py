@@ -1,4 +1,4 @@
-"""What a store asks of its server on the hot paths is one trip, counted on the wire."""
+"""Each hot path of a store takes one trip, counted on the wire."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
 
 
 class Measured:
-    """A store whose every trip is counted, on one connection that has run each statement before."""
+    """A store whose trips are counted, on one connection that has prepared each statement before."""
 
     def __init__(self, url: str, loop: EventLoop, *, lent: bool = False, **options: Any) -> None:
         self.loop = loop
@@ -51,11 +51,11 @@ class Measured:
         return self.loop.drive(call(self.store))
 
     def elsewhere(self, call: Call) -> Any:
-        """Another process does it."""
+        """Run a call on another store, as another process would."""
         return self.loop.drive(call(self.other))
 
     def warm(self, *calls: Call) -> None:
-        """Let the connection get to know the statements."""
+        """Prepare the statements on the connection."""
         for call in calls:
             try:
                 self.do(call)
@@ -63,20 +63,20 @@ class Measured:
                 continue
 
     def trips(self, call: Call) -> list[str]:
-        """The statements of a call that is accepted."""
+        """Return the statements of an accepted call."""
         self.wire.take()
         self.do(call)
         return self.wire.take()
 
     def refusal(self, call: Call, error: type[holdfast.HoldfastError]) -> list[str]:
-        """The statements of a call that is refused."""
+        """Return the statements of a refused call."""
         self.wire.take()
         with pytest.raises(error):
             self.do(call)
         return self.wire.take()
 
     def forget(self) -> None:
-        """Be like a process that has just started, on a warm connection."""
+        """Clear the caches, as in a new process on a warm connection."""
         self.backend._runs.cache.forget()
 
 
@@ -99,7 +99,7 @@ def open_measured(
 
     async def nothing(notifier: Notifier, payload: str) -> None: ...
 
-    # A notification that needs a transaction of its own cannot be told from the call that it follows.
+    # A notification that needs its own transaction cannot be told from the call that it follows.
     monkeypatch.setattr(Notifier, "_try_to_send", nothing)
 
     def open_one(**options: Any) -> Measured:
@@ -161,7 +161,7 @@ def nodes(*names: str, parent: str | None = None) -> holdfast.Append:
 
 
 def whole_turn(measured: Measured, session_id: str) -> Call:
-    """A turn with everything that a turn can have, for a session with a node n1."""
+    """Return a turn with every part that a turn can have, for a session with a node n1."""
     measured.warm(commit(session_id, graph=nodes("n1")), enqueue(session_id))
     held = measured.do(claim(session_id))
     picture = measured.do(lambda store: store.sessions.handle(session_id).attachments.put(b"picture"))
@@ -179,7 +179,7 @@ def whole_turn(measured: Measured, session_id: str) -> Call:
 
 
 def warm_nodes(measured: Measured) -> None:
-    """Let the connection get to know turns with nodes and without."""
+    """Prepare turns with and without nodes on the connection."""
     measured.warm(commit("warm"), commit("warm"), commit("warm", graph=nodes("n1")))
 
 
@@ -222,7 +222,7 @@ def test_a_turn_with_a_large_state_whose_past_this_process_never_saw_is_one_trip
     measured.warm(commit("warm"), commit("warm"), commit("warm", checkpoint=large(8)), load("warm"))
     measured.elsewhere(commit(checkpoint=large(1)))
     measured.elsewhere(commit(checkpoint=large(2)))
-    # On a session that knows nothing of a past, so that the connection gets to know the statement.
+    # On a session without a past, so that the connection prepares the statement.
     measured.elsewhere(commit("old", checkpoint=large(1)))
     measured.warm(load(), load("old"), commit("old", checkpoint=large(2)))
     assert measured.trips(commit(checkpoint=large(3))) == ["load_blobs", *COMMIT]
@@ -249,7 +249,7 @@ def test_a_turn_on_a_session_that_this_process_never_saw_is_two_trips(measured: 
 
 def test_a_first_turn_is_two_trips_with_its_session(measured: Measured) -> None:
     measured.warm(commit("one"), commit("two"))
-    # The first call finds no session and draws a key for it, which the nodes' keys are made of.
+    # The first call finds no session and draws a key for it, of which the nodes' keys are made.
     assert measured.trips(commit(graph=nodes("n1"), expected_revision=0)) == ["show_head", *COMMIT]
     assert measured.refusal(commit("none", expected_revision=3), holdfast.HeadConflict) == ["show_head"]
     assert measured.do(lambda store: store.sessions.handle("none").load()) is None
@@ -482,7 +482,7 @@ def test_on_a_pool_that_is_lent_a_call_of_one_trip_takes_three(open_measured: Ca
     measured.warm(commit(), commit(), load(), enqueue(), enqueue(), claim())
     one = [commit(), load(), enqueue(), claim()]
     trips = [measured.trips(call) for call in one]
-    # The last one is the pool's own, when the connection is given back.
+    # The last one is the pool's own, when the connection is returned.
     assert {names.pop() for names in trips} == {"SELECT pg_advisory_unlock_all();"}
     assert [len(names) for names in trips] == [3] * len(one)
 
@@ -492,7 +492,7 @@ def test_a_new_connection_does_not_ask_what_arrays_are(open_measured: Callable[.
     for number in (1, 2):
         newcomer = open_measured()
         trips = newcomer.trips(commit(turn_id=f"t{number}"))
-    # The first of these in a process has to ask.
+    # The first of these calls in a process has to ask.
     assert trips == ["prepare show_head", "show_head", "prepare commit_turn", "commit_turn"]
 
 
@@ -518,5 +518,5 @@ def test_a_page_of_a_log_is_one_trip(measured: Measured) -> None:
 
 def test_one_who_waits_for_an_event_looks_in_one_trip(measured: Measured) -> None:
     measured.warm(register(), append(), wait_for())
-    # Another connection listens meanwhile.
+    # Another connection listens at the same time.
     assert [name for name in measured.trips(wait_for()) if "LISTEN" not in name] == ["gather_events"]

@@ -1,4 +1,4 @@
-"""A number that is too large for what is computed from it is damage on PostgreSQL, too: new work goes on."""
+"""A number too large for what is computed from it is damage on PostgreSQL, too: new work continues."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whatever is damaged in a schema, verification says so or `damages.py` says why it cannot, and only our errors come.
+"""Verification reports every damage to a schema, or `damages.py` says why it cannot; only Holdfast errors are raised.
 
-Every column of every table, as the server's own catalogue lists them, is damaged in every way that its type allows, and
-every row is taken away, one at a time. What forbids a NULL is dropped first, as a restore by hand may leave it.
+Every column of every table in the server's catalogue is damaged in every way that its type allows, and every row is
+deleted, one at a time. NOT NULL constraints are dropped first, as a manual restore may leave them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.backends.postgres import PostgresBackend
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
 
-# Which row of each table is damaged; every other one stays as it is.
+# The damaged row of each table; every other row stays as it is.
 VICTIMS = {
     "settings": "name = 'fence_floor'",
     "sessions": "session_id = 'fork'",
@@ -31,6 +31,7 @@ VICTIMS = {
     "usage": "source = 'turn'",
     "blobs": "hash = (SELECT min(hash) FROM holdfast.blobs)",
     "work": "source_key = 'claimed'",
+    "ready": "session_key = (SELECT session_key FROM holdfast.sessions WHERE session_id = 'x')",
     "leases": "kind = 'process'",
     "attachments": "label = 'late'",
     "attachment_objects": "attachment_id = (SELECT min(attachment_id) FROM holdfast.attachment_objects)",
@@ -54,7 +55,7 @@ WAYS = {
     },
 }
 TYPES = {"text": "bytea USING convert_to({c}, 'UTF8')", "bigint": "text USING {c}::text", "bytea": "text USING 'x'"}
-"""What a column's type is changed to: the values then are of a type that no statement asks for."""
+"""The type that a column is changed to, which no statement expects."""
 
 WHOLE = os.environ.get("HOLDFAST_WHOLE") == "1"
 """Every way for every column. Otherwise NULL and one way more, another one with each seed."""
@@ -102,7 +103,7 @@ def furnish(store: BlockingStore, url: str, clock: ManualClock, shelf: Path) -> 
 
 
 def columns(administrator: Any, table: str) -> list[tuple[str, str]]:
-    """Every column of a table with its type, as the catalogue has them; what the server computes nobody can damage."""
+    """Return every column of a table with its type, from the catalogue, without generated columns."""
     return [
         (column, kind)
         for column, kind in administrator.rows(
@@ -114,14 +115,14 @@ def columns(administrator: Any, table: str) -> list[tuple[str, str]]:
 
 
 def chosen(place: str, ways: dict[str, str]) -> dict[str, str]:
-    """The ways that are tried in this run."""
+    """Return the kinds of damage that are tried in this run."""
     others = sorted(set(ways) - {"null"})
     one = random.Random(f"{os.environ.get('HOLDFAST_SEED')} {place}").choice(others)
     return {way: ways[way] for way in ways if WHOLE or way in ("null", one)}
 
 
 def damaged(ground: Ground, statement: str) -> bool:
-    """Whether the statement changed anything; the schema itself may forbid it."""
+    """Report whether the statement changed anything; the schema itself may forbid it."""
     try:
         return bool(ground.administrator.rows(statement))
     except asyncpg.IntegrityConstraintViolationError:
@@ -136,7 +137,7 @@ def restore(ground: Ground, table: str) -> None:
 
 
 def look(ground: Ground, place: tuple[str, str, str]) -> Iterator[str]:
-    """What is wrong with how the store takes one damage."""
+    """Yield each wrong reaction of the store to one damage."""
     table, column, way = place
     ground.backend._runs.forget()
     named = {finding.table for finding in ground.store.maintenance.verify().findings}
@@ -148,7 +149,7 @@ def look(ground: Ground, place: tuple[str, str, str]) -> Iterator[str]:
     if ground.store.sessions.handle("other").load(holdfast.FullGraph()) != ground.untouched:
         yield f"{table}.{column} {way}: another session reads differently"
     if way in ("garbage", "empty", "cut"):
-        # What has content of its own is proven when it is read: it comes out as it was, or not at all.
+        # Content is verified when it is read: it comes back unchanged or raises.
         for name, answer in after.items():
             if name != "stats" and answer not in (ground.before[name], "Corrupt"):
                 yield f"{table}.{column} {way}: {name} answers something else"
@@ -200,12 +201,12 @@ def test_a_column_of_another_type_is_damage_and_nothing_but_our_errors_come(grou
 
 
 def holds_values(ground: Ground, table: str, column: str) -> bool:
-    """Whether any row has a value there: NULL is the same in every type."""
+    """Report whether any row has a value there: NULL is the same in every type."""
     return bool(ground.administrator.rows(f"SELECT 1 FROM holdfast.{table} WHERE {column} IS NOT NULL LIMIT 1"))
 
 
 def retype(ground: Ground, table: str, column: str, kind: str) -> bool:
-    """Whether the column now has another type; an index may forbid it."""
+    """Change the column's type; report whether that worked, since an index may forbid it."""
     try:
         ground.administrator.run(f"ALTER TABLE holdfast.{table} ALTER COLUMN {column} TYPE {kind}")
     except asyncpg.PostgresError:
@@ -214,7 +215,7 @@ def retype(ground: Ground, table: str, column: str, kind: str) -> bool:
 
 
 def remake(ground: Ground, table: str, column: str, kind: str) -> None:
-    """The column as it was."""
+    """Restore the column."""
     collate = 'COLLATE "C" ' if kind == "text" else ""
     ground.administrator.run(
         f"DELETE FROM holdfast.{table}; "

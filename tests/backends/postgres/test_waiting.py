@@ -1,4 +1,4 @@
-"""A waiter misses nothing, whatever happens to the connection that listens."""
+"""A waiter misses no change, also when the listening connection fails."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_notify_that_never_came_is_made_good_by_the_poll(open_store: Any, monk
 
 
 class Skipping(selectors.DefaultSelector):
-    """Lets an event loop wait for nothing: its time is at once the next moment that somebody waits for."""
+    """A selector that never blocks: it moves the loop's time to the next timer."""
 
     now_s = 0.0
 
@@ -137,7 +137,7 @@ def run_skipping(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Quiet:
-    """A connection that lives and on which nobody ever tells anything."""
+    """A live connection on which no notification ever arrives."""
 
     def __init__(self) -> None:
         self.pinged_s: list[float] = []
@@ -288,7 +288,7 @@ def test_channels_of_two_schemas_differ_and_fit() -> None:
 
 
 def test_the_notify_is_not_part_of_the_commit(open_store: Any, clean_postgres_url: str) -> None:
-    """A commit that notified inside its transaction would take a lock of the whole database until it is on disk."""
+    """A NOTIFY inside the commit's transaction would hold a database-wide lock until the commit is on disk."""
     store = open_store()
     heard: list[str] = []
 

@@ -1,6 +1,6 @@
-"""Turns are drawn part by part: most parts are plain, a few are odd, and an odd one is where a refusal may come from.
+"""Draws turns part by part: most parts are plain, a few are odd, and only an odd one may be refused.
 
-What is plain, one statement must accept; what is odd, it may leave to the transaction.
+One statement must accept a plain turn; it may decline an odd one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DrawnTurn:
         elif self.start == "beside":
             do(lambda store: store.sessions.handle(name).add_nodes([holdfast.Node("x1", parent="n1")]))
 
-    # Each part, plain and odd. Each returns what was chosen.
+    # Each part, plain or odd. Each function returns its choice.
 
     def _plain_revision(self) -> str:
         chosen = self.pick("any", "current")
@@ -279,7 +279,7 @@ class DrawnTurn:
             return chosen
         if chosen != "for a new one":
             self.twins.loop.drive(_create(self.twins.stores, other))
-            # Seen alive by both stores, and gone since.
+            # Cached as alive by both stores, and deleted since.
             self._turn(holdfast.Commit(), other)
             self.twins.do(lambda store: store.sessions.delete(other))
         if chosen == "for one made anew":

@@ -1,8 +1,8 @@
-"""A wire between a store and its server counts every trip by the statement that made it, and can fail at any of them.
+"""A proxy between a store and its server that counts each trip by its statement, and can fail at any of them.
 
-It can be cut, and it can fall silent: then it takes everything and never says a word, not even that it has ended. It
-understands just enough of PostgreSQL's protocol to know which statement a message runs, and when its answer is
-complete. A trip is what the client waits for: everything up to a Sync or a simple query.
+It can cut a connection, or silence it: a silent connection accepts everything and never answers, not even with a close.
+The proxy understands just enough of PostgreSQL's protocol to know which statement a message runs, and when its answer
+is complete. A trip is one wait of the client: everything up to a Sync or a simple query.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ASIDE = ("notify", "prepare notify", "find_pooler")
 
 
 class Wire:
-    """Listens on a socket of its own and passes everything on."""
+    """Listens on its own socket and forwards everything."""
 
     def __init__(self, url: str, texts: Mapping[str, str], loop: EventLoop) -> None:
         parts = urlsplit(url)
@@ -39,7 +39,7 @@ class Wire:
         self._silences: dict[str, Cut] = {}
         self.cut_done: list[str] = []
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
-        """What happens elsewhere once, after the server is done and before the client finds its connection cut."""
+        """Runs once, after the server is done and before the client finds its connection cut."""
         self.silent_done: list[str] = []
         self.silent_passages = 0
         self.all_silent = False
@@ -59,11 +59,11 @@ class Wire:
         for pipe in pipes:
             pipe.cancel()
         await asyncio.gather(*pipes, return_exceptions=True)
-        # Once more around the loop: a transport that was cut off lets its socket go there.
+        # Once more around the loop: an aborted transport closes its socket there.
         await asyncio.sleep(0)
 
     def take(self) -> list[str]:
-        """Return the trips since the last time, without those that no call waits for."""
+        """Return the trips since the last call, without those that no call waits for."""
         found, self.trips = [name for name in self.trips if name not in ASIDE], []
         return found
 
@@ -74,7 +74,7 @@ class Wire:
             self._lasting.add(statement)
 
     def cut_at(self, statement: str) -> Cut | None:
-        """Whether the connection that runs this statement is cut, and when."""
+        """Return when to cut the connection that runs this statement, or None."""
         when = self._cuts.get(statement)
         if when is not None:
             self.cut_done.append(statement)
@@ -83,11 +83,11 @@ class Wire:
         return when
 
     def fall_silent(self, statement: str, when: Cut) -> None:
-        """The next connection that runs the statement gets no answer any more, nor to anything that it sends later."""
+        """Silence the next connection that runs the statement, for good."""
         self._silences[statement] = when
 
     def silent_at(self, statement: str) -> Cut | None:
-        """Whether the connection that runs this statement falls silent, and when."""
+        """Return when to silence the connection that runs this statement, or None."""
         if self.all_silent:
             return "before"
         when = self._silences.pop(statement, None)
@@ -96,7 +96,7 @@ class Wire:
         return when
 
     async def swallow(self, from_client: asyncio.StreamReader) -> None:
-        """Take what a client sends and say nothing, until it goes away."""
+        """Read and drop what a client sends, until it disconnects."""
         self.silent_passages += 1
         try:
             while await from_client.read(1 << 16):
@@ -119,16 +119,16 @@ class Wire:
             writer.transport.abort()
 
     def name_of(self, text: str) -> str:
-        """What we call a statement; of others the first words."""
+        """Return the name of a statement; of an unknown one, its first two words."""
         if "pg_backend_pid() <>" in text:
-            # The only one that ends in a number which differs from connection to connection.
+            # The only statement that ends in a number which differs between connections.
             return "find_pooler"
         names = (name.partition("+")[0] for name, known in self._texts.items() if known == text)
         return next(names, " ".join(text.split()[:2]))
 
 
 class Passage:
-    """One connection through the wire."""
+    """One proxied connection."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Passage:
         self._silent = False
 
     async def run(self) -> None:
-        """Pass on what both say, until one of them goes away."""
+        """Forward in both directions until one side disconnects."""
         ways = [asyncio.ensure_future(way) for way in (self._ask(), self._answer())]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -159,7 +159,7 @@ class Passage:
             await asyncio.gather(*ways, return_exceptions=True)
 
     async def _ask(self) -> None:
-        # The first message has no letter; what follows begins with one and its length.
+        # The first message has no type byte; later ones begin with it and their length.
         size = await self._from_client.readexactly(4)
         self._to_server.write(size + await self._from_client.readexactly(int.from_bytes(size) - 4))
         pending, name = b"", ""
@@ -201,7 +201,7 @@ class Passage:
             await self._pass_answers()
         except asyncio.IncompleteReadError:
             if self._silent:
-                # The client hears nothing of the server's end, either.
+                # The client is not told when the server closes, either.
                 await asyncio.Event().wait()
 
     async def _pass_answers(self) -> None:
@@ -211,7 +211,7 @@ class Passage:
             if self._silent:
                 continue
             if self._answer_is_cut:
-                # The server has done it, and says that it waits for more: nobody will hear that.
+                # The server has finished and is ready for the next query; the client never receives that.
                 if head[:1] == b"Z":
                     meanwhile, self._wire.meanwhile = self._wire.meanwhile, None
                     if meanwhile is not None:

@@ -57,7 +57,7 @@ def _pass_on(outcome: Future[Any], answer: asyncio.Future[Any]) -> None:
 
 
 class Store:
-    """A backend with short ways to run one operation."""
+    """A backend with helpers that run one operation."""
 
     def __init__(self, backend: SqliteBackend, tasks: LoopThread) -> None:
         self.backend = backend
@@ -68,7 +68,7 @@ class Store:
         return self.backend._link.connection
 
     def submit(self, operation: Callable[[Any], Any]) -> Future[Any]:
-        """Accepted when this returns, for a task of an event loop."""
+        """Submit from a task of the event loop; the operation is accepted when this returns."""
         ticket, outcome = Ticket(self._tasks.loop), Future[Any]()
         # Not awaited by a task: an exit in a task ends its loop.
         ticket._future.add_done_callback(partial(_pass_on, outcome))

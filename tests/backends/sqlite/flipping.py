@@ -1,4 +1,4 @@
-"""Flips one bit of a file at a time and uses every part of it: prints the number of flips, and of those that showed.
+"""Flips one bit of a file at a time and uses every part of it; prints the number of flips and of noticed flips.
 
 Called by `test_byte_flips.py` with the file, a seed and a number. A flip that takes longer than its deadline ends the
 process with the stack of what hangs.
@@ -20,7 +20,7 @@ from holdfast.testing.clock import ManualClock
 
 DEADLINE_S = 30
 LARGE_UNUSED = b"\0" * 512
-"""Where so many bytes are zero, nothing is stored: flips are aimed at what is used."""
+"""A run of so many zero bytes is unused: flips are aimed at the rest."""
 
 
 def main(path: Path, seed: str, number: int) -> None:
@@ -53,7 +53,7 @@ def flip(path: Path, whole: bytes, place: int, bit: int) -> str:
 
 
 def use(path: Path) -> str:
-    """Read, verify and write through every part; what came of it. Nothing but our errors is caught."""
+    """Read, verify and write through every part; return the results. Only Holdfast errors are caught."""
     outcome: list[str] = []
     try:
         store = holdfast.open_blocking(path, options=QUICK, clock=ManualClock(1_000_000))

@@ -1,4 +1,4 @@
-"""A file with rows in every table, and every way to read them."""
+"""A file with rows in every table, and every read of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARTIFACT = "mod:sha256:37f2ee7ce3e019f43698b4045519596421acdddd1f663aa13ce302689
 
 
 def seed(path: Path, folder: Path) -> None:
-    """A file with rows in every table, some of them long ended, replaced, pruned or deleted."""
+    """Create a file with rows in every table, some of them ended, replaced, pruned or deleted."""
     clock = ManualClock(1_000_000)
     with holdfast.open_blocking(path, options=QUICK, clock=clock) as store:
         seed_sessions(store)
@@ -129,7 +129,7 @@ def seed_processes(store: BlockingStore) -> None:
 
 
 def reads(store: BlockingStore) -> dict[str, Callable[[], object]]:
-    """Every way to read what was seeded."""
+    """Return every read of the seeded rows."""
     x, fork = store.sessions.handle("x"), store.sessions.handle("fork")
     scope = holdfast.Scope("x", "f")
     return {

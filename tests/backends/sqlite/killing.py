@@ -1,8 +1,8 @@
-"""Opens a file in a forked child that is killed at its first statement, then at its second, until one run is unharmed.
+"""Opens a file in a forked child that is killed at its first statement, then its second, until one run completes.
 
-Called by `test_interrupted_migration.py` with a folder and what to do: make a new schema, or upgrade one with rows.
-After each kill the file must be as before or as after, and opening it again must finish the work. Prints how many kills
-there were.
+Run by `test_interrupted_migration.py` with a folder and a mode: create a new schema, or upgrade one with rows. After
+each kill the file must be as before or as after, and opening it again must finish the work. Prints the number of
+kills.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOK = holdfast.SqliteOptions(synchronous="off", migrate=False)
 
 
 def version_of(path: Path) -> int:
-    """What a program that may change nothing finds."""
+    """Return the schema version that a read-only open finds."""
     try:
         holdfast.open_blocking(path, options=LOOK).close()
     except holdfast.SchemaMissing as missing:
@@ -39,7 +39,7 @@ def version_of(path: Path) -> int:
 
 
 def open_and_die(path: Path, at: int) -> bool:
-    """Whether the child was killed at its statement number `at`; if it has not so many, it ends well."""
+    """Report whether the child was killed at its statement number `at`; a child with fewer statements exits cleanly."""
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
@@ -78,7 +78,7 @@ def main(folder: Path, what: str) -> None:
         found = version_of(path)
         assert found in {before, opening.SCHEMA_VERSION}, f"statement {kills}: half of version {found}"
         with holdfast.open_blocking(path, options=QUICK) as store:
-            # The world after the next release has indexes that this one does not know, and no damage.
+            # The next release has indexes that this one does not know; that is no damage.
             assert [one for one in store.maintenance.verify().findings if "not declared" not in one.problem] == []
             if what == "upgrade":
                 view = store.sessions.handle("chat").load()
@@ -91,7 +91,7 @@ def main(folder: Path, what: str) -> None:
 
 
 def set_version(version: int) -> None:
-    """The world as it is, or after the next release."""
+    """Set the schema version to the current one, or to that of the next release."""
     steps = {2: NEXT}
     opening.SCHEMA_VERSION = backend.SCHEMA_VERSION = version  # type: ignore[misc]
     if version > 1:

@@ -1,4 +1,4 @@
-"""Rows with every column filled in: a test names the columns that it is about."""
+"""Rows with every column filled in: a test names only the columns that it is about."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def node(key: int, position: int, parent: int | None = None, **fields: Any) -> r
 def batch(seq: int, **fields: Any) -> r.BatchRow:
     known = {
         "batch_id": f"b{seq}", "session_key": 1, "family": 1, "source_key": None, "draft_hash": "h", "delivery": "d",
-        "slot": "join", "merge_key": "never", "available_at_ms": 0, "enqueued_at_ms": 7, "payloads": b"[]",
+        "slot": "join", "merge_key": "never", "kind": "turn", "priority": 0, "available_at_ms": 0, "enqueued_at_ms": 7,
+        "payloads": b"[]",
     }  # fmt: skip
     return r.BatchRow(**{"enqueue_seq": seq, **known, **fields})
 
@@ -64,7 +65,7 @@ def event(process_id: str, sequence: int, **fields: Any) -> r.EventRow:
 
 
 def appended(row: r.EventRow) -> r.EventWrite:
-    """An event alone: its process is one that nobody registered."""
+    """Return an event whose process was never registered."""
     return r.EventWrite(row, process("nobody"))
 
 

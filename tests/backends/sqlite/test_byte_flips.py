@@ -1,7 +1,7 @@
-"""A bit that flips anywhere in a file ends in our errors or in a right answer, never in another error or a hang.
+"""A flipped bit anywhere in a file leads to a Holdfast error or a right answer, never to another error or a hang.
 
-Each flip is tried in a child process with a deadline of its own, so that a crash of the interpreter or an endless loop
-shows as what it is. `HOLDFAST_FLIPS=10000` is the number of the reliability programme; `HOLDFAST_SEED` replays a run.
+Each flip is tried in a child process with a deadline, so that a crash of the interpreter or an endless loop is visible.
+`HOLDFAST_FLIPS=10000` is the number of the reliability programme; `HOLDFAST_SEED` replays a run.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def test_a_flipped_bit_is_noticed_or_harmless_and_only_our_errors_come(part: int
     assert child.returncode == 0, f"{replay}:\n{child.stdout[-4000:]}{child.stderr[-4000:]}"
     tried, noticed = (int(word) for word in child.stdout.split()[-2:])
     assert tried == FLIPS // PARTS
-    # Most of a small file is used: a machine that notices hardly anything looks at hardly anything.
+    # Most of a small file is in use: if hardly any flip is noticed, hardly anything is checked.
     assert noticed > tried // 20, child.stdout

@@ -1,4 +1,4 @@
-"""Damage is reported as damage, and never travels further than the row that has it."""
+"""Damage is reported as damage, and affects only the row that has it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.errors import Corrupt, HoldfastError, InvalidRequest, Unavailable
 
 
 def rebuild_loosely(path: Path, table: str, *changes: str) -> None:
-    """Make the table again without types, as a foreign tool might, and change it."""
+    """Recreate the table without types, as a foreign tool might, and change it."""
     other = apsw.Connection(str(path))
     other.execute("CREATE TABLE loose AS SELECT * FROM " + table)
     other.execute("DROP TABLE " + table)
@@ -134,5 +134,6 @@ def test_damaged_pages_are_corrupt_for_readers_and_writers(open_store: Any, path
 )
 def test_every_error_of_the_driver_becomes_one_of_ours(path: Path, error: type[apsw.Error], expected: type) -> None:
     found = translated(error("why"), str(path))
+    assert str(found).count("restore it from a backup") == (expected is Corrupt)
     assert type(found) is expected
     assert found.outcome == "not_applied"

@@ -1,4 +1,4 @@
-"""A file that is in order has no concern, and each danger that a file can be in is named when it is there."""
+"""A healthy file raises no concern, and each danger to a file is reported while it exists."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_an_index_that_lost_an_entry_is_a_danger_unless_nobody_asks(tmp_path: Pa
     with holdfast.open_blocking(path) as store:
         store.sessions.create("chat").commit(holdfast.Commit(turn_id="t-1"))
     told = "UPDATE sqlite_schema SET sql = replace(sql, '{}', '{}') WHERE name = 'revisions_turn'"
-    # The index is told that it indexes another column, loses its entries, and is then told the truth again.
+    # Point the index at another column, which loses its entries, then point it back.
     change(path, "PRAGMA writable_schema = ON", told.format("turn_id", "fingerprint"))
     change(path, "REINDEX", "PRAGMA writable_schema = ON", told.format("fingerprint", "turn_id"))
     with holdfast.open_blocking(path) as store:

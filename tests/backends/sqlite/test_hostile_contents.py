@@ -1,4 +1,4 @@
-"""What a hostile file claims costs no more than what it holds: readings end with an error that names the row."""
+"""A hostile file costs no more than its own size, whatever it claims: reads end with an error that names the row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLAIMED = 6 << 30
 
 
 def frame_of_zeros(size: int) -> bytes:
-    """A zstd frame of blocks that each repeat one byte, 4 bytes for 128 KiB."""
+    """Return a zstd frame of blocks that each repeat one byte: 4 bytes for 128 KiB."""
     block = (BLOCK_BYTES << 3 | 1 << 1).to_bytes(3, "little") + b"\0"
     last = (BLOCK_BYTES << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"\0"
     head = b"\x28\xb5\x2f\xfd" + bytes((0b11 << 6, 0x38)) + struct.pack("<Q", size)
@@ -62,6 +62,30 @@ def hostile(tmp_path: Path) -> Path:
         assert connection.changes() == 1
     connection.close()
     return path
+
+
+def test_many_frames_of_one_checkpoint_are_weighed_together(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    frames = [bytes([number]) + bytes(8 << 20) for number in range(6)]
+    with holdfast.open_blocking(path) as store:
+        parts = {f"part {number}": data for number, data in enumerate(frames)}
+        store.sessions.create("chat").commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(others=parts)))
+    assert path.stat().st_size < 1 << 20
+    with holdfast.open_blocking(path, limits=holdfast.Limits(load_bytes=40 << 20)) as store:
+        tracemalloc.start()
+        try:
+            with pytest.raises(holdfast.InvalidRequest, match="revision 1/1 claim 50331654 bytes") as info:
+                store.sessions.handle("chat").load()
+            assert tracemalloc.get_traced_memory()[1] < 1 << 22, "nothing is unpacked"
+        finally:
+            tracemalloc.stop()
+        assert (info.value.field, info.value.limit) == ("limits.load_bytes", 40 << 20)
+        assert store.maintenance.verify().ok
+    with holdfast.open_blocking(path, limits=holdfast.Limits(load_bytes=50331654)) as store:
+        view = store.sessions.handle("chat").load()
+        assert view is not None
+        assert view.checkpoint is not None
+        assert view.checkpoint.others["part 5"] == frames[5]
 
 
 def test_a_small_frame_that_claims_all_memory_is_named_and_never_unpacked(hostile: Path) -> None:

@@ -1,4 +1,4 @@
-"""A migration that is killed at any of its statements happened or did not, and opening the file again finishes it."""
+"""A migration killed at any statement is applied whole or not at all, and opening the file again finishes it."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_a_kill_at_any_statement_leaves_a_whole_file(what: str, least: int, tmp_
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    # One kill for each statement: so many tables and indexes there are at least.
+    # One kill for each statement: there are at least so many tables and indexes.
     assert int(done.stdout) >= least

@@ -1,7 +1,7 @@
-"""A file whose schema forbids nothing any more holds NULLs and values of other types: each is damage that is named.
+"""A file without constraints may hold NULLs and values of other types: each is reported as damage.
 
-Our tables are STRICT and most columns are NOT NULL; a file that another tool made anew may be neither. Every column of
-every table, as the file's own catalogue lists them, is damaged.
+Our tables are STRICT and most columns are NOT NULL; a file rebuilt by another tool may be neither. Every column of
+every table in the file's own catalogue is damaged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WHOLE = os.environ.get("HOLDFAST_WHOLE") == "1"
 
 @pytest.fixture(scope="module")
 def loose(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with rows in every table and a schema without any rule but its keys."""
+    """Return a file with rows in every table and a schema without constraints other than its keys."""
     folder = tmp_path_factory.mktemp("loose")
     path = folder / "loose.db"
     seed(path, folder / "shelf")
@@ -42,7 +42,7 @@ def loose(tmp_path_factory: pytest.TempPathFactory) -> Path:
     connection.execute("PRAGMA writable_schema = ON")
     for name, text in connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall():
         free = re.sub(r"\bSTRICT\b,?|(?<!PRIMARY KEY)\s+NOT NULL", "", text)
-        # No affinity, by which SQLite would turn a value into one of the declared type.
+        # No affinity, which would convert a value to the declared type.
         free = re.sub(r"\b(TEXT|INTEGER(?! PRIMARY KEY))\b", r"BLOB", free)
         connection.execute(
             "UPDATE sqlite_schema SET sql = ? WHERE type = 'table' AND name = ?", (free.strip(", "), name)
@@ -60,7 +60,7 @@ def opened(path: Path) -> BlockingStore:
 
 
 def types_of(table: str, tmp_path: Path) -> dict[str, str]:
-    """The declared type of every column, from a file whose schema is whole."""
+    """Return the declared type of every column, from an intact schema."""
     path = tmp_path / "whole.db"
     opened(path).close()
     connection = apsw.Connection(str(path))
@@ -70,7 +70,7 @@ def types_of(table: str, tmp_path: Path) -> dict[str, str]:
 
 
 def keys_of(table: str, path: Path) -> set[str]:
-    """The columns by which a table is walked: a row without one is not found, but the table is named."""
+    """Return the columns by which a table is walked: a row without one is not found, but the table is named."""
     connection = apsw.Connection(str(path))
     found = {column for _, column, *_, key in connection.execute(f"PRAGMA table_info({table})") if key}
     connection.close()
@@ -87,7 +87,7 @@ def damages(table: str, tmp_path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def damaged(path: Path, statement: str) -> Path | None:
-    """A copy of the file with this change, None if a key forbids it or nothing changes."""
+    """Return a copy of the file with this change, or None if a key forbids it or nothing changes."""
     copy = path.with_name("damaged.db")
     for end in ("", "-wal", "-shm"):
         Path(f"{copy}{end}").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A session whose head is lost is never written over, and a damaged list of roots never lets anything be collected."""
+"""A session whose head is lost is never overwritten, and a damaged list of roots never lets anything be collected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def store(path: Path) -> Iterator[holdfast.BlockingStore]:
 
 
 def damage(path: Path, statement: str) -> None:
-    """What another program does to the file."""
+    """Change the file with another connection, as another program would."""
     connection = apsw.Connection(str(path))
     connection.execute(statement)
     assert connection.changes() > 0
@@ -41,7 +41,7 @@ def damage(path: Path, statement: str) -> None:
 
 
 def rows(path: Path) -> dict[str, list[Any]]:
-    """Everything in the file."""
+    """Return every row of the file."""
     connection = apsw.Connection(str(path))
     names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     found = {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}
@@ -72,7 +72,7 @@ def test_a_commit_over_a_lost_head_is_corrupt_and_changes_nothing(
         store.sessions.handle("chat").commit(COMMITS[turn])
     assert (info.value.table, info.value.key, info.value.outcome) == ("revisions", "1/2", "not_applied")
     assert rows(path) == before
-    # Its neighbours do not notice.
+    # Other sessions are unaffected.
     assert store.sessions.handle("other").commit(holdfast.Commit()).revision == 2
 
 
@@ -140,7 +140,7 @@ def test_nothing_of_a_family_is_collected_whose_roots_are_not_proven(
     with pytest.raises(holdfast.Corrupt):
         store.maintenance.collect_garbage()
     assert [row for row in rows(path)["blobs"] if row[0] == 1] == blobs
-    # The other family is done all the same: what its pruned revision needed is gone.
+    # The other family is collected all the same: the blobs of its pruned revision are gone.
     assert len([row for row in rows(path)["blobs"] if row[0] == 2]) == 1
 
 
@@ -191,7 +191,7 @@ def test_a_leaf_that_is_lost_is_damage_and_no_empty_path(store: holdfast.Blockin
     with pytest.raises(holdfast.Corrupt, match="the leaf is missing") as info:
         store.sessions.handle("chat").load()
     assert (info.value.table, info.value.key) == ("nodes", str((1 << 32) + 2))
-    # The path to another node is whole.
+    # The path to another node is intact.
     assert store.sessions.handle("chat").load(holdfast.ActivePath(leaf="n1")) is not None
 
 
@@ -229,7 +229,7 @@ def test_lost_counters_are_never_read_as_an_empty_or_a_smaller_ledger(path: Path
                 with pytest.raises(holdfast.Corrupt) as info:
                     call()
                 assert info.value.table == "usage"
-            # The next turn does not make it look whole again.
+            # The next turn does not hide the loss.
             session.commit(holdfast.Commit(usage=[holdfast.Usage("turn", "large", input_tokens=1)]))
             with pytest.raises(holdfast.Corrupt):
                 session.load()
@@ -248,3 +248,37 @@ def test_bytes_that_the_parent_lost_are_not_taken_over(path: Path) -> None:
             child.commit(holdfast.Commit(attachments=[ref.id]))
         assert ref.id in str(info.value)
         assert child.load() is None
+
+
+@pytest.mark.parametrize("lost", range(1, 8))
+def test_whichever_node_is_lost_both_readings_of_the_graph_notice(path: Path, lost: int) -> None:
+    with holdfast.open_blocking(path) as store:
+        session = store.sessions.create("chat")
+        session.add_nodes([holdfast.Node(f"n{one}", parent=None) for one in range(1, 8)])
+        session.tombstone(["n3", "n6"])
+        damage(path, f"DELETE FROM nodes WHERE node_id = 'n{lost}'")
+        for newest_first in (False, True):
+            for limit in (1, 2, 3, 7):
+                with pytest.raises(holdfast.Corrupt, match=r"\d of the \d nodes from position \d to \d are there"):
+                    list(holdfast.every(session.nodes, newest_first=newest_first, limit=limit))
+        with pytest.raises(holdfast.Corrupt, match="6 of the 7 nodes from position 1 to 7 are there"):
+            session.load(holdfast.FullGraph())
+
+
+def test_a_page_before_the_lost_node_is_still_read(path: Path) -> None:
+    with holdfast.open_blocking(path) as store:
+        session = store.sessions.create("chat")
+        session.add_nodes([holdfast.Node(f"n{one}", parent=None) for one in range(1, 8)])
+        damage(path, "DELETE FROM nodes WHERE node_id = 'n4'")
+        assert [node.id for node in session.nodes(limit=3)] == ["n1", "n2", "n3"]
+        assert [node.id for node in session.nodes(newest_first=True, limit=3)] == ["n7", "n6", "n5"]
+
+
+def test_a_ready_row_of_a_lost_session_keeps_no_other_work_back(store: holdfast.BlockingStore, path: Path) -> None:
+    for name in ("lost", "chat"):
+        store.queue.enqueue(holdfast.WorkDraft(session_id=name, payloads=[name]))
+    damage(path, "DELETE FROM sessions WHERE session_id = 'lost'")
+    claim = store.queue.claim_next(owner_id="w1")
+    assert claim is not None
+    assert claim.session_id == "chat"
+    assert store.queue.claim_next(owner_id="w1") is None

@@ -1,4 +1,4 @@
-"""A file is opened only as what it is."""
+"""A file is opened only if it is a store of a supported version."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_every_table_is_strict_and_every_table_is_dumped(store: Any) -> None:
         (["PRAGMA application_id = 0x484F4C44"], Incompatible),
         (["PRAGMA application_id = 0x484F4C44", "PRAGMA user_version = 2"], SchemaTooNew),
     ],
-    ids=str,
+    ids=repr,
 )
 def test_a_file_that_is_not_ours_is_refused_and_left_as_it_was(
     open_store: Any, path: Path, statements: list[str], expected: type[HoldfastError]
@@ -169,7 +169,7 @@ def test_a_folder_a_missing_folder_and_no_name_are_wrong_calls(open_store: Any, 
 
 
 AS_SOMEBODY_ELSE = """
-import os, sys
+import ctypes, os, sys
 from holdfast.backends.sqlite import SqliteBackend, SqliteOptions, opening
 from holdfast.backends.sqlite.link import statements
 from holdfast.errors import Unavailable
@@ -234,7 +234,7 @@ def test_an_open_store_does_not_keep_others_from_opening_while_it_writes(open_st
 
 @pytest.fixture
 def next_version(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
-    """The world after the next release, whose migration the test writes."""
+    """Patch the schema version to that of the next release, whose migration the test writes."""
     steps: dict[int, str] = {}
     monkeypatch.setattr(opening, "SCHEMA_VERSION", 2)
     monkeypatch.setattr(opening, "migrations", lambda: steps)
@@ -300,6 +300,87 @@ def test_parameters_of_a_url_are_not_taken_for_a_part_of_the_name(tmp_path: Path
     with pytest.raises(holdfast.InvalidRequest, match="without parameters"):
         holdfast.open_blocking(f"sqlite:{tmp_path}/x.db?mode=ro")
     holdfast.open_blocking(f"{tmp_path}/x.db?").close()
-    # Everybody reads four slashes alike.
+    # Four slashes are an absolute path in every convention.
     holdfast.open_blocking(f"sqlite:///{tmp_path}/y.db").close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.db?", "y.db"]
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("memory", "a store in memory is memory: and nothing more; a file of this name is ./memory"),
+        ("MEMORY:", "a store in memory is memory:"),
+        ("memory:x", "a store in memory is memory:"),
+        ("memory://", "a store in memory is memory:"),
+        ("sqlite:memory:", "a SQLite database in memory is sqlite::memory:"),
+        ("sqlite:memory", "a SQLite database in memory is sqlite::memory:"),
+        ("sqlite:::memory:", "a SQLite database in memory is sqlite::memory:"),
+        ("sqlite::memory:x", "a SQLite database in memory is sqlite::memory:"),
+        ("sqlite:///:memory:", "a SQLite database in memory is sqlite::memory:"),
+        (":MEMORY:", "a SQLite database in memory is sqlite::memory:"),
+        ("sqlite3:foo.db", "write sqlite:foo.db"),
+        ("SQLITE:foo.db", "write sqlite:foo.db"),
+        ("sqlite+aiosqlite:foo.db", "write sqlite:foo.db"),
+        ("sqlite+aiosqlite:///foo.db", "write sqlite:foo.db for the first, sqlite:/foo.db for the second"),
+        ("file:foo.db?mode=ro", "write sqlite:foo.db"),
+        ("file:///data/foo.db", "write sqlite:/data/foo.db"),
+        ("file:", "write sqlite:agent.db"),
+        ("x:y.db", "'x' is not a database that this version knows"),
+        ("C:\\x.db", "a path whose first name has a colon begins with ./ or /"),
+        ("a b://x", "this is not a database that this version knows"),
+        ("sqlite:\\x.db", "write / between folders"),
+        ("sqlite:a%20b.db", "write the characters themselves"),
+        ("sqlite:x.db#y", "without parameters"),
+        (" x.db", "white space around it"),
+        ("x.db\n", "white space around it"),
+        ("x\ty.db", "cannot be printed"),
+        ("new/", "new/ is a folder: name a file in it, such as new/agent.db"),
+        ("~/x.db", "write the path in full, /home/ada/x.db"),
+        ("sqlite:~/x.db", "write the path in full, /home/ada/x.db"),
+        (Path("~/x.db"), "write the path in full, /home/ada/x.db"),
+    ],
+    ids=repr,
+)
+def test_a_spelling_that_would_name_an_odd_file_is_refused_with_the_right_one(
+    url: Any, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/ada")
+    for call in (holdfast.open_blocking, holdfast.ddl):
+        with pytest.raises(holdfast.InvalidRequest) as caught:
+            call(url)
+        assert caught.value.field == "url"
+        assert advice in caught.value.message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("./memory", "memory"),
+        ("sqlite:./memory:", "memory:"),
+        ("./x:y.db", "x:y.db"),
+        ("12:30.db", "12:30.db"),
+        ("memory.db", "memory.db"),
+        ("a%20b.db", "a%20b.db"),
+        ("a b.db", "a b.db"),
+        ("~nobody-of-this-name.db", "~nobody-of-this-name.db"),
+        (Path("memory"), "memory"),
+        (Path(" x\\y.db "), " x\\y.db "),
+    ],
+    ids=repr,
+)
+def test_a_file_of_an_odd_name_can_be_named(
+    url: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    holdfast.open_blocking(url).close()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_folder_for_attachments_is_not_called_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/ada")
+    with pytest.raises(holdfast.InvalidRequest, match="attachments: ~ is only expanded by a shell"):
+        holdfast.open_blocking("memory:", attachments="~/files")
+    assert list(tmp_path.iterdir()) == []

@@ -52,6 +52,22 @@ def test_parts_of_a_statement_are_left_out_and_its_parameters_numbered_anew(pack
             found[unknown]
 
 
+def test_parts_that_are_settled_are_in_or_out_for_good(package: tuple[str, Path]) -> None:
+    name, folder = package
+    (folder / "a.sql").write_text(
+        "-- name: one\nSELECT a + 0 = $1\n-- part: near\n  , $2\n-- end part\n-- part: some\n  , 3\n-- end part\n\n"
+        "-- name: two\n-- part: near\nSELECT 2\n-- end part\n"
+    )
+    near = load_statements(name, settled={"near": True}, swaps={"a + 0": "a"})
+    assert (near["one"], near["one+"]) == ("SELECT a = $1\n  , $2\n  , 3", "SELECT a = $1\n  , $2")
+    assert near["two"] == "SELECT 2"
+    with pytest.raises(KeyError):
+        near["one+near+"]
+    far = load_statements(name, settled={"near": False})
+    assert far["one+"] == "SELECT a + 0 = $1"
+    assert "two" not in far
+
+
 def test_a_name_that_exists_twice_is_refused(package: tuple[str, Path]) -> None:
     name, folder = package
     (folder / "a.sql").write_text("-- name: one\nSELECT 1")
@@ -71,7 +87,7 @@ def test_a_folder_without_statements_is_refused(package: tuple[str, Path]) -> No
         ("SELECT 1", "no name"),
         ("-- name: one\n\n-- name: two\nSELECT 2", "empty"),
         ("-- name: one\n", "empty"),
-        ("-- name: not-a-name\nSELECT 1", "no name for"),
+        ("-- name: not-a-name\nSELECT 1", "not a name for"),
     ],
 )
 def test_a_file_that_is_not_clear_is_refused(source: str, problem: str) -> None:
@@ -86,5 +102,5 @@ def test_only_a_plain_identifier_becomes_a_schema(package: tuple[str, Path]) -> 
     with pytest.raises(ValueError, match="none was given"):
         load_statements(name)
     for bad in ("", "a b", "a;", 'a"', "1a", "A", "a" * 64):
-        with pytest.raises(ValueError, match="no schema name"):
+        with pytest.raises(ValueError, match="not a schema name"):
             load_statements(name, schema=bad)

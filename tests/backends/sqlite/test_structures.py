@@ -1,4 +1,4 @@
-"""A row that an index does not know is there for a scan and gone for a look-up: verification asks SQLite itself."""
+"""A row missing from an index is found by a scan and not by a lookup: verification runs SQLite's own check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_an_index_that_lost_an_entry_is_found(tmp_path: Path) -> None:
         store.sessions.create("chat").commit(holdfast.Commit(turn_id="t-1"))
         assert store.maintenance.verify().findings == ()
     connection = apsw.Connection(str(path))
-    # The index is told that it indexes another column, loses its entries, and is then told the truth again.
+    # Point the index at another column, which loses its entries, then point it back.
     connection.execute("PRAGMA writable_schema = ON")
     connection.execute(
         "UPDATE sqlite_schema SET sql = replace(sql, 'turn_id', 'fingerprint') WHERE name = 'revisions_turn'"

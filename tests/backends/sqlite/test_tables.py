@@ -30,8 +30,21 @@ from holdfast.records.maintenance import Stats
 replace = msgspec.structs.replace
 
 
+def claim(store: Any, seqs: list[int], *stamp: Any) -> int:
+    """Write a claim (id, owner, token hash, fence, begin, end, exclusive) on batches."""
+    names = [field for field in r.BatchRow.__struct_fields__ if field.startswith("claim") and field != "claim_size"]
+    rows = [row for row in walked(store, r.BatchRow) if row.enqueue_seq in seqs]
+    written = dict(zip(names, stamp, strict=True), claim_size=len(rows), attempts=1)
+    return int(store.call("save_batches", [replace(row, **written) for row in rows]))
+
+
+def settle(store: Any, seqs: list[int], state: str, at_ms: int) -> int:
+    rows = [row for row in walked(store, r.BatchRow) if row.enqueue_seq in seqs]
+    return int(store.call("save_batches", [replace(row, settled_state=state, settled_at_ms=at_ms) for row in rows]))
+
+
 def walked(store: Any, kind: type[r.Row], after: Any = None) -> list[Any]:
-    """The rows of a table in the order of their keys."""
+    """Return the rows of a table in the order of their keys."""
     rows, _ = store.ask("scan_rows", kind, after=after, skip=0, limit=9)
     return rows
 
@@ -47,7 +60,8 @@ def test_the_transaction_has_exactly_the_methods_of_the_port() -> None:
         name: list(found[name].parameters) for name in found
     }
     extra = {name for name, _ in inspect.getmembers(SqliteTransaction, inspect.isfunction) if name[0] != "_"}
-    assert extra - set(wanted) == {"dump"}
+    ready = {name for name, _ in inspect.getmembers(ports.tables.ReadyTables, inspect.isfunction) if name[0] != "_"}
+    assert extra - set(wanted) == {"dump"} | ready - set(wanted)
 
 
 # ---------------------------------------------------------------------------- sessions
@@ -129,7 +143,7 @@ def test_a_deleted_session_loses_its_usage_work_and_attachments(store: Any) -> N
     store.call("apply_commit", r.CommitPlan(session=made, revision=revision(1, 1), usage=usage), 50)
     store.call("insert_batches", [batch(1, source_key="s"), batch(0, batch_id="x"), batch(0, batch_id="y")])
     store.call("insert_batches", [batch(0, batch_id="z", session_key=2, source_key="s")])
-    store.call("settle_batches", [1], "completed", 5)
+    settle(store, [1], "completed", 5)
     store.call("save_attachment", attachment(1, "a"))
     assert store.call("drop_session_content", 1) == (1, 3, 1)
     assert store.call("drop_session_content", 1) == (0, 0, 0)
@@ -142,7 +156,7 @@ def test_a_deleted_session_loses_its_usage_work_and_attachments(store: Any) -> N
 def test_a_commit_writes_its_plan_and_its_facts_are_found_again(store: Any) -> None:
     made = store.call("insert_session", session(0))
     store.call("insert_batches", [batch(1, source_key="s1"), batch(2), batch(3)])
-    store.call("stamp_claim", [1, 2], r.ClaimStamp("c1", "me", "th", 4, 60, 90, 1))
+    claim(store, [1, 2], "c1", "me", "th", 4, 60, 90, 1)
     store.call("save_attachment", attachment(1, "a"))
     store.call("save_attachment", attachment(1, "kept", committed_at_ms=2))
     lease = r.LeaseRow("session", "1", "me", "th", 3, 60, 90)
@@ -183,18 +197,22 @@ def test_a_commit_writes_its_plan_and_its_facts_are_found_again(store: Any) -> N
             turn_id="t1",
             node_ids=("n2", "n9", "n2"),
             hashes=("x", "z"),
-            claim_ids=("c1", "c2"),
+            batch_ids=("b3", "b9"),
             sources=((1, "s1"), (1, "s4"), (2, "s4"), (1, "s4")),
             with_lease=True,
         ),
     )
-    settled = batch(1, source_key="s1", settled_state="completed", settled_at_ms=70, claim_fence=4)
+    settled = replace(
+        batch(1, source_key="s1", settled_state="completed", settled_at_ms=70, settled_revision=1),
+        claim_id="c1", claim_owner="me", claim_token_hash="th", claim_fence=4, claimed_at_ms=60,
+        claim_expires_at_ms=90, claim_exclusive=1, claim_size=2, attempts=1,
+    )  # fmt: skip
     assert facts == r.CommitFacts(
         head=revision(1, 2),
         turn=revision(1, 1, refs=b'["x"]'),
         nodes=(node(1, 2, parent=1),),
         hashes=frozenset({"x"}),
-        batches=(),
+        batches=(batch(3),),
         sources=(settled, batch(4, source_key="s4")),
         lease=lease,
     )
@@ -203,8 +221,7 @@ def test_a_commit_writes_its_plan_and_its_facts_are_found_again(store: Any) -> N
 
 def test_the_batches_of_a_claim_are_facts_of_a_commit(store: Any) -> None:
     store.call("insert_batches", [batch(1), batch(2), batch(3)])
-    store.call("stamp_claim", [3, 1], r.ClaimStamp("c1", "me", "th", 4, 60, 90, 0))
-    query = r.CommitQuery(session=session(1), segments=(), claim_ids=("c1",))
+    query = r.CommitQuery(session=session(1), segments=(), batch_ids=("b3", "b1"))
     assert [row.enqueue_seq for row in store.ask("load_commit_facts", query).batches] == [1, 3]
     assert store.ask("load_commit_facts", replace(query, session=session(2))).batches == ()
 
@@ -301,7 +318,7 @@ def test_nodes_of_an_epoch_are_dropped_from_the_top(store: Any) -> None:
 def test_blobs_that_no_revision_lists_are_counted_or_dropped(store: Any) -> None:
     made = store.call("insert_session", session(0))
     blobs = tuple(r.BlobRow(hash, "raw", 100, hash.encode() * 2) for hash in ("p", "q", "s", "t"))
-    # Six bytes that start like binary JSON: read as such, this list would be taken for another one.
+    # Six bytes that start like binary JSON: parsed as such, this list would become another one.
     plan = r.CommitPlan(session=made, revision=revision(1, 1, refs=b'["q"] '), blobs=blobs)
     store.call("apply_commit", plan, 50)
     assert store.ask("blob_census", 1) == (1, 1, 4)
@@ -329,11 +346,11 @@ def test_batches_get_rising_sequence_numbers_that_are_never_used_again(store: An
 def test_ready_is_what_is_available_unsettled_and_under_no_live_claim(store: Any) -> None:
     store.call("insert_batches", [batch(0, batch_id=str(i), available_at_ms=i * 10) for i in range(1, 7)])
     store.call("insert_batches", [batch(0, batch_id="k", source_key="k"), batch(0, batch_id="o", session_key=2)])
-    store.call("settle_batches", [7], "completed", 5)
-    store.call("stamp_claim", [1], r.ClaimStamp("live", "me", "th", 1, 0, 41, 0))
-    store.call("stamp_claim", [2], r.ClaimStamp("over", "me", "th", 1, 0, 40, 0))
-    assert [row.enqueue_seq for row in store.ask("ready_batches", 1, 40, 9)] == [2, 3, 4]
-    assert [row.enqueue_seq for row in store.ask("ready_batches", 1, 40, 2)] == [2, 3]
+    settle(store, [7], "completed", 5)
+    claim(store, [1], "live", "me", "th", 1, 0, 41, 0)
+    claim(store, [2], "over", "me", "th", 1, 0, 40, 0)
+    assert [row.enqueue_seq for row in store.ask("ready_batches", 1, 40, 9, with_back_off=False)] == [2, 3, 4]
+    assert [row.enqueue_seq for row in store.ask("ready_batches", 1, 40, 2, with_back_off=False)] == [2, 3]
     assert [row.enqueue_seq for row in store.ask("list_batches", 1, pending_at_ms=None, after=1, limit=4)] == [
         2,
         3,
@@ -349,8 +366,8 @@ def test_ready_is_what_is_available_unsettled_and_under_no_live_claim(store: Any
 def test_other_live_claims_are_seen(store: Any) -> None:
     store.call("insert_batches", [batch(1), batch(2), batch(3)])
     assert store.ask("other_claims", 1, "me", 10) == (False, False)
-    store.call("stamp_claim", [1], r.ClaimStamp("c1", "you", "th", 1, 0, 20, 0))
-    store.call("stamp_claim", [2], r.ClaimStamp("c2", "she", "th", 1, 0, 15, 1))
+    claim(store, [1], "c1", "you", "th", 1, 0, 20, 0)
+    claim(store, [2], "c2", "she", "th", 1, 0, 15, 1)
     assert store.ask("other_claims", 1, "", 10) == (True, True)
     assert store.ask("other_claims", 1, "c2", 10) == (True, False)
     assert store.ask("other_claims", 1, "", 15) == (True, False)
@@ -359,30 +376,86 @@ def test_other_live_claims_are_seen(store: Any) -> None:
     assert store.ask("other_claims", 2, "me", 10) == (False, False)
 
 
-def test_a_claim_is_stamped_found_and_cleared_and_the_fence_stays(store: Any) -> None:
+def test_the_life_of_a_batch_is_saved_and_its_birth_stays(store: Any) -> None:
     store.call("insert_batches", [batch(1), batch(2)])
-    assert store.call("stamp_claim", [1, 2, 9], r.ClaimStamp("c", "me", "th", 7, 5, 20, 1)) == 2
     claimed = replace(
         batch(1), claim_id="c", claim_owner="me", claim_token_hash="th", claim_fence=7, claimed_at_ms=5,
-        claim_expires_at_ms=20, claim_exclusive=1,
+        claim_expires_at_ms=20, claim_exclusive=1, claim_size=1, attempts=3, retry_at_ms=4, last_error="e",
     )  # fmt: skip
-    assert store.ask("claimed_batches", 1, "c")[0] == claimed
-    assert store.ask("claimed_batches", 2, "c") == []
+    assert store.call("save_batches", [claimed, batch(9)]) == 1
     assert store.ask("find_batches", 1, ["b1", "zz"]) == [claimed]
     assert store.ask("find_batches", 2, ["b1"]) == []
-    assert store.call("clear_claim", [1]) == 1
-    assert store.ask("find_batches", 1, ["b1"]) == [batch(1, claim_fence=7)]
+    assert store.ask("find_claimed", 1, "c") == [claimed]
+    assert store.ask("find_claimed", 1, "d") == store.ask("find_claimed", 2, "c") == []
+    settled = replace(claimed, settled_state="dead", settled_at_ms=8, settled_revision=2)
+    assert store.call("save_batches", [replace(settled, kind="mail", payloads=b"[1]")]) == 1
+    assert store.ask("find_batches", 1, ["b1"]) == [settled]
+    assert store.ask("find_claimed", 1, "c") == []
 
 
-def test_settled_work_is_remembered_only_with_a_source_key(store: Any) -> None:
+def test_a_batch_in_back_off_is_ready_for_those_alone_who_ask(store: Any) -> None:
+    store.call("insert_batches", [batch(1), batch(2)])
+    store.call("save_batches", [batch(1, retry_at_ms=41)])
+    assert [row.enqueue_seq for row in store.ask("ready_batches", 1, 40, 9, with_back_off=False)] == [2]
+    assert [row.enqueue_seq for row in store.ask("ready_batches", 1, 40, 9, with_back_off=True)] == [1, 2]
+    assert [row.enqueue_seq for row in store.ask("ready_batches", 1, 41, 9, with_back_off=False)] == [1, 2]
+    assert store.ask("next_due_ms", 1, 40) == 41
+
+
+def test_dead_work_is_listed_and_not_pruned(store: Any) -> None:
+    store.call("insert_batches", [batch(1, kind="mail"), batch(2), batch(3, session_key=2), batch(4)])
+    settle(store, [1, 2, 3], "dead", 30)
+    assert [row.enqueue_seq for row in store.ask("list_dead", None, None, after=0, limit=2)] == [1, 2]
+    assert [row.enqueue_seq for row in store.ask("list_dead", None, None, after=1, limit=9)] == [2, 3]
+    assert [row.enqueue_seq for row in store.ask("list_dead", 1, None, after=0, limit=9)] == [1, 2]
+    assert [row.enqueue_seq for row in store.ask("list_dead", None, "mail", after=0, limit=9)] == [1]
+    assert store.call("drop_settled_batches", settled_until_ms=99, limit=9, dry_run=False) == 0
+
+
+def ready(key: int, **fields: Any) -> r.ReadyRow:
+    known = {"family": 1, "level": 2, "kind": "turn", "priority": 0, "served": key, "due_at_ms": None}
+    return r.ReadyRow(**{"session_key": key, **known, "claimed_upto": 0, **fields})
+
+
+def test_ready_rows_come_by_priority_and_then_in_turn(store: Any) -> None:
+    rows = [ready(1, served=5), ready(2, served=3), ready(3, level=1, served=1), ready(4, kind="mail", priority=1)]
+    for row in [*rows, ready(5, level=0, due_at_ms=7), ready(6, priority=-1, served=0, due_at_ms=9)]:
+        store.call("save_ready", row)
+
+    def order(levels: tuple[int, ...], kinds: list[str] | None) -> list[int]:
+        passed: list[int] = []
+        while (row := store.ask("next_ready", levels, kinds, passed)) is not None:
+            passed.append(row.session_key)
+        return passed
+
+    assert order((1, 2), None) == [4, 3, 2, 1, 6]
+    assert order((2,), ["turn"]) == [2, 1, 6]
+    assert order((1, 2), ["mail", "other"]) == [4]
+    assert store.ask("offers_work", (1,), ["mail"]) is False
+    assert store.ask("offers_work", (1, 2), ["mail"]) is True
+    assert [row.session_key for row in store.ask("due_ready", 9, 5)] == [5, 6]
+    assert [row.session_key for row in store.ask("due_ready", 8, 5)] == [5]
+    assert store.ask("next_ready_due_ms") == 7
+    store.call("save_ready", ready(5, level=2))
+    assert store.ask("find_ready", 5) == ready(5)
+    store.call("drop_ready", 5)
+    assert store.ask("find_ready", 5) is None
+    assert [store.call("next_served") for _ in range(2)] == [1, 2]
+
+
+def test_the_front_of_a_queue_ends_with_what_is_ready_or_was_claimed(store: Any) -> None:
+    store.call("insert_batches", [batch(0, batch_id=str(seq)) for seq in range(1, 7)])
+    claim(store, [1, 4], "c", "me", "th", 1, 0, 41, 0)
+    assert [row.enqueue_seq for row in store.ask("queue_front", 1, 0, 40)] == [1, 2]
+    assert [row.enqueue_seq for row in store.ask("queue_front", 1, 4, 40)] == [1, 2, 3, 4]
+    assert [row.enqueue_seq for row in store.ask("queue_front", 1, 0, 41)] == [1]
+    claim(store, [1, 2, 3, 4, 5, 6], "c", "me", "th", 1, 0, 41, 0)
+    assert len(store.ask("queue_front", 1, 0, 40)) == 6
+
+
+def test_settled_work_is_kept_until_it_is_pruned(store: Any) -> None:
     store.call("insert_batches", [batch(1, source_key="s"), batch(2)])
-    store.call("stamp_claim", [1, 2], r.ClaimStamp("c", "me", "th", 7, 5, 20, 1))
-    assert store.call("settle_batches", [1, 2], "cancelled", 30) == 2
-    assert store.call("settle_batches", [1, 2], "completed", 31) == 0
-    assert store.call("settle_batches", [], "completed", 31) == 0
-    assert store.call("stamp_claim", [1], r.ClaimStamp("c", "me", "th", 8, 5, 20, 1)) == 0
-    kept = batch(1, source_key="s", settled_state="cancelled", settled_at_ms=30, claim_fence=7)
-    assert store.ask("find_batches", 1, ["b1", "b2"]) == [kept]
+    assert settle(store, [1], "cancelled", 30) == 1
     assert store.call("drop_settled_batches", settled_until_ms=29, limit=9, dry_run=False) == 0
     assert store.call("drop_settled_batches", settled_until_ms=30, limit=9, dry_run=True) == 1
     assert store.call("drop_settled_batches", settled_until_ms=30, limit=9, dry_run=False) == 1
@@ -462,9 +535,9 @@ def test_the_census_has_the_fields_of_stats_and_counts_what_there_is(store: Any)
     plan = r.CommitPlan(session=made, revision=revision(1, 1), nodes=(node(1, 1),), blobs=(blob,))
     store.call("apply_commit", plan, 1)
     store.call("insert_batches", [batch(0, batch_id=str(i), source_key=str(i), enqueued_at_ms=i) for i in range(1, 5)])
-    store.call("stamp_claim", [1], r.ClaimStamp("live", "me", "th", 1, 0, 21, 0))
-    store.call("stamp_claim", [2], r.ClaimStamp("over", "me", "th", 1, 0, 20, 0))
-    store.call("settle_batches", [4], "completed", 5)
+    claim(store, [1], "live", "me", "th", 1, 0, 21, 0)
+    claim(store, [2], "over", "me", "th", 1, 0, 20, 0)
+    settle(store, [4], "completed", 5)
     store.call("save_attachment", attachment(1, "a"))
     store.call("put_object", 1, "a", r.ObjectRow("h", "raw", 99, b"1234567"))
     store.call("insert_process", process("p"))

@@ -1,6 +1,6 @@
-"""Whatever is damaged in a file, verification says so or this file says why it cannot, and nothing but our errors come.
+"""Verification reports every damage to a file, or this file says why it cannot; only Holdfast errors are raised.
 
-Every column of every table is damaged in every way that its type allows, and every row is taken away, one at a time.
+Every column of every table is damaged in every way that its type allows, and every row is deleted, one at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import holdfast
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
 
-# Which row of each table is damaged; every other one stays as it is.
+# The damaged row of each table; every other row stays as it is.
 VICTIMS = {
     "settings": "name = 'fence_floor'",
     "sessions": "session_id = 'fork'",
@@ -27,6 +27,7 @@ VICTIMS = {
     "usage": "source = 'turn'",
     "blobs": "rowid = (SELECT min(rowid) FROM blobs)",
     "work": "source_key = 'claimed'",
+    "ready": "session_key = (SELECT session_key FROM sessions WHERE session_id = 'x')",
     "leases": "kind = 'process'",
     "attachments": "label = 'late'",
     "attachment_objects": "rowid = (SELECT min(rowid) FROM attachment_objects)",
@@ -58,7 +59,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damaged(seeded: Path, *statements: str) -> Path | None:
-    """A copy of the file with these changes, None if the schema refuses them or nothing changes."""
+    """Return a copy of the file with these changes, or None if the schema refuses them or nothing changes."""
     path = seeded.with_name("damaged.db")
     for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
         path.with_name(name).unlink(missing_ok=True)
@@ -79,7 +80,7 @@ def opened(path: Path) -> BlockingStore:
 
 
 def ways_of(seeded: Path, table: str) -> Iterator[tuple[str, str, str]]:
-    """Every damage to the table's victim: the column, the way, and the statement."""
+    """Yield every damage to the table's chosen row: the column, the kind, and the statement."""
     connection = apsw.Connection(str(seeded))
     columns = list(connection.execute(f"PRAGMA table_info({table})"))
     connection.close()
@@ -110,7 +111,7 @@ def test_verification_names_the_table_of_every_damage_and_only_our_errors_come(s
             if store.sessions.handle("other").load(holdfast.FullGraph()) != untouched:
                 wrong.append(f"{column} {way}: another session reads differently")
         if way in ("garbage", "empty", "cut"):
-            # What has content of its own is proven when it is read: it comes out as it was, or not at all.
+            # Content is verified when it is read: it comes back unchanged or raises.
             changed = [name for name in after if name != "stats" and after[name] not in (before[name], "Corrupt")]
             wrong += [f"{column} {way}: {name} answers something else" for name in changed]
     assert wrong == []
@@ -176,7 +177,7 @@ def test_what_belongs_to_a_session_that_cannot_be_read_is_checked_all_the_same(s
     assert ("sessions", "row 1 after the start") in found
     assert ("processes", "row 1 after the start") in found
     assert {"nodes", "revisions", "work", "events"} <= {table for table, _ in found}
-    # Nothing is called an orphan only because its parent cannot be read.
+    # A row is not called an orphan only because its parent cannot be read.
     assert len(found) == 6, found
 
 
@@ -241,5 +242,5 @@ def test_a_column_of_another_type_is_named_with_its_row(seeded: Path) -> None:
         "UPDATE artifacts SET size = 'many'",
     )
     assert path is not None
-    # The table has lost its rules with its types.
+    # The table has lost its constraints with its types.
     assert findings(path) == [("database", "structures"), ("artifacts", f"('mod', '{ARTIFACT}')")]

@@ -1,4 +1,4 @@
-"""Whoever watches a topic hears of its next change, wherever it happens."""
+"""A watcher of a topic is woken by its next change, in this process or another."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_commit_wakes_those_who_watch_its_topics_and_nobody_else(store: Any) -
     mine, yours = store.backend.watch("mine"), store.backend.watch("yours")
     store.write(tell("mine"))
     assert store.backend.drive(store.backend.pause(mine, WAIT_MS)) is True
-    # Each of these looks for commits of other processes, and must not take our own for one.
+    # Each of these looks for commits of other processes, and must not mistake our own for one.
     for _ in range(5):
         store.write(tell("mine"))
     assert not yours.done()
@@ -111,7 +111,7 @@ def test_a_commit_of_another_process_wakes_a_waiter(store: Any, path: Path) -> N
 def test_a_commit_of_another_process_is_noticed_by_one_that_waits_for_the_lock(open_store: Any, path: Path) -> None:
     store = open_store()
     with other_process(path) as other:
-        # Held by a third party, so that the writer stands in its queue.
+        # Locked by another connection, so that the writer waits.
         third = open_store()
         third.connection.execute("BEGIN IMMEDIATE")
         future = store.submit(tell("x"))
@@ -135,7 +135,7 @@ def test_nothing_runs_until_somebody_writes_or_watches(open_store: Any) -> None:
 
 
 class RecordingNews(lookout.SteadyPace):
-    """Tells when the thread sleeps without an end, and when it sleeps between two looks."""
+    """Reports when the thread sleeps without a timeout, and when it sleeps between two polls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Writers share commits and nothing else."""
+"""Operations of one group share a database commit and nothing else."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_group_is_no_larger_than_allowed(open_store: Any) -> None:
     group = Group(store)
     store.connection.set_commit_hook(lambda: bool(commits.append(1)))
     group.run(*(put(str(i)) for i in range(7)))
-    # The one that held the writer belongs to the first group: eight members, four in each.
+    # The operation that held the writer belongs to the first group: eight members, four in each.
     assert len(commits) == 2
 
 
@@ -136,7 +136,7 @@ def test_nobody_hears_of_anything_before_the_commit(store: Any) -> None:
 def test_a_failed_commit_fails_every_member_and_the_store_works_on(
     store: Any, failure: type[apsw.Error], outcome: str
 ) -> None:
-    # A disk that fails in the middle may have kept it all the same; the two others are told before anything is kept.
+    # A failing disk may have stored the commit all the same; the other two errors come before anything is stored.
     def fail() -> bool:
         raise failure("not now")
 
@@ -151,7 +151,7 @@ def test_a_failed_commit_fails_every_member_and_the_store_works_on(
     assert len({id(error) for error in errors}) == 3
     assert not change.done()
     change.cancel()
-    with store.backend._writer._connection_free:  # somebody may still be looking around
+    with store.backend._writer._connection_free:  # the watching thread may still hold it
         store.connection.set_commit_hook(None)
     assert stored(store) == []
     assert store.write(put("d")) == "d"
@@ -160,7 +160,7 @@ def test_a_failed_commit_fails_every_member_and_the_store_works_on(
 
 @pytest.mark.parametrize("caught", [False, True], ids=["raised", "caught"])
 def test_when_sqlite_gives_up_the_transaction_no_earlier_member_is_acknowledged(store: Any, caught: bool) -> None:
-    # An interrupted insert is one of the errors upon which SQLite ends the whole transaction by itself.
+    # An interrupted insert is one of the errors on which SQLite rolls back the whole transaction.
     async def interrupted(transaction: Any) -> None:
         store.connection.set_progress_handler(lambda: True, 1)
         try:
@@ -180,7 +180,7 @@ def test_when_sqlite_gives_up_the_transaction_no_earlier_member_is_acknowledged(
 
 
 def test_a_full_disk_ends_the_group_and_what_comes_after_it_is_stored(store: Any) -> None:
-    # SQLite takes back the whole transaction, so that whoever went before must hear of it too.
+    # SQLite rolls back the whole transaction, so that earlier members of the group must fail too.
     pages = store.connection.pragma("page_count")
     store.connection.pragma("max_page_count", pages + 2)
     before, large, after = Group(store).run(put("a"), put("b", b"x" * 1_000_000), put("c"))
@@ -285,7 +285,7 @@ def test_a_database_that_stays_busy_is_unavailable_and_the_whole_queue_hears_it_
     errors = [future.exception(WAIT_S) for future in futures]
     assert {type(error) for error in errors} == {Unavailable}
     assert all(isinstance(error.__cause__, HoldfastError) for error in errors if error)
-    # Reads are not held up at all.
+    # Reads do not wait at all.
     assert stored(store) == []
     other.execute("ROLLBACK")
     other.close()
@@ -318,7 +318,7 @@ def test_a_read_that_finds_no_connection_in_time_is_told_so(open_store: Any) -> 
         with pytest.raises(PoolTimeout):
             store.read(put("a"))
 
-    # In another thread: the main one has connections of its own.
+    # In another thread: the main thread has its own connections.
     with ThreadPoolExecutor(1) as threads:
         threads.submit(store.read, nested).result(WAIT_S)
 

@@ -1,7 +1,7 @@
-"""Each bug here is one that somebody could write; the fault that is there for it has to notice it.
+"""Plausible bugs, each of which the fault that covers it has to notice.
 
-A function plants one, given something like `setattr`. This file is run in processes that know nothing of the tests, so
-that it imports nothing but Holdfast.
+A function plants one, given something like `setattr`. This file runs in processes that know nothing of the tests, so
+it imports only Holdfast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.backends.sqlite import file_locks, link, opening, readers, writer
 from holdfast.backends.sqlite.borrowed import BorrowedSqlite
 from holdfast.errors import WaitTimeout
 from holdfast.operations import events
-from holdfast.rules import commits, leases, work
+from holdfast.rules import claims, commits, leases
 from holdfast.store.context import Context
 from holdfast.torture import workers
 
@@ -44,7 +44,7 @@ def synchronous_normal(put: Set) -> None:
 
 
 def acknowledged_before_commit(put: Set) -> None:
-    """Whoever called is told before the group is committed."""
+    """The caller is acknowledged before the group is committed."""
     right_run, right_tell = writer.Writer._run_member, writer.Job.tell
 
     def run(self: Any, operation: Any) -> Any:
@@ -68,7 +68,7 @@ def acknowledged_before_commit(put: Set) -> None:
 
 
 def group_acknowledged_before_commit(put: Set) -> None:
-    """Whoever shares a group is told before it is committed; who is alone in it is told in time."""
+    """Members of a shared group are acknowledged before it is committed; a lone member is acknowledged in time."""
     right_run, right_tell = writer.Writer._run_member, writer.Job.tell
     early: set[int] = set()
 
@@ -89,22 +89,25 @@ def group_acknowledged_before_commit(put: Set) -> None:
 
 
 def inherited_file_opened(put: Set) -> None:
-    """A child of a fork may open what its parent had open."""
-    put(opening, "refuse_unsafe", lambda _: None)
-    # Without the second locks, too, as where there are none.
+    """A forked child may open a file that its parent had open."""
+    put(opening, "refuse_unsafe", lambda *_: None)
+    # Without the second locks, too, as on systems that lack them.
     put(file_locks.FileLocks, "hold", classmethod(lambda *_: None))
 
 
 def main_thread_lends_readers(put: Set) -> None:
-    """The thread that signal handlers interrupt takes connections from the pool like any other."""
+    """The main thread, which signal handlers interrupt, takes connections from the pool like any other thread."""
     put(readers, "in_main_thread", lambda: False)
 
 
 def loop_completes_a_callers_future(put: Set) -> None:
-    """The event loop of a blocking store takes a lock of the caller's to answer."""
+    """The event loop of a blocking store takes a lock of the caller's to deliver an answer."""
+
+    async def awaited(work: Any) -> Any:
+        return await work
 
     def drive(self: Any, work: Any) -> Any:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(awaited(work), self._loop)
         try:
             return future.result()
         except BaseException:
@@ -115,7 +118,7 @@ def loop_completes_a_callers_future(put: Set) -> None:
 
 
 def unknown_told_as_not_applied(put: Set) -> None:
-    """An error whose outcome nobody knows says that nothing happened."""
+    """An error with an unknown outcome says that nothing was applied."""
     right = holdfast.Unavailable.__init__
 
     def init(self: Any, message: str, **told: Any) -> None:
@@ -125,7 +128,7 @@ def unknown_told_as_not_applied(put: Set) -> None:
 
 
 def head_without_guard(put: Set) -> None:
-    """A turn goes on whatever head there is, whichever it expected."""
+    """A turn is applied to any head, whichever it expected."""
     right = commits._require_head
 
     def require_head(intent: Any, *facts: Any) -> None:
@@ -144,7 +147,7 @@ def fence_at_least(put: Set) -> None:
 
 
 def fence_not_compared(put: Set) -> None:
-    """A lease holds while anybody's is live."""
+    """A lease holds while any holder's lease is live."""
 
     def holds(row: Any, lease: Any, now_ms: int) -> bool:
         return row is not None and row.is_live(now_ms)
@@ -153,7 +156,7 @@ def fence_not_compared(put: Set) -> None:
 
 
 def lease_without_end(put: Set) -> None:
-    """A lease holds until somebody else takes it, however long it is over."""
+    """A lease holds until another owner takes it, however long ago it expired."""
 
     def holds(row: Any, lease: Any, now_ms: int) -> bool:
         return row is not None and row.fence == lease.fence and leases.token_matches(lease.token, row.token_hash)
@@ -162,30 +165,30 @@ def lease_without_end(put: Set) -> None:
 
 
 def completion_after_end(put: Set) -> None:
-    """Work is settled under a claim that is over, as long as nobody took it."""
+    """Work is settled under an expired claim, as long as no other worker took it."""
 
-    right = work.require_claim
+    right = claims.require_claim
 
-    def require_claim(completion: Any, rows: Any, now_ms: int) -> tuple[int, ...]:
+    def require_claim(completion: Any, rows: Any, now_ms: int) -> list[Any]:
         return right(completion, rows, 0)
 
-    put(work, "require_claim", require_claim)
+    put(claims, "require_claim", require_claim)
 
 
 def completion_without_token(put: Set) -> None:
-    """Work is settled by its ids, whoever holds it."""
+    """Work is settled by its ids, without proof of the claim."""
 
-    def require_claim(completion: Any, rows: Any, now_ms: int) -> tuple[int, ...]:
+    def require_claim(completion: Any, rows: Any, now_ms: int) -> list[Any]:
         named = [row for row in rows if row.batch_id in completion.batch_ids and row.settled_state is None]
         if not named:
             raise holdfast.ClaimLost(completion.session_id, completion.claim_id)
-        return tuple(row.enqueue_seq for row in named)
+        return named
 
-    put(work, "require_claim", require_claim)
+    put(claims, "require_claim", require_claim)
 
 
 def wake_lost(put: Set) -> None:
-    """A waiter looks first and watches then; what happens between the two it never hears of."""
+    """A waiter looks first and then watches; it misses a change between the two."""
 
     async def wait_until(self: Any, topic: str, look: Any, timeout_ms: int, what: str) -> Any:
         deadline = time.monotonic() + timeout_ms / 1000
@@ -201,7 +204,7 @@ def wake_lost(put: Set) -> None:
 
 
 def newest_event_late(put: Set) -> None:
-    """Who reads a log does not see its newest event yet, if there are others."""
+    """A log listing omits its newest event, if there are others."""
     right = events.list_page
 
     async def list_page(tx: Any, filter: Any) -> Any:
@@ -212,7 +215,7 @@ def newest_event_late(put: Set) -> None:
 
 
 def cursor_before_processing(put: Set) -> None:
-    """A reader says that it has done an event, and does it then."""
+    """A reader saves its cursor before it processes the event."""
 
     def process_event(session: Any, event: Any) -> None:
         done = holdfast.Node(f"event-{event.sequence}", payload=[event.sequence, event.payload])
@@ -223,7 +226,7 @@ def cursor_before_processing(put: Set) -> None:
 
 
 def failed_connection_returned(put: Set) -> None:
-    """A connection goes back to the pool in the transaction that failed."""
+    """A connection returns to the pool with its failed transaction still open."""
 
     async def recover(self: Any, link: Any, *, in_doubt: bool) -> None:
         await self.connections.release(link.connection)
@@ -232,7 +235,7 @@ def failed_connection_returned(put: Set) -> None:
 
 
 def commit_not_awaited(put: Set) -> None:
-    """PostgreSQL answers before it has written its log."""
+    """PostgreSQL answers before it has flushed its log."""
     right = asyncpg.connect
 
     async def connect(url: str, **settings: Any) -> Any:
@@ -243,7 +246,7 @@ def commit_not_awaited(put: Set) -> None:
 
 
 def callers_commit_not_awaited(put: Set) -> None:
-    """A notification turns off the wait for the disk, and nobody proves that settings stay as they were."""
+    """A notification turns off the wait for the disk, and the check that settings are unchanged is skipped."""
 
     async def leave(self: Any, link: Any, topics: list[str], settings: list[str | None]) -> None:
         for topic in topics:
@@ -253,7 +256,7 @@ def callers_commit_not_awaited(put: Set) -> None:
 
 
 def callers_transaction_committed(put: Set) -> None:
-    """An operation in a caller's transaction is durable at once, whatever the caller decides later."""
+    """An operation in a caller's transaction is durable at once, even if the caller rolls back."""
     right = BorrowedSqlite._run
 
     def run(self: Any, operation: Any) -> Any:
@@ -266,7 +269,7 @@ def callers_transaction_committed(put: Set) -> None:
 
 
 def replay_without_standby(put: Set) -> None:
-    """A turn that is sent again is rolled back, because it wrote nothing, and so waits for no standby."""
+    """A replayed turn is rolled back, because it wrote nothing, and so waits for no standby."""
     right = Link.write_at_once
 
     async def write_at_once(self: Any, name: str, *bindings: Any) -> Any:
@@ -281,7 +284,7 @@ def replay_without_standby(put: Set) -> None:
 
 
 def family_of_a_key_remembered(put: Set) -> None:
-    """A process remembers for ever to which family the key of a session belongs."""
+    """A process caches for ever which family a session key belongs to."""
     right, known = Base.__init__, {}
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:

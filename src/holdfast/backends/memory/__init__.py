@@ -1,4 +1,4 @@
-"""The reference backend: dictionaries with staged writes, which the other backends are compared with."""
+"""The memory backend: dictionaries with staged writes. The reference for tests of the other backends."""
 
 from holdfast.backends.memory.backend import MemoryBackend
 

@@ -1,10 +1,12 @@
-"""A memory store: one lock, one transaction at a time, and a refused one leaves no trace."""
+"""The memory backend. One lock serializes transactions; one that raises leaves no trace."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -15,16 +17,22 @@ from holdfast.backends.memory.processes import MemoryProcesses, MemoryTriggers
 from holdfast.backends.memory.sessions import MemorySessions
 from holdfast.backends.memory.tables import Table, Tables
 from holdfast.backends.memory.verification import MemoryVerification
-from holdfast.errors import InvalidRequest, StoreClosed
+from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
+from holdfast.loop_budget import BudgetExceeded, is_limited
 from holdfast.ports import Backend, Clock, Operation
+from holdfast.ports.freshness import Freshness, foreign
 from holdfast.ports.shortcuts import NoShortcuts
+from holdfast.reading import ReadingBackend
 from holdfast.records.diagnosis import StoreFacts
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import Waiting, WaitingBackend, run_to_end
+from holdfast.waiting import Waiting, WaitingBackend, run_made
 
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
+
+POSITION = "memory"
+"""The only position: every read shows all that was written before it."""
 
 
 class MemoryHousekeeping(MemoryVerification):
@@ -93,9 +101,8 @@ class MemoryHousekeeping(MemoryVerification):
             if tables.processes.get(row.process_id) is None
         ]
         work = [
-            max(row.available_at_ms, row.enqueued_at_ms)
-            for row in tables.work.scan(lambda row: row.settled_state is None and row.available_at_ms <= now_ms)
-            if not row.is_claimed(now_ms)
+            max(row.available_at_ms, row.enqueued_at_ms, row.retry_at_ms)
+            for row in tables.work.scan(lambda row: row.settled_state is None and row.ready_at_ms(now_ms) <= now_ms)
         ]
         return StoreFacts(
             now_ms=now_ms,
@@ -123,8 +130,12 @@ class MemoryTransaction(NoShortcuts, MemorySessions, MemoryGraph, MemoryProcesse
         return self._now_ms
 
     def notify(self, topic: str) -> None:
-        """Remember a topic until the commit."""
+        """Publish a topic after the commit."""
         self.topics.append(topic)
+
+    async def position(self) -> str:
+        """Return the only position."""
+        return POSITION
 
 
 class MemoryBackend(WaitingBackend):
@@ -137,40 +148,84 @@ class MemoryBackend(WaitingBackend):
         super().__init__(clock, waiting)
         self._tables = Tables()
         self._lock = threading.RLock()
+        self._process_id = os.getpid()
         self._closed = False
         self._committing = False
+        self._busy = False
+        """A thread holds the lock. A hint, so that an event loop does not wait for it."""
 
     def __repr__(self) -> str:
         return "memory:"
 
     def ddl(self) -> str:
-        """Memory has no schema to make."""
+        """Return no statements: memory has no schema."""
         return ""
 
     async def write(
-        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+        self,
+        operation: Operation[T],
+        *,
+        one_step: bool = False,
+        repeatable: bool = False,
+        line: str | None = None,
+        heavy: bool = False,
     ) -> T:
-        """Run an operation alone; keep what it staged only if it returns."""
-        with self._lock:
-            if self._closed:
-                raise StoreClosed
-            tables = self._settle()
-            tx = MemoryTransaction(self._tables, self._now_ms())
-            try:
-                result = run_to_end(operation(tx))
-            except BaseException:
-                for table in tables:
-                    table.roll_back()
-                raise
-            self._committing = True
-            for table in tables:
-                table.commit()
-            self._committing = False
-        self._signals.publish(tx.topics)
+        """Run an operation alone. Keep its staged writes only if it returns."""
+        self._check_usable()
+        return await self._locked(partial(self._write, operation), heavy=heavy)
+
+    async def _locked(self, call: Callable[[], T], *, heavy: bool = False) -> T:
+        """Run a call that takes the lock: in another thread if it is heavy, or must wait for a heavy one."""
+        result, _ = await self._waiting.compute(call, heavy=heavy)
         return result
 
+    def _with_lock(self, call: Callable[[], T]) -> T:
+        if is_limited() and self._busy:
+            raise BudgetExceeded
+        with self._lock:
+            self._busy = True
+            try:
+                return call()
+            finally:
+                self._busy = False
+
+    def _write(self, operation: Operation[T]) -> T:
+        result, topics = self._with_lock(partial(self._commit, operation))
+        # In the same thread: cancelling the caller does not undo the write, and waiters must see it.
+        self._signals.publish(topics)
+        return result
+
+    def _commit(self, operation: Operation[T]) -> tuple[T, list[str]]:
+        self._check_usable()
+        tables = self._settle()
+        tx = MemoryTransaction(self._tables, self._now_ms())
+        try:
+            result = run_made(operation, tx)
+        except BaseException:
+            for table in tables:
+                table.roll_back()
+            raise
+        self._committing = True
+        for table in tables:
+            table.commit()
+        self._committing = False
+        return result, tx.topics
+
+    def _check_usable(self) -> None:
+        self._check_forked()
+        if self._closed:
+            raise StoreClosed
+
+    def _check_forked(self) -> None:
+        """Refuse use after a fork: the child has a copy of the store, whose changes its parent never sees."""
+        if os.getpid() != self._process_id:
+            raise StoreForked(
+                "this store was opened before the process forked, and its contents are the parent's: open a store in "
+                "the child, or keep it in a file or in PostgreSQL"
+            )
+
     def _settle(self) -> Sequence[Table[Any, Any]]:
-        """End what an interrupted call left: a commit that began is finished, anything else is dropped."""
+        """Clean up after an interrupted call: finish a commit that began, roll back anything else."""
         tables = [*self._tables.all().values()]
         for table in tables:
             if self._committing:
@@ -183,25 +238,27 @@ class MemoryBackend(WaitingBackend):
         return tables
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
-        """Run an operation alone; whatever it staged is dropped."""
-        with self._lock:
-            if self._closed:
-                raise StoreClosed
-            tables = self._settle()
-            try:
-                return run_to_end(operation(MemoryTransaction(self._tables, self._now_ms())))
-            finally:
-                for table in tables:
-                    table.roll_back()
+        """Run an operation alone, and roll back its staged writes."""
+        self._check_usable()
+        return await self._locked(partial(self._with_lock, partial(self._read, operation)))
+
+    def _read(self, operation: Operation[T]) -> T:
+        self._check_usable()
+        tables = self._settle()
+        try:
+            return run_made(operation, MemoryTransaction(self._tables, self._now_ms()))
+        finally:
+            for table in tables:
+                table.roll_back()
 
     def watch(self, topic: str) -> Future[None]:
-        """A future of the topic's next change."""
-        if self._closed:
-            raise StoreClosed
+        """Return a future of the topic's next change."""
+        self._check_usable()
         return self._signals.watch(topic)
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table."""
+        """Return every row of every table."""
+        self._check_forked()
         with self._lock:
             self._settle()
             return {
@@ -210,16 +267,26 @@ class MemoryBackend(WaitingBackend):
             }
 
     def borrow(self, connection: object) -> Backend:
-        """Refused: there is no connection to memory."""
+        """Raises InvalidRequest: there is no connection to memory."""
         raise InvalidRequest(
             "connection", "a store in memory has no transactions of a caller: use SQLite or PostgreSQL"
         )
 
+    def reader(self, freshness: Freshness) -> Backend:
+        """Return this store for reads only."""
+        if freshness.position not in {None, POSITION}:
+            raise foreign(freshness.position or "")
+        return ReadingBackend(self, self.read)
+
     async def close(self) -> None:
-        """Refuse what comes later and tell whoever waits."""
-        with self._lock:
-            self._closed = True
+        """Refuse later calls, and end all waits with StoreClosed."""
+        if os.getpid() != self._process_id:
+            return
+        await self._locked(partial(self._with_lock, self._shut))
         self._signals.fail_all(StoreClosed)
+
+    def _shut(self) -> None:
+        self._closed = True
 
 
 def _columns(row: object) -> tuple[Any, ...]:

@@ -21,9 +21,6 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         session = query.session
         revisions = self.tables.revisions.between(*starting_with(session.session_key))
         turns = (row for row in revisions if row.turn_id == query.turn_id)
-        batches = self.tables.work.scan(
-            lambda row: row.session_key == session.session_key and row.claim_id in query.claim_ids
-        )
         return r.CommitFacts(
             head=self.tables.revisions.get((session.session_key, session.revision)),
             turn=None if query.turn_id is None else next(turns, None),
@@ -31,7 +28,7 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
             hashes=frozenset(
                 hash for hash in query.hashes if self.tables.blobs.get((session.family, hash)) is not None
             ),
-            batches=tuple(batches) if query.claim_ids else (),
+            batches=tuple(await self.find_batches(session.session_key, query.batch_ids)),
             sources=tuple(await self.find_sources(query.sources)),
             attachment_ids=frozenset(
                 attachment_id
@@ -52,7 +49,9 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
                 self.tables.blobs.put((plan.session.family, blob.hash), blob)
         for usage in plan.usage:
             self._add_usage(session_key, usage)
-        await self.settle_batches(plan.completed_seqs, "completed", now_ms)
+        settled = {"settled_state": "completed", "settled_at_ms": now_ms, "settled_revision": plan.session.revision}
+        for row in list(self.tables.work.scan(lambda row: row.enqueue_seq in plan.completed_seqs)):
+            self.tables.work.put(row.enqueue_seq, msgspec.structs.replace(row, **settled))
         await self.stamp_attachments(session_key, plan.attachment_ids, now_ms)
         await self.insert_batches(plan.enqueues)
 
@@ -109,6 +108,9 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         if after is not None:
             found = [row for row in found if (row.node_key < after if descending else row.node_key > after)]
         return [self._with_parent(row) for row in found[:limit]]
+
+    async def count_nodes(self, epoch: int, first_key: int, last_key: int) -> int:
+        return sum(row.epoch == epoch for row in self.tables.nodes.between(first_key, last_key))
 
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
         for row in rows:
@@ -175,7 +177,7 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         listed = self._listed_hashes(family)
         rows = list(self.tables.blobs.between(*starting_with(family)))
         needed = listed | {row.base_hash for row in rows if row.hash in listed}
-        # Deltas first: none is ever without its key frame.
+        # Deltas first, so that none is ever without its key frame.
         found = sorted(
             (row for row in rows if row.hash not in needed), key=lambda row: (row.base_hash is None, row.hash)
         )

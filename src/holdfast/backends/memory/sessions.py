@@ -100,6 +100,7 @@ class MemorySessions:
     async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
         tables = self.tables
         usage = sum(tables.usage.drop(key) for key in self._usage_keys(session_key))
+        tables.ready.drop(session_key)
         work = sum(
             tables.work.drop(row.enqueue_seq)
             for row in list(tables.work.scan(lambda row: row.session_key == session_key))

@@ -1,4 +1,4 @@
-"""A table is a dictionary whose writes are staged until the transaction commits."""
+"""Tables in memory: dictionaries whose writes are staged until the transaction commits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Table(Generic[K, R]):
         self._staged: dict[K, R | None] = {}
 
     def get(self, key: K) -> R | None:
-        """The row as this transaction sees it."""
+        """Return the row as this transaction sees it."""
         return self._staged[key] if key in self._staged else self._committed.get(key)
 
     def put(self, key: K, row: R) -> None:
@@ -29,14 +29,14 @@ class Table(Generic[K, R]):
         self._staged[key] = row
 
     def drop(self, key: K) -> int:
-        """Stage a removal. Returns whether there was a row."""
+        """Stage a removal. Return 1 if there was a row, else 0."""
         present = self.get(key) is not None
         if present:
             self._staged[key] = None
         return int(present)
 
     def keys_between(self, first: Any = None, last: Any = None) -> list[K]:
-        """The keys of existing rows in order, from `first` to `last` inclusive; None means no bound."""
+        """Return the keys of existing rows in order, from `first` to `last` inclusive; None means no bound."""
         low = 0 if first is None else bisect_left(self._order, first)
         high = len(self._order) if last is None else bisect_right(self._order, last)
         found = self._order[low:high]
@@ -50,18 +50,18 @@ class Table(Generic[K, R]):
         return [key for key in found if self.get(key) is not None] if self._staged else found
 
     def between(self, first: Any = None, last: Any = None) -> Iterator[R]:
-        """The rows of those keys, in order."""
+        """Yield the rows of those keys, in order."""
         for key in self.keys_between(first, last):
             row = self.get(key)
             if row is not None:
                 yield row
 
     def scan(self, matches: Callable[[R], bool] = lambda _: True) -> Iterator[R]:
-        """The matching rows in key order."""
+        """Return the matching rows in key order."""
         return (row for row in self.between() if matches(row))
 
     def commit(self) -> None:
-        """Make what was staged the truth. Idempotent: a commit that was interrupted is finished by another."""
+        """Apply the staged writes. Idempotent: another call finishes a commit that was interrupted."""
         for key, row in self._staged.items():
             index = bisect_left(self._order, key)
             present = index < len(self._order) and self._order[index] == key
@@ -76,12 +76,12 @@ class Table(Generic[K, R]):
         self._staged.clear()
 
     def roll_back(self) -> None:
-        """Forget what was staged."""
+        """Drop the staged writes."""
         self._staged.clear()
 
 
 def starting_with(*parts: Any) -> tuple[Any, Any]:
-    """The bounds of the composite keys that begin with these parts."""
+    """Return the bounds of the composite keys that begin with these parts."""
     return parts, (*parts, _BEYOND)
 
 
@@ -99,7 +99,7 @@ _BEYOND = _Beyond()
 
 
 class Tables:
-    """Everything that a memory store holds."""
+    """All tables of a memory store."""
 
     def __init__(self) -> None:
         self.sessions: Table[int, r.SessionRow] = Table()
@@ -108,6 +108,7 @@ class Tables:
         self.usage: Table[tuple[int, str, str], r.UsageRow] = Table()
         self.blobs: Table[tuple[int, str], r.BlobRow] = Table()
         self.work: Table[int, r.BatchRow] = Table()
+        self.ready: Table[int, r.ReadyRow] = Table()
         self.leases: Table[tuple[str, str], r.LeaseRow] = Table()
         self.attachments: Table[tuple[int, str], r.AttachmentRow] = Table()
         self.attachment_objects: Table[tuple[int, str], r.ObjectRow] = Table()
@@ -122,11 +123,11 @@ class Tables:
         self.settings: Table[str, int] = Table()
 
     def all(self) -> dict[str, Table[Any, Any]]:
-        """Every table by name."""
+        """Return every table by name."""
         return dict(vars(self))
 
     def next_number(self, name: str) -> int:
-        """The next number of a sequence: ascending, never reused."""
+        """Return the next number of a sequence: ascending, never reused."""
         number = (self.settings.get(name) or 0) + 1
         self.settings.put(name, number)
         return number

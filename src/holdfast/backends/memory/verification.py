@@ -1,4 +1,4 @@
-"""Every table of a memory store can be walked; what is in memory is never unreadable."""
+"""Scan every table of a memory store. Rows in memory are never unreadable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MemoryVerification:
         return self.tables.all()[inventory.table_of(kind)]
 
     def _whole(self, kind: type[R], key: Any, row: Any) -> R:
-        """The row as the inventory describes it."""
+        """Return the row as the inventory describes it."""
         if kind is inventory.StoredUsage:
             return cast("R", inventory.StoredUsage(key[0], *_columns(row)))
         if kind is inventory.StoredBlob:
@@ -70,10 +70,6 @@ class MemoryVerification:
             found = [int(place[1]) for place in self._table(kind).keys_between(*starting_with(key))]
         return (min(found), max(found), len(found)) if found else (0, 0, 0)
 
-    async def count_nodes(self, segment: r.Segment) -> int:
-        found = self.tables.nodes.between(segment.first_key, segment.last_key)
-        return sum(row.epoch == segment.epoch for row in found)
-
     async def count_endings(self, process_id: str) -> int:
         found = self.tables.events.between(*starting_with(process_id))
         return sum(row.terminal_state is not None for row in found)
@@ -83,5 +79,5 @@ class MemoryVerification:
 
 
 def _plain(key: Key) -> Any:
-    """A key as the tables have it: alone where it is one column."""
+    """Return a key in the form of the tables: not as a tuple if it is one column."""
     return key[0] if len(key) == 1 else key

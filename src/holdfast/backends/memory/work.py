@@ -30,9 +30,15 @@ class MemoryWork:
             stored.append(row)
         return stored
 
-    async def ready_batches(self, session_key: int, now_ms: int, limit: int) -> list[r.BatchRow]:
+    async def ready_batches(
+        self, session_key: int, now_ms: int, limit: int, *, with_back_off: bool
+    ) -> list[r.BatchRow]:
         ready = [
-            row for row in self._unsettled(session_key) if row.available_at_ms <= now_ms and not row.is_claimed(now_ms)
+            row
+            for row in self._unsettled(session_key)
+            if row.available_at_ms <= now_ms
+            and not row.is_claimed(now_ms)
+            and (with_back_off or row.retry_at_ms <= now_ms)
         ]
         return ready[:limit]
 
@@ -40,7 +46,7 @@ class MemoryWork:
         found = [
             (session.session_key, session.session_id)
             for session in self.tables.sessions.scan(lambda row: row.session_key > after)
-            if await self.ready_batches(session.session_key, now_ms, 1)
+            if await self.ready_batches(session.session_key, now_ms, 1, with_back_off=False)
         ]
         return found[:limit]
 
@@ -52,49 +58,67 @@ class MemoryWork:
         wanted = set(batch_ids)
         return list(self.tables.work.scan(lambda row: row.session_key == session_key and row.batch_id in wanted))
 
-    async def claimed_batches(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
+    async def find_claimed(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
         return [row for row in self._unsettled(session_key) if row.claim_id == claim_id]
 
-    async def batches_of_token(self, session_key: int, token_hash: str) -> list[r.BatchRow]:
-        return [row for row in self._unsettled(session_key) if row.claim_token_hash == token_hash]
+    async def save_batches(self, rows: Sequence[r.BatchRow]) -> int:
+        for row in rows:
+            self.tables.work.put(row.enqueue_seq, row)
+        return len(rows)
 
-    async def stamp_claim(self, seqs: Sequence[int], claim: r.ClaimStamp) -> int:
-        changes: dict[str, object] = {
-            "claim_id": claim.claim_id,
-            "claim_owner": claim.owner_id,
-            "claim_token_hash": claim.token_hash,
-            "claim_fence": claim.fence,
-            "claimed_at_ms": claim.claimed_at_ms,
-            "claim_expires_at_ms": claim.expires_at_ms,
-            "claim_exclusive": claim.exclusive,
-        }
-        return self._change(seqs, changes)
+    async def list_dead(self, session_key: int | None, kind: str | None, *, after: int, limit: int) -> list[r.BatchRow]:
+        found = self.tables.work.scan(
+            lambda row: (
+                row.settled_state == "dead"
+                and row.enqueue_seq > after
+                and session_key in (None, row.session_key)
+                and kind in (None, row.kind)
+            )
+        )
+        return list(found)[:limit]
 
-    async def clear_claim(self, seqs: Sequence[int]) -> int:
-        return self._change(seqs, UNCLAIMED)
+    @property
+    def ready_tables(self) -> MemoryWork:
+        return self
 
-    def _change(self, seqs: Sequence[int], changes: dict[str, object]) -> int:
-        changed = 0
-        for seq in seqs:
-            row = self.tables.work.get(seq)
-            if row is not None and row.settled_state is None:
-                self.tables.work.put(seq, msgspec.structs.replace(row, **changes))
-                changed += 1
-        return changed
+    async def find_ready(self, session_key: int) -> r.ReadyRow | None:
+        return self.tables.ready.get(session_key)
 
-    async def settle_batches(self, seqs: Sequence[int], state: str, now_ms: int) -> int:
-        settled = 0
-        for seq in seqs:
-            row = self.tables.work.get(seq)
-            if row is None or row.settled_state is not None:
-                continue
-            settled += 1
-            if row.source_key is None:
-                self.tables.work.drop(seq)
-            else:
-                changes = {**UNCLAIMED, "settled_state": state, "settled_at_ms": now_ms}
-                self.tables.work.put(seq, msgspec.structs.replace(row, **changes))
-        return settled
+    async def save_ready(self, row: r.ReadyRow) -> None:
+        self.tables.ready.put(row.session_key, row)
+
+    async def drop_ready(self, session_key: int) -> None:
+        self.tables.ready.drop(session_key)
+
+    async def next_served(self) -> int:
+        return self.tables.next_number("served")
+
+    async def queue_front(self, session_key: int, claimed_upto: int, now_ms: int) -> list[r.BatchRow]:
+        front: list[r.BatchRow] = []
+        for row in self._unsettled(session_key):
+            if row.enqueue_seq > claimed_upto and any(one.ready_at_ms(now_ms) <= now_ms for one in front):
+                break
+            front.append(row)
+        return front
+
+    async def next_ready(
+        self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int]
+    ) -> r.ReadyRow | None:
+        offers = self.tables.ready.scan(
+            lambda row: row.level in levels and (kinds is None or row.kind in kinds) and row.session_key not in passed
+        )
+        return min(offers, key=lambda row: (-row.priority, row.served), default=None)
+
+    async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
+        due = self.tables.ready.scan(lambda row: row.due_at_ms is not None and row.due_at_ms <= now_ms)
+        return sorted(due, key=lambda row: (row.due_at_ms or 0, row.session_key))[:limit]
+
+    async def offers_work(self, levels: Sequence[int], kinds: Sequence[str] | None) -> bool:
+        return await self.next_ready(levels, kinds, ()) is not None
+
+    async def next_ready_due_ms(self) -> int | None:
+        times = (row.due_at_ms for row in self.tables.ready.scan() if row.due_at_ms is not None)
+        return min(times, default=None)
 
     async def list_batches(
         self, session_key: int, *, pending_at_ms: int | None, after: int, limit: int
@@ -109,15 +133,14 @@ class MemoryWork:
     async def next_due_ms(self, session_key: int, now_ms: int) -> int | None:
         times: list[int] = []
         for row in self._unsettled(session_key):
-            if row.available_at_ms > now_ms:
-                times.append(row.available_at_ms)
+            times += [time for time in (row.available_at_ms, row.retry_at_ms) if time > now_ms]
             if row.is_claimed(now_ms) and row.claim_expires_at_ms is not None:
                 times.append(row.claim_expires_at_ms)
         return min(times, default=None)
 
     async def drop_settled_batches(self, *, settled_until_ms: int, limit: int, dry_run: bool) -> int:
         found = self.tables.work.scan(
-            lambda row: row.settled_at_ms is not None and row.settled_at_ms <= settled_until_ms
+            lambda row: row.settled_state not in (None, "dead") and (row.settled_at_ms or 0) <= settled_until_ms
         )
         old = sorted(found, key=lambda row: (row.settled_at_ms, row.enqueue_seq))[:limit]
         if not dry_run:
@@ -139,13 +162,3 @@ class MemoryWork:
 
     async def fence_floor(self) -> int:
         return self.tables.settings.get("fence_floor") or 0
-
-
-UNCLAIMED: dict[str, object] = {
-    "claim_id": None,
-    "claim_owner": None,
-    "claim_token_hash": None,
-    "claimed_at_ms": None,
-    "claim_expires_at_ms": None,
-    "claim_exclusive": 0,
-}

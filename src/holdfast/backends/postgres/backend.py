@@ -1,4 +1,4 @@
-"""A PostgreSQL schema is a backend: an operation is tried again whenever it left no trace, or finds its own."""
+"""The PostgreSQL backend. Retries an operation while that is safe: it was not applied, or it is repeatable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
+
+import msgspec
 
 from holdfast.backends.postgres.attempts import Attempt, Runs
 from holdfast.backends.postgres.borrowed import BorrowedPostgres, Terms
@@ -19,15 +22,19 @@ from holdfast.backends.postgres.looping import LoopThread
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
+from holdfast.backends.postgres.positions import UNKNOWN, position_of, system_text
+from holdfast.backends.postgres.replica import ACQUIRE_MS, Following, FreshReads, ProvenConnections
 from holdfast.backends.postgres.server_watch import ServerWatch
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
 from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, StoreForked, Unavailable
 from holdfast.noting import DEBUG, INFO, note
-from holdfast.ports import Clock, Operation, Transaction
+from holdfast.ports import Backend, Clock, Operation, Transaction
+from holdfast.ports.freshness import Freshness
+from holdfast.reading import ReadingBackend
 from holdfast.records.options import PostgresOptions
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import AsyncWaiting, Signals
+from holdfast.waiting import AsyncWaiting, Deferred, Signals
 
 T = TypeVar("T")
 
@@ -39,8 +46,8 @@ TRIES = {
     Trouble.SILENT: 2,
     Trouble.OTHER: 1,
 }
-"""How often an operation that left no trace is run, or one that finds its own: about a second in all, with growing
-pauses. A wait for a lock or for an answer is long already."""
+"""Most runs of an operation, by the kind of failure: about a second in all, with growing pauses. Waits for a lock or
+for an answer are long already."""
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.002, 0.25
 
@@ -83,6 +90,15 @@ class PostgresBackend:
             connect=self._connect_listener() if address.can_listen else None,
             disconnect=self._disconnect_listener,
         )
+        following = Following(self._find_timeline, address.read_label or "")
+        self._replica = None if address.read_label is None else self._open_replica(following)
+        self._fresh = FreshReads(
+            partial(self._reading_runs, connections, options),
+            self._retried,
+            None if self._replica is None else partial(self._reading_runs, self._replica, _direct(options)),
+            following,
+            address.read_label or "",
+        )
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -91,7 +107,7 @@ class PostgresBackend:
         self._identity: Values | None = None
         subscribe = getattr(clock, "subscribe", None)
         if callable(subscribe):
-            # A clock that is moved by hand tells when it moved: those who wait for a time must look again.
+            # A manual clock notifies when it moves: waits for a point in time must look again.
             subscribe(self._signals.publish_all)
 
     def __repr__(self) -> str:
@@ -101,7 +117,7 @@ class PostgresBackend:
     async def open(
         cls, url: Any, options: PostgresOptions, clock: Clock | None, thread: LoopThread | None = None
     ) -> PostgresBackend:
-        """Connect, and create or migrate the schema if need be. Without a clock, the server's is used."""
+        """Connect, and create or migrate the schema if needed. Without a clock, use the server's."""
         address = Address(url, options)
         connections: Connections
         if address.lent is None:
@@ -113,6 +129,9 @@ class PostgresBackend:
             await backend._retried(backend._prepare)
             if isinstance(connections, Pool):
                 await backend._retried(connections.fill)
+            if backend._replica is not None:
+                await backend._replica.learn()
+                await backend._fresh.look()
         except BaseException:
             await backend.close()
             raise
@@ -120,33 +139,40 @@ class PostgresBackend:
 
     @classmethod
     def open_blocking(cls, url: Any, options: PostgresOptions, clock: Clock | None) -> PostgresBackend:
-        """The same for threads, on an event loop of its own."""
+        """Like `open`, for threads: runs on an event loop of its own."""
         thread = LoopThread()
         try:
-            return thread.drive(cls.open(url, options, clock, thread))
+            thread.start()
+            return thread.drive(Deferred(partial(cls.open, url, options, clock, thread)))
         except BaseException:
             thread.stop()
             raise
 
     @property
     def statements_run(self) -> int:
-        """How many statements operations have run, beside those that begin and end transactions."""
+        """Number of statements that operations have run, without those that begin and end transactions."""
         return self._runs.counter.statements
 
     def ddl(self) -> str:
-        """The statements that make the schema."""
+        """Return the statements that create the schema."""
         return ddl_text(self._options.schema)
 
     # Operations.
 
     async def write(
-        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+        self,
+        operation: Operation[T],
+        *,
+        one_step: bool = False,
+        repeatable: bool = False,
+        line: str | None = None,
+        heavy: bool = False,
     ) -> T:
-        """Run an operation in a transaction and return once it is durable; a raise leaves no trace.
+        """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace.
 
-        One that writes in one step is first tried without a transaction, by a server function (see `single_trip`).
+        With `one_step`, a server function first tries it without a transaction (see `single_trip`).
         """
-        attempt = Attempt(repeatable=repeatable)
+        attempt = Attempt(repeatable=repeatable, heavy=heavy)
 
         async def run() -> tuple[T, list[str]]:
             held = line is not None and await self._lines.enter(line)
@@ -160,7 +186,7 @@ class PostgresBackend:
         return await self._run(run, attempt)
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
-        """Run an operation that only reads, in one snapshot. What it says it will read comes in one statement."""
+        """Run an operation that only reads, in one snapshot. One statement fetches the rows of `view`."""
         attempt = Attempt(repeatable=False)
 
         async def run() -> tuple[T, list[str]]:
@@ -170,35 +196,40 @@ class PostgresBackend:
         return await self._run(run, attempt)
 
     async def _run(self, call: Callable[[], Awaitable[tuple[T, list[str]]]], attempt: Attempt) -> T:
-        self._check_usable()
-        self._active += 1
-        self._idle.clear()
         try:
-            result, topics = await self._retried(call, attempt)
+            result, topics = await self._counted(partial(self._retried, call, attempt))
         except DurabilityUncertain:
             self._tell(attempt.topics)
             raise
         except Unavailable as error:
             if attempt.again and error.outcome == "not_applied":
-                # Looking whether the first run was applied has failed.
+                # The check if the first run was applied has failed.
                 raise Unavailable(str(error), outcome="unknown") from error
             raise
+        self._tell(topics)
+        return result
+
+    async def _counted(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Run a call that `close` waits for."""
+        self._check_usable()
+        self._active += 1
+        self._idle.clear()
+        try:
+            return await call()
         finally:
             self._active -= 1
             if self._active == 0:
                 self._idle.set()
-        self._tell(topics)
-        return result
 
     def _tell(self, topics: list[str]) -> None:
-        """Wake those who wait for a change that is stored."""
+        """Wake the waiters of a committed change, here and in other processes."""
         if topics:
             digests = {digest(topic) for topic in topics}
             self._signals.publish(digests)
             self._notifier.add(digests)
 
     async def _retried(self, call: Callable[[], Awaitable[T]], attempt: Attempt | None = None) -> T:
-        """What the call gives, tried again while nothing was applied, or a second run finds what was."""
+        """Run a call. Retry while that is safe: not applied, or repeatable."""
         tried = 0
         wait_s = RETRY_FIRST_S
         while True:
@@ -219,7 +250,7 @@ class PostgresBackend:
                     raise translated(failure.cause, self._address.label) from failure.cause
                 level = INFO if trouble in {Trouble.LOST, Trouble.SILENT} else DEBUG
                 note("retries", level, "run again after %(error_class)s", error_class=type(failure.cause).__name__)
-            # Jitter keeps those who got into each other's way from doing it again.
+            # Jitter keeps transactions that conflicted from conflicting again.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # noqa: S311
             wait_s = min(wait_s * 2, RETRY_LONGEST_S)
 
@@ -227,34 +258,64 @@ class PostgresBackend:
         connection = await self._connections.acquire()
         link = self._runs.link(connection)
         try:
-            await prepare(link, self._options, self._runs.probe)
+            self._runs.distribution = await prepare(link, self._options, self._runs.probe)
+            if self._runs.distribution:
+                self._texts = self._runs.texts = statements_of(self._options.schema, self._runs.distribution)
+            if self._runs.distribution and isinstance(self._connections, Pool) and not self._runs.pooled:
+                self._address.plans_once = False
+                await link.control("plan_each_time")
         except BaseException:
             await self._connections.discard(connection)
             raise
         await self._connections.release(connection)
 
     def _start_over(self) -> None:
-        """Another server or database answers: drop what the earlier one told, and let waiters look again."""
+        """Drop all hints, and let waiters look again, because another server or database answers."""
         self._runs.forget()
+        self._runs.system = UNKNOWN
         self._identity = None
         self._signals.publish_all()
+
+    # Reads with a given freshness.
+
+    def reader(self, freshness: Freshness) -> Backend:
+        """Return this store for reads only, by the replica if there is one and it has reached the position."""
+        self._check_usable(anywhere=True)
+        position = None if freshness.position is None else position_of(freshness.position, self._runs.system)
+
+        async def read(operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
+            return await self._counted(partial(self._fresh.read, operation, view, freshness, position))
+
+        return ReadingBackend(self, read)
+
+    def _open_replica(self, following: Following) -> ProvenConnections:
+        pool = Pool(self._address.connect_reader, _direct(self._options))
+        return ProvenConnections(pool, self._runs.link, self._options.schema, self._identify, following)
+
+    def _reading_runs(self, connections: Connections, options: PostgresOptions) -> Runs:
+        lent = isinstance(connections, LentPool)
+        return Runs(connections, self._texts, options, self._clock, ServerWatch(_nothing), lent=lent)
 
     # Waiting.
 
     def watch(self, topic: str) -> Future[None]:
-        """A future that is done at the next change of the topic, in whatever process it happens."""
+        """Return a future that is done at the next change of the topic, in any process."""
         self._check_usable(anywhere=True)
         change = self._signals.watch(digest(topic))
-        # The listener looks whether somebody watches when it starts, so that it starts after this.
+        # The listener stops at once if there is no watch, so it is woken after this one was registered.
         self._loop.call_soon_threadsafe(self._listener.wake)
         return change
 
     async def pause(self, change: Future[None], timeout_ms: int) -> bool:
-        """Wait for a watched change; False when the time ran out first."""
+        """Wait for a watched change. Return False if the time ran out first."""
         return await self._waiting.pause(change, timeout_ms)
 
+    async def compute(self, call: Callable[[], T]) -> tuple[T, bool]:
+        """Run a pure call. Return its result, and whether it was heavy."""
+        return await self._waiting.compute(call)
+
     async def offload(self, call: Callable[[], T]) -> T:
-        """Run blocking file work without holding up anybody else."""
+        """Run blocking file work without blocking other operations."""
         return await self._waiting.offload(call)
 
     def _hear(self, payload: str) -> None:
@@ -265,7 +326,7 @@ class PostgresBackend:
         link = self._runs.link(connection)
         try:
             if self._runs.pooled:
-                # Behind a pooler, the two messages of one statement reach the same server only in a transaction.
+                # Behind a pooler, only a transaction sends the two messages of one statement to the same server.
                 await self._runs.begin(link, writes=True)
             await link.all("notify", channel_of(self._options.schema), payload)
             if self._runs.pooled:
@@ -289,7 +350,7 @@ class PostgresBackend:
     # Lending.
 
     def borrow(self, connection: object) -> BorrowedPostgres:
-        """This store inside a transaction of a caller's asyncpg connection to the same database."""
+        """Return this store inside a transaction of a caller's asyncpg connection to the same database."""
         self._check_usable(anywhere=self._thread is not None)
         if self._thread is not None:
             raise InvalidRequest(
@@ -301,18 +362,20 @@ class PostgresBackend:
             self._address.label,
             None if self._options.statement_timeout_ms is None else self._options.statement_timeout_ms / 1000,
             self._runs.counter,
+            self._runs.system,
             self._clock,
             self._waiting,
             self._loop,
             self._check_usable,
             self._identify,
+            self._runs.distribution,
         )
-        # A connection of the very pool that the store works with needs no proof, which would take a second one of it.
+        # A connection of the store's own lent pool needs no proof, which would take a second connection of that pool.
         pool = getattr(getattr(connection, "_holder", None), "_pool", None)
         return BorrowedPostgres(connection, terms, identified=pool is not None and pool is self._address.lent)
 
     async def _identify(self, *, anew: bool = False) -> Values:
-        """Which schema of which database this is, as it was seen before, or as it is now."""
+        """Return the identity of the schema and its database, cached unless `anew`."""
         if self._identity is None or anew:
 
             async def identify(transaction: Transaction) -> Values:
@@ -320,7 +383,17 @@ class PostgresBackend:
                 return await transaction.identify()
 
             self._identity = await self.read(identify)
+            self._runs.system = system_text(self._identity[0])
         return self._identity
+
+    async def _find_timeline(self) -> int | None:
+        """Return the timeline of the primary, None if the primary does not report it."""
+
+        async def find(transaction: Transaction) -> int:
+            assert isinstance(transaction, PostgresTransaction)
+            return await transaction.timeline()
+
+        return await self.read(find) if self._runs.tells_log else None
 
     # Ends.
 
@@ -339,17 +412,17 @@ class PostgresBackend:
         return result
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table, for tests that compare before with after."""
+        """Return every row of every table, for tests that compare before with after."""
         self._check_usable(anywhere=True)
         return asyncio.run_coroutine_threadsafe(self.read(_dump), self._loop).result()
 
     async def close(self) -> None:
-        """Finish what was accepted, refuse what comes later, and let everything go; again, wait for the end of that."""
+        """Finish accepted calls, refuse later ones, and close all connections. A repeated call waits for the first."""
         if os.getpid() != self._process_id:
             return
         if self._closing is None:
             self._closed = True
-            # A task of its own: a call that is cancelled or interrupted stops waiting, and nothing stays half closed.
+            # In a task of its own, so that a cancelled or interrupted call leaves nothing half closed.
             self._closing = asyncio.ensure_future(self._let_go())
         if not self._closing.done():
             await asyncio.shield(self._closing)
@@ -359,6 +432,8 @@ class PostgresBackend:
         await self._notifier.close()
         await self._listener.close()
         await self._connections.close()
+        if self._replica is not None:
+            await self._replica.close()
         self._signals.fail_all(StoreClosed)
 
     def _check_usable(self, *, anywhere: bool = False) -> None:
@@ -371,6 +446,16 @@ class PostgresBackend:
 
     def _forked(self) -> HoldfastError:
         return StoreForked("this store was opened before the process forked: open it again in the child")
+
+
+def _direct(options: PostgresOptions) -> PostgresOptions:
+    """Return the options of connections to a replica: no pooler, opened on demand, with a short wait for one."""
+    acquire_ms = min(options.acquire_timeout_ms, ACQUIRE_MS)
+    return msgspec.structs.replace(options, pooler="none", min_connections=0, acquire_timeout_ms=acquire_ms)
+
+
+def _nothing() -> None:
+    """Do nothing when another server answers reads: readers keep no hints."""
 
 
 async def _dump(transaction: Transaction) -> dict[str, list[tuple[Any, ...]]]:

@@ -1,8 +1,8 @@
-"""An operation runs in a savepoint of a caller's transaction, which we neither end nor run again.
+"""Run operations in savepoints of a lent transaction, which the store neither ends nor runs again.
 
-Our operations rely on locking first and reading afterwards what was committed meanwhile. A transaction at REPEATABLE
-READ or SERIALIZABLE goes on reading its old snapshot, so that only those operations run in it whose every fact is
-locked, written or guarded by a unique index: then whatever changed since the snapshot is a serialization failure.
+Operations lock first, and then read what was committed meanwhile. A transaction at REPEATABLE READ or SERIALIZABLE goes
+on reading its old snapshot. So it runs only operations whose every fact is locked, written or guarded by a unique
+index: then any change since the snapshot is a serialization failure.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from holdfast import rows as r
-from holdfast.backends.postgres.link import Connection, Counter, Link, Values, cut_off
+from holdfast.backends.postgres.link import Connection, Counter, Distribution, Link, Values, cut_off
 from holdfast.backends.postgres.notifier import TOPICS_A_PAYLOAD, channel_of, digest
 from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text
 from holdfast.backends.postgres.pooler_check import check_names
+from holdfast.backends.postgres.steps import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.translation import (
     STATEMENT_MISPLACED,
@@ -39,7 +40,7 @@ from holdfast.waiting import BorrowedBackend, Waiting
 T = TypeVar("T")
 
 FRESH: Final = ("read committed", "read uncommitted")
-"""Isolation levels at which each statement sees what was committed before it began."""
+"""Isolation levels at which each statement sees all commits before its begin."""
 
 SETTINGS: Final = (
     *("synchronous_commit", "lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"),
@@ -47,13 +48,19 @@ SETTINGS: Final = (
     *("default_transaction_read_only", "row_security", "search_path", "role", "session_replication_role"),
     *("client_min_messages", "application_name", "jit", "plan_cache_mode", "enable_seqscan", "enable_bitmapscan"),
 )
-"""Settings that decide on durability, visibility and limits, and all that Holdfast sets on connections of its own."""
+"""Settings that affect durability, visibility and limits, and all that Holdfast sets on its own connections."""
 
 SAFE_IN_A_SNAPSHOT: Final = frozenset(
     {
         "identify",
+        "position",
         "enqueue_work",
         "claim_work",
+        "claim_next",
+        "settle_claim",
+        "settle_and_claim",
+        "touch_ready",
+        "lock_ready",
         "show_head",
         "commit_turn",
         "append_event",
@@ -74,16 +81,14 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "read_nodes_down",
         "find_nodes",
         "insert_nodes",
+        "insert_blob",
+        "insert_blobs",
         "find_sources",
         "insert_batches",
         "lock_batches",
-        "lock_claimed_batches",
-        "find_places",
-        "stamp_claim",
-        "clear_claim",
-        "settle_batches",
+        "save_batches",
         "lock_lease",
-        "hold_expiring",
+        "share_lease",
         "release_lease",
         "save_lease",
         "lock_process",
@@ -112,46 +117,48 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "drop_artifact",
     }
 )
-"""Statements of a writer that fail, or only repeat what a unique index will refuse, when their snapshot is too old."""
+"""Statements of a writer that fail when their snapshot is too old, or lead to a write that a unique index refuses."""
 
 
 class AnotherDatabase(Exception):
-    """The caller's connection leads elsewhere than the store did when it last looked."""
+    """The caller's connection leads to another database than the store's cached identity."""
 
 
 class Identity(Protocol):
-    """Tells which schema of which database the store works in."""
+    """Returns the identity of the store's schema and database."""
 
     async def __call__(self, *, anew: bool) -> Values: ...
 
 
 class Terms(NamedTuple):
-    """What a store lends to those of its operations that run elsewhere."""
+    """Parts of a store that operations on a lent connection use."""
 
     texts: Statements
     schema: str
     label: str
     timeout_s: float | None
     counter: Counter
+    system: str
     clock: Clock | None
     waiting: Waiting
     loop: asyncio.AbstractEventLoop
     check_usable: Callable[[], None]
     identity: Identity
+    distribution: Distribution
 
 
 class SnapshotLink(Link):
-    """A link of a writer with an old snapshot: it refuses every statement that could decide on what is not true now."""
+    """Link of a writer with an old snapshot. Refuses every statement that could decide on stale rows."""
 
     __slots__ = ()
 
     async def all(self, name: str, *bindings: Any) -> list[Values]:
-        """Every row that a statement returns."""
+        """Return every row of a statement."""
         _require_safe(name)
         return await super().all(name, *bindings)
 
     async def run(self, name: str, *bindings: Any) -> int:
-        """Run a statement that changes rows, and say how many."""
+        """Run a statement that changes rows. Return how many."""
         _require_safe(name)
         return await super().run(name, *bindings)
 
@@ -162,22 +169,22 @@ def _require_safe(name: str) -> None:
 
 
 class SnapshotTransaction(PostgresTransaction):
-    """A writer with an old snapshot: it locks what the facts of a commit rest on."""
+    """A writer with an old snapshot. Locks the rows that the facts of a commit rest on."""
 
     __slots__ = ()
 
-    # A shared key would not tell that the session was changed since the snapshot.
+    # A shared key lock would not fail if the session was changed since the snapshot.
     PRESENCE_LOCK = "lock_session"
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
-        """Everything that a commit is judged by, true now or a serialization failure."""
+        """Return the facts that a commit is judged by. They are current, or this is a serialization failure."""
         if query.hashes:
             await self._values("share_blobs", query.session.family, list(query.hashes))
         return await super().load_commit_facts(query)
 
 
 class BorrowedPostgres(BorrowedBackend):
-    """Implements `ports.Backend` inside transactions of one connection of a caller's."""
+    """Implements `ports.Backend` inside transactions of one lent connection."""
 
     durability: Literal["ephemeral", "durable"] = "durable"
     schema_version = SCHEMA_VERSION
@@ -193,45 +200,51 @@ class BorrowedPostgres(BorrowedBackend):
         return f"postgresql://{self._terms.label} within a transaction"
 
     def ddl(self) -> str:
-        """The statements that make the schema."""
+        """Return the statements that create the schema."""
         return ddl_text(self._terms.schema)
 
     async def write(
-        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+        self,
+        operation: Operation[T],
+        *,
+        one_step: bool = False,
+        repeatable: bool = False,
+        line: str | None = None,
+        heavy: bool = False,
     ) -> T:
-        """Run an operation in the caller's transaction; a raise leaves no trace, and the transaction as it was."""
-        return await self._run(operation, writes=True)
+        """Run an operation in the lent transaction. If it raises, the transaction is as it was before."""
+        return await self._run(operation, writes=True, heavy=heavy)
 
     async def read(self, operation: Operation[T], *, view: r.ViewQuery | r.EventFilter | None = None) -> T:
-        """Run an operation that only reads, in the caller's snapshot if he has one."""
+        """Run an operation that only reads, in the lent transaction's snapshot if it has one."""
         return await self._run(operation, writes=False)
 
-    async def _run(self, operation: Operation[T], *, writes: bool) -> T:
+    async def _run(self, operation: Operation[T], *, writes: bool, heavy: bool = False) -> T:
         self._terms.check_usable()
-        # Savepoints are nested: two operations at once would end each other's.
+        # Savepoints are nested: two concurrent operations would end each other's.
         async with self._lock:
             if self._closed:
                 raise InvalidRequest("store", "was closed: call within() again")
             checked(self._connection, self._terms.loop)
             for anew in (False, True):
-                # Before the savepoint, because it takes a connection of the store's own and may have to wait for one.
+                # Before the savepoint, because it takes one of the store's own connections and may wait for it.
                 expected = None if self._identified else await self._terms.identity(anew=anew)
                 try:
-                    return await self._attempt(operation, writes, expected)
+                    return await self._attempt(operation, writes, expected, heavy=heavy)
                 except AnotherDatabase:
                     continue
                 except DriverFailure as failure:
                     raise self._translated(failure.cause) from failure.cause
             raise InvalidRequest("connection", "leads to another database than the store's")
 
-    async def _attempt(self, operation: Operation[T], writes: bool, expected: Values | None) -> T:
+    async def _attempt(self, operation: Operation[T], writes: bool, expected: Values | None, *, heavy: bool) -> T:
         link = self._link(Link)
         await link.control("save_operation")
         try:
             if expected is not None:
                 await self._identify(link, expected)
-            transaction, settings = await self._begin(link, writes)
-            result = await operation(transaction)
+            transaction, settings, own = await self._begin(link, writes)
+            result = await Steps(own, heavy=heavy).run(operation(transaction))
             await self._leave(link, transaction.topics, settings)
             await link.control("release_write" if writes else "release_operation")
         except BaseException:
@@ -240,7 +253,15 @@ class BorrowedPostgres(BorrowedBackend):
         return result
 
     def _link(self, kind: type[Link]) -> Link:
-        return kind(self._connection, self._terms.texts, self._terms.timeout_s, self._terms.counter)
+        terms = self._terms
+        return kind(
+            self._connection,
+            terms.texts,
+            terms.timeout_s,
+            terms.counter,
+            terms.system,
+            distribution=terms.distribution,
+        )
 
     async def _identify(self, link: Link, expected: Values) -> None:
         [found] = await link.all("identify", self._terms.schema)
@@ -248,8 +269,8 @@ class BorrowedPostgres(BorrowedBackend):
             raise AnotherDatabase
         self._identified = True
 
-    async def _begin(self, link: Link, writes: bool) -> tuple[PostgresTransaction, list[str | None]]:
-        """Return what the operation runs in, and the caller's settings as they are before it."""
+    async def _begin(self, link: Link, writes: bool) -> tuple[PostgresTransaction, list[str | None], Link]:
+        """Return the operation's transaction, the caller's settings before it, and the operation's link."""
         schema = self._terms.schema
         entered = await link.all("enter_transaction", list(SETTINGS), schema, table_names())
         [(now_ms, isolation, read_only, server_pid, settings, filtered)] = entered
@@ -267,15 +288,15 @@ class BorrowedPostgres(BorrowedBackend):
         kind, own = PostgresTransaction, link
         if writes and not fresh:
             kind, own = SnapshotTransaction, self._link(SnapshotLink)
-        # Without a snapshot a reader locks what it reads, so that its steps agree.
+        # Without a snapshot a reader locks the rows it reads, so that its statements agree.
         locks = writes or fresh
-        return kind(own, now_ms, schema, writes=locks, clock=self._terms.clock), settings
+        return kind(own, now_ms, schema, writes=locks, clock=self._terms.clock), settings, own
 
     async def _leave(self, link: Link, topics: list[str], settings: list[str | None]) -> None:
-        """Queue notifications, and prove that the caller's settings are as they were.
+        """Queue notifications, and check that the caller's settings are unchanged.
 
-        The server delivers notifications at the caller's commit. They carry no origin: the lending store has told its
-        own waiters nothing yet, and must hear of the change like all the others.
+        The server delivers notifications at the caller's commit. They carry no origin: this store has not woken its own
+        waiters yet, and must receive the notification like all others.
         """
         digests = list(dict.fromkeys(digest(topic) for topic in topics))
         payloads = [
@@ -285,14 +306,14 @@ class BorrowedPostgres(BorrowedBackend):
         [(after, _)] = await link.all("leave_transaction", list(SETTINGS), channel_of(self._terms.schema), payloads)
         changed = [name for name, old, new in zip(SETTINGS, settings, after, strict=True) if old != new]
         if changed:
-            # Undoing the operation takes the change back as well.
+            # Rolling back the savepoint undoes the change as well.
             raise HoldfastError(
                 f"{self._terms.label}: {', '.join(changed)} of your transaction changed during the operation, which "
                 "was undone: remove the trigger that sets it, or report this as a bug of Holdfast"
             )
 
     async def _undo(self, link: Link) -> None:
-        """Take the operation back, even if whoever asked for it is cancelled meanwhile, and once more."""
+        """Roll the operation back, even if the task is cancelled meanwhile, also repeatedly."""
         undoing = asyncio.ensure_future(self._take_back(link))
         interruption: asyncio.CancelledError | None = None
         while not undoing.done():
@@ -307,7 +328,7 @@ class BorrowedPostgres(BorrowedBackend):
         try:
             await link.control("undo_operation")
         except DriverFailure:
-            # Half an operation must not be committed, not even by somebody who does not look at errors.
+            # Half an operation must not be committed, not even by a caller that ignores errors.
             cut_off(self._connection)
 
     def _translated(self, cause: BaseException) -> HoldfastError:
@@ -324,24 +345,28 @@ class BorrowedPostgres(BorrowedBackend):
             case Trouble.OTHER:
                 return translated(cause, place)
 
+    async def compute(self, call: Callable[[], T]) -> tuple[T, bool]:
+        """Run a pure call. Return its result, and whether it was heavy."""
+        return await self._terms.waiting.compute(call)
+
     async def offload(self, call: Callable[[], T]) -> T:
-        """Run blocking file work without holding up anybody else."""
+        """Run blocking file work without blocking other operations."""
         return await self._terms.waiting.offload(call)
 
     def drive(self, work: Awaitable[T]) -> T:
-        """Never reached: a connection of a caller's is lent to stores for event loops only."""
+        """Never reached: connections are lent only to stores that run on an event loop."""
         close = getattr(work, "close", None)
         if callable(close):
             close()
         raise InvalidRequest("store", "was opened for an event loop: await it there")
 
     async def close(self) -> None:
-        """Refuse what comes later. The transaction and the connection are the caller's."""
+        """Refuse later calls. The transaction and the connection stay the caller's."""
         self._closed = True
 
 
 def checked(connection: Any, loop: asyncio.AbstractEventLoop) -> Connection:
-    """A connection of asyncpg's, or one of a pool of its, in a transaction and of this event loop."""
+    """Return the connection if it is asyncpg's, or its pool's, in a transaction and of this event loop."""
     if not isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
         raise InvalidRequest("connection", f"must be a connection of asyncpg, not {type(connection).__name__}")
     lent = cast("Any", connection)

@@ -1,38 +1,37 @@
-"""A URL becomes connections; what it keeps secret appears in no message."""
+"""Open connections from a URL. Its secrets appear in no message."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import asyncpg
 
 from holdfast import dsn
 from holdfast.backends.postgres.link import STATEMENT_CACHE, Connection, statements_of
 from holdfast.backends.postgres.pool import LABEL
-from holdfast.backends.postgres.pooler_check import check_own
+from holdfast.backends.postgres.pooler_check import Field, check_own
 from holdfast.errors import InvalidRequest
 from holdfast.records.options import PostgresOptions
 
 CONNECT_TIMEOUT_S: Final = 10.0
 SILENCE_MS: Final = 30_000
-"""How long the server waits for a client that is silent in a transaction, if statements have no limit."""
+"""Server-side limit for a client idle in a transaction, if statements have no limit."""
 
 FIRST_MADE_OID: Final = 10_000
-"""Types below are numbered alike on every server; from here on each database has numbers of its own."""
+"""Type ids below this are the same on every server; from here on each database has its own."""
 
 _described: dict[frozenset[int], Any] = {}
 
 
 class OwnConnection(asyncpg.Connection):
-    """A connection whose prepared statements have names of their own, and which knows PostgreSQL's array types.
+    """A connection with unique names of prepared statements and a process-wide cache of array types.
 
-    The driver counts its statements from one in each process, so that two clients that a pooler gives one server
-    connection would run each other's. And it asks the server for array types the first time that a connection uses
-    one: two trips, and more of the server's time than a turn takes. Should a later driver ask in another way, it just
-    asks again.
+    The driver counts its statements from one in each process, so that two clients on one server connection of a pooler
+    would run each other's. And it asks the server for array types at their first use on a connection: two trips, and
+    more server time than a turn takes. If a later driver asks in another way, the cache is merely unused.
     """
 
     __slots__ = ("_named", "_namespace")
@@ -50,7 +49,7 @@ class OwnConnection(asyncpg.Connection):
         wanted = frozenset(typeoids)
         if wanted in _described:
             return _described[wanted]
-        # The driver has no types, and its stubs leave out what is private.
+        # The driver has no types, and its stubs leave out private methods.
         ask = cast("Callable[..., Awaitable[Any]]", super()._introspect_types)  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
         described = await ask(typeoids, *rest, **named)
         if all(oid < FIRST_MADE_OID for oid in wanted):
@@ -59,7 +58,7 @@ class OwnConnection(asyncpg.Connection):
 
 
 class Address:
-    """Where the database is, and how connections to it are made; or a pool that somebody lends."""
+    """The address of the database and how to connect to it, or a lent pool."""
 
     def __init__(self, url: Any, options: PostgresOptions) -> None:
         self.lent: Any = None if isinstance(url, str) else url
@@ -67,18 +66,22 @@ class Address:
         self._listen_url = (
             self._url if options.listen_url is None else dsn.check("options.listen_url", options.listen_url)
         )
+        self._read_url = None if options.read_url is None else dsn.check("options.read_url", options.read_url)
         self._options = options
+        self.read_label = None if self._read_url is None else dsn.label_of(self._read_url)
+        self.plans_once = True
+        """Plan a statement once for all parameters, and not for those of each call."""
         self.label = LABEL if self.lent is not None else dsn.label_of(self._url)
-        # A transaction pooler gives each transaction another server connection, and none hears anything.
+        # A transaction pooler gives each transaction another server connection, so that LISTEN has no effect.
         self.can_listen = options.listen_url is not None or options.pooler == "none"
         self.listens_apart = self.lent is None or options.listen_url is not None
 
     async def connect(self, timeout_s: float) -> Connection:
-        """A new connection for operations."""
+        """Open a connection for operations."""
         return await self._connect(self._url, min(timeout_s, CONNECT_TIMEOUT_S), pooled=self._options.pooler != "none")
 
     async def connect_listener(self) -> Connection:
-        """A new connection that listens."""
+        """Open a connection for LISTEN."""
         apart = self._options.listen_url is not None
         pooled = self._options.pooler != "none" and not apart
         return await self._connect(
@@ -88,13 +91,20 @@ class Address:
             field="options.listen_url" if apart else "options.pooler",
         )
 
+    async def connect_reader(self, timeout_s: float) -> Connection:
+        """Open a connection for reads from a replica."""
+        assert self._read_url is not None, "only a store with a replica reads from it"
+        return await self._connect(
+            self._read_url, min(timeout_s, CONNECT_TIMEOUT_S), pooled=False, field="options.read_url"
+        )
+
     async def _connect(
         self,
         url: str,
         timeout_s: float,
         *,
         pooled: bool,
-        field: Literal["options.pooler", "options.listen_url"] = "options.pooler",
+        field: Field = "options.pooler",
     ) -> Connection:
         settings = {"application_name": "holdfast"}
         if not pooled:
@@ -106,22 +116,22 @@ class Address:
                 "idle_in_transaction_session_timeout": str(self._options.statement_timeout_ms or SILENCE_MS),
                 # Every statement is short: compiling one takes longer than running it.
                 "jit": "off",
-                # Planning takes longer than running, too. Rows are asked for by their keys, whatever values these have;
-                # left to itself, the planner makes a new plan each time, because it takes every array for a long one.
-                "plan_cache_mode": "force_generic_plan",
-                # A plan that was made while a table was empty would go on reading all of it when it is large.
+                # Planning takes longer than running, too. Rows are looked up by key, so one plan fits all values; by
+                # default, the planner would make a new plan each time, because it assumes that every array is long.
+                "plan_cache_mode": "force_generic_plan" if self.plans_once else "auto",
+                # A plan made while a table was empty would go on scanning all of it when it is large.
                 "enable_seqscan": "off",
                 "enable_bitmapscan": "off",
-                # A statement of its own has no BEGIN that says so.
+                # A statement outside a transaction has no BEGIN that sets these.
                 "default_transaction_isolation": "read committed",
                 "default_transaction_read_only": "off",
                 # Rows that a policy hides must not read as rows that do not exist: the server refuses instead.
                 "row_security": "off",
-                # A commit whose replication is not confirmed is told by a warning.
+                # A warning reports a commit whose replication is not confirmed.
                 "client_min_messages": "warning",
             }
         connection: Any = None
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             connection = await asyncpg.connect(
                 url,
                 connection_class=OwnConnection,
@@ -130,9 +140,11 @@ class Address:
                 server_settings={} if pooled else settings,
             )
         if connection is None:
-            # Without the driver's complaint, even as its context: it may repeat a part of the URL, and that may be the
-            # password.
-            raise InvalidRequest("url", f"is not a valid URL: use {dsn.FORM}")
+            # Raised without the driver's error, even as context: it may repeat a part of the URL, such as the password.
+            raise InvalidRequest(
+                "url" if field == "options.pooler" else field,
+                f"is not a valid URL, or a PG… environment variable such as PGPORT is wrong: use {dsn.FORM}",
+            )
         found = cast("Connection", connection)
         if not pooled:
             try:

@@ -1,4 +1,4 @@
-"""What an operation says that it will read comes in one statement, and so in one snapshot; it reads from that."""
+"""Prefetch the rows that an operation declares it will read, by one statement and so in one snapshot."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from holdfast import rows as r
 from holdfast.backends.postgres.link import Link
 from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
-from holdfast.backends.postgres.transaction.base import all_fetched, fetched
+from holdfast.backends.postgres.transaction.base import all_fetched, fetched, unpacked_bytes
 from holdfast.backends.postgres.transaction.graph import proven_path
 from holdfast.backends.postgres.translation import DAMAGED_TEXT, DriverFailure, state_of
 from holdfast.records.limits import LARGEST_INTEGER
 
 
 class Gathered:
-    """What an operation that reads one session's newest view may ask; anything else needs a transaction."""
+    """Prefetched rows of one session's newest view. Any other read raises NeedsTransaction."""
 
     def __init__(self, found: Sequence[Sequence[Sequence[object]]], last: int | None) -> None:
         sessions, heads, path, blobs, ledger = found
@@ -27,6 +27,7 @@ class Gathered:
         self._blobs = all_fetched(r.BlobRow, blobs)
         self._ledger = all_fetched(r.UsageRow, ledger)
         self._last = last
+        self.unpacked_bytes = unpacked_bytes(self._blobs)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise missing(self, name)
@@ -54,7 +55,7 @@ class Gathered:
 
 
 class GatheredLog:
-    """What an operation that reads a page of one process's log may ask; anything else needs a transaction."""
+    """Prefetched rows of one page of a process's log. Any other read raises NeedsTransaction."""
 
     def __init__(self, found: Sequence[Sequence[Sequence[object]]], filter: r.EventFilter) -> None:
         processes, events = found
@@ -75,31 +76,35 @@ class GatheredLog:
 
 
 async def gather(link: Link, query: r.ViewQuery | r.EventFilter, cache: RowCache) -> Gathered | GatheredLog:
-    """Fetch what was asked for."""
+    """Fetch the rows of a query."""
     return await (_log if isinstance(query, r.EventFilter) else _view)(link, cast("Any", query), cache)
 
 
 async def _log(link: Link, query: r.EventFilter, cache: RowCache) -> GatheredLog:
     of_type = () if query.type is None else (query.type,)
-    # Only a look-up of all events goes by the primary key: see schema.sql.
+    # Only a lookup of all events uses the primary key: see schema.sql.
     which = "some+" if of_type or query.pending_wakes else "all+"
     name = "gather_events+" + which + "type+" * len(of_type) + "wakes+" * query.pending_wakes
     [found] = await link.all(name, query.process_id, query.after, query.limit, columns.PAGE_BYTES, *of_type)
     gathered = GatheredLog(found, query)
     if gathered.process is not None and cache.processes.get(query.process_id) is None:
-        # What an append of ours has seen since is newer.
+        # Do not replace a row that an append of this store has seen since: that is newer.
         cache.learn_process(gathered.process)
     return gathered
 
 
 async def _view(link: Link, query: r.ViewQuery, cache: RowCache) -> Gathered:
     try:
-        [found] = await link.all("gather_view", query.session_id, LARGEST_INTEGER if query.last is None else query.last)
+        last = LARGEST_INTEGER if query.last is None else query.last
+        [(*found, too_large)] = await link.all("gather_view", query.session_id, last, columns.PAGE_BYTES)
     except DriverFailure as failure:
         if state_of(failure.cause) in DAMAGED_TEXT:
             raise NeedsTransaction("refs that do not decode") from failure.cause
         raise
+    if too_large:
+        raise NeedsTransaction("a path that is too large for one row")
     gathered = Gathered(found, query.last)
+    await link.before_unpacking(gathered.unpacked_bytes)
     if gathered.session is not None:
         cache.learn_head(gathered.session, gathered.head)
     return gathered

@@ -1,8 +1,8 @@
-"""Those who would wait for one row in the server wait here instead, in the order of coming and without a connection.
+"""FIFO queue per session, so that local waiters for one row hold no connection.
 
-A statement that waited for a row decides on a snapshot that is older than the row, and has to be asked again. Whoever
-comes when the row is free is not. Nothing but speed rests on it: the server still lets one at a time have the row, and
-whoever has waited for long goes there and waits like those of other processes.
+A statement that waited for a row lock decides on a snapshot older than the row, and has to run again; one that finds
+the row free does not. Only speed depends on this queue: the server still serializes access to the row, and a caller
+that has waited long enough goes on to wait there, like those of other processes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import deque
 from typing import Final
 
 PATIENCE_S: Final = 1.0
-"""How long one waits for those ahead: if they get no answer from the server, others need not wait for that as well."""
+"""Longest wait in a queue. If callers ahead get no answer from the server, those behind need not wait for that, too."""
 
 
 class Lines:
-    """One line for each name that is in use. Belongs to one event loop."""
+    """One FIFO queue per name in use. Belongs to one event loop."""
 
     __slots__ = ("_waiting",)
 
@@ -24,7 +24,7 @@ class Lines:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def enter(self, name: str) -> bool:
-        """Wait for one's turn. False if that took too long: then one goes on without it, and does not leave."""
+        """Wait for a turn. Return False on timeout: the caller then goes on without it, and must not call `leave`."""
         waiting = self._waiting.get(name)
         if waiting is None:
             self._waiting[name] = deque()
@@ -32,12 +32,12 @@ class Lines:
         mine = asyncio.get_running_loop().create_future()
         waiting.append(mine)
         try:
-            # Not wait_for, which in Python 3.11 forgets that it was cancelled when its turn came in the same moment.
+            # Not wait_for, which in Python 3.11 loses a cancellation that coincides with the result.
             async with asyncio.timeout(PATIENCE_S):
                 await mine
         except BaseException as error:
             if mine.done() and not mine.cancelled():
-                # The turn came in the same moment.
+                # The turn came at the same moment: pass it on.
                 self.leave(name)
             else:
                 mine.cancel()
@@ -47,7 +47,7 @@ class Lines:
         return True
 
     def leave(self, name: str) -> None:
-        """Let the next one go."""
+        """Give the turn to the next waiter."""
         waiting = self._waiting[name]
         while waiting:
             following = waiting.popleft()

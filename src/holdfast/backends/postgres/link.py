@@ -1,14 +1,18 @@
-"""One connection, used by one operation at a time: statements go in by name, and every wait has an end."""
+"""A connection in use by one operation: runs statements by name, each with a deadline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import enum
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from holdfast.backends.postgres.positions import UNKNOWN
+from holdfast.backends.postgres.steps import LeaveLoop, LoopCall
 from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure, Silence
 from holdfast.errors import DurabilityUncertain, Unavailable
+from holdfast.loop_budget import BUDGET_BYTES
 from holdfast.statements import Statements, load_statements
 
 T = TypeVar("T")
@@ -16,14 +20,14 @@ T = TypeVar("T")
 Values: TypeAlias = tuple[Any, ...]
 
 REPLICATION_WAIT = "SyncRepWaitForLSN"
-"""Where in the server a commit waits for its standbys: its warnings come from there, in whatever language."""
+"""The server function that waits for standbys at commit. Identifies its warnings in any language."""
 
 STATEMENT_CACHE = 512
-"""More than there are statements, so that each is prepared once for a connection."""
+"""Larger than the number of statements, so that each is prepared once per connection."""
 
 
 class Connection(Protocol):
-    """What we use of a connection of asyncpg, whether it is our own or lent by a pool."""
+    """The part of an asyncpg connection that is used here, for own and lent connections."""
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str: ...
     async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> list[Any]: ...
@@ -38,7 +42,7 @@ class Connection(Protocol):
 
 
 class Counter:
-    """How many statements operations have run."""
+    """Counts the statements that operations have run."""
 
     __slots__ = ("statements",)
 
@@ -46,38 +50,84 @@ class Counter:
         self.statements = 0
 
 
+class Distribution(enum.IntEnum):
+    """The distribution of a schema over the nodes of a cluster, as stored in `settings` by the script that made it."""
+
+    NONE = 0
+    BY_SCHEMA = 1
+    BY_FAMILY = 2
+
+    @property
+    def parts(self) -> dict[str, bool]:
+        """The parts of statements and functions that apply: a cluster's rows are found by their family."""
+        return {
+            "one_server": self is Distribution.NONE,
+            "cluster": self is not Distribution.NONE,
+            "one_place": self is not Distribution.BY_FAMILY,
+            "by_family": self is Distribution.BY_FAMILY,
+        }
+
+
 @lru_cache(maxsize=64)
-def statements_of(schema: str) -> Statements:
-    """Every statement of this backend, for one schema."""
-    return load_statements("holdfast.backends.postgres", schema=schema)
+def statements_of(schema: str, distribution: Distribution = Distribution.NONE) -> Statements:
+    """Return every statement of this backend, for one schema."""
+    # On one server, the sum keeps the planner from an index that begins with the family.
+    swaps = {"family + 0 =": "family ="} if distribution is Distribution.BY_FAMILY else {}
+    return load_statements("holdfast.backends.postgres", schema=schema, settled=distribution.parts, swaps=swaps)
 
 
 class Link:
     """A connection with its statements and a deadline for each of them."""
 
-    __slots__ = ("_counter", "_timeout_s", "connection", "texts")
+    __slots__ = (
+        *("_counter", "_timeout_s", "connection", "distribution", "heavy", "reached", "stepping", "system", "texts"),
+    )
 
-    def __init__(self, connection: Connection, texts: Statements, timeout_s: float | None, counter: Counter) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        texts: Statements,
+        timeout_s: float | None,
+        counter: Counter,
+        system: str = UNKNOWN,
+        *,
+        distribution: Distribution = Distribution.NONE,
+    ) -> None:
         self.connection = connection
+        self.distribution = distribution
+        self.system = system
+        """The name of the database cluster in positions."""
+        self.reached: str | None = None
+        """The position that a server function returned, without the name of the cluster."""
         self.texts = texts
         self._timeout_s = timeout_s
         self._counter = counter
+        self.heavy = False
+        """Steps of the operation run in a thread."""
+        self.stepping = False
+        """A step of the operation runs now, in any thread. Only the event loop may use the connection."""
+
+    async def _ask(self, call: Callable[..., Awaitable[T]], *arguments: Any, timeout_s: float | None) -> T:
+        work = partial(call, *arguments, timeout=timeout_s)
+        try:
+            return await (LoopCall(work) if self.stepping else work())
+        except DRIVER_ERRORS as error:
+            raise _failure(error) from error
+
+    async def before_unpacking(self, size: int) -> None:
+        """Leave the event loop if the operation will unpack more than `BUDGET_BYTES` next."""
+        if self.stepping and size > BUDGET_BYTES:
+            await LeaveLoop()
 
     async def all(self, name: str, *bindings: Any) -> list[Values]:
-        """Every row that a statement returns."""
+        """Return every row of a statement."""
         self._counter.statements += 1
-        try:
-            return await self.connection.fetch(self.texts[name], *bindings, timeout=self._timeout_s)
-        except DRIVER_ERRORS as error:
-            raise _failure(error) from error
+        return await self._ask(self.connection.fetch, self.texts[name], *bindings, timeout_s=self._timeout_s)
 
     async def run(self, name: str, *bindings: Any) -> int:
-        """Run a statement that changes rows, and say how many."""
+        """Run a statement that changes rows. Return how many."""
         self._counter.statements += 1
-        try:
-            status = await self.connection.execute(self.texts[name], *bindings, timeout=self._timeout_s)
-        except DRIVER_ERRORS as error:
-            raise _failure(error) from error
+        status = await self._ask(self.connection.execute, self.texts[name], *bindings, timeout_s=self._timeout_s)
         return int(status.rpartition(" ")[2])
 
     async def control(self, name: str) -> None:
@@ -85,22 +135,19 @@ class Link:
         await self.script(self.texts[name])
 
     async def script(self, text: str, timeout_s: float | None = None) -> str:
-        """Run statements without parameters; what the last one answered."""
-        try:
-            return await self.connection.execute(text, timeout=timeout_s or self._timeout_s)
-        except DRIVER_ERRORS as error:
-            raise _failure(error) from error
+        """Run statements without parameters. Return the status of the last one."""
+        return await self._ask(self.connection.execute, text, timeout_s=timeout_s or self._timeout_s)
 
     async def commit(self) -> None:
-        """Make the transaction durable, and with it all that it has seen. Raises if it is not."""
+        """Commit, which also makes durable all that the transaction has seen. Raises if that is not certain."""
         _require_committed(await self._heeding(self.script(self.texts["commit"])))
 
     async def end(self) -> None:
-        """End a transaction whose caller waits for no standby."""
+        """Commit a transaction that need not wait for standbys, so no warning is checked."""
         _require_committed(await self.script(self.texts["end_transaction"]))
 
     async def write_at_once(self, name: str, *bindings: Any) -> list[Values]:
-        """Call a function in a transaction of its own, and say what it returned once it is durable."""
+        """Call a function in a transaction of its own. Return its rows once that is durable."""
         return await self._heeding(self.all(name, *bindings), _is_refusal)
 
     def server_pid(self) -> int:
@@ -111,9 +158,9 @@ class Link:
             raise _failure(error) from error
 
     async def _heeding(self, committing: Coroutine[Any, Any, T], is_harmless: Callable[[T], bool] | None = None) -> T:
-        """What a commit answers, unless the server warns that somebody ended its wait for a standby.
+        """Return a commit's answer. Raises DurabilityUncertain if the server warns that it did not wait for standbys.
 
-        An answer that is harmless promises nothing that a standby could lack.
+        A harmless answer promises nothing that a standby could lack, and is returned all the same.
         """
         warnings: list[object] = []
 
@@ -129,8 +176,8 @@ class Link:
         try:
             answer = await committing
         finally:
-            # A caller's pool takes a lost connection back at once, and then refuses every call on it. That must not
-            # replace the error that tells of the loss.
+            # A caller's pool takes a lost connection back at once, and then refuses every call on it. That error must
+            # not replace the one that reports the loss.
             with suppress(*DRIVER_ERRORS):
                 self.connection.remove_log_listener(heed)
         if warnings and (is_harmless is None or not is_harmless(answer)):
@@ -140,11 +187,11 @@ class Link:
 
 REFUSALS = frozenset(
     {
-        *("absent", "claim_lost", "declined", "deleted", "ended", "held", "isolation", "lease_lost", "moved", "none"),
-        *("target_absent", "target_deleted", "unknown"),
+        *("absent", "busy", "claim_lost", "claim_widened", "claimable", "declined", "deleted", "ended", "held"),
+        *("isolation", "lease_lost", "moved", "none", "target_absent", "target_deleted", "unknown"),
     }
 )
-"""Verdicts of server functions that have locked rows and changed none."""
+"""Verdicts of server functions that changed nothing, or only updated ready rows. They promise nothing."""
 
 
 def _is_refusal(found: list[Values]) -> bool:
@@ -163,5 +210,5 @@ def _require_committed(status: str) -> None:
 
 
 def _failure(error: BaseException) -> DriverFailure:
-    """The driver's error; a connection on which no answer comes, not even that of the server's own limit, is silent."""
+    """Wrap the driver's error. A timeout means silence: not even the server's own limit has produced an answer."""
     return DriverFailure(Silence() if isinstance(error, TimeoutError) else error)

@@ -1,8 +1,8 @@
-"""A waiter misses nothing: it hears of changes by LISTEN, and whatever LISTEN may have missed is looked for again.
+"""Wake waiters by LISTEN, without losing changes that LISTEN may miss.
 
-One connection listens for the whole store, and only while somebody waits. Everybody is woken once whenever it begins to
-listen, because nobody knows what happened before; every half minute, because a sender may die between its commit and
-its NOTIFY; and when the connection turns out to be dead. Where nothing can listen, everybody is woken once a second.
+One connection listens for the whole store, only while there are waiters. All waiters are woken once when it begins to
+listen, because changes before are unknown; every 30 seconds, because a sender may die between its commit and its
+NOTIFY; and when the connection turns out to be dead. If LISTEN is impossible, all are woken once a second.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from holdfast.noting import DEBUG, INFO, WARNING, note
 from holdfast.waiting import Signals
 
 POLL_S = 1.0
-"""How long a change can stay unheard at worst where nothing can listen."""
+"""Poll interval of waiters where LISTEN is impossible."""
 
 SAFETY_POLL_S = 30.0
-"""The safety net under a listener: how long a change is unheard whose writer died before it could tell."""
+"""Poll interval while listening, for changes whose writer died before its NOTIFY."""
 
 QUIET_S = 2.0
-"""How long the connection is kept when nobody waits any more."""
+"""Time that the connection is kept after the last waiter is gone."""
 
 PING_EVERY_S = 5.0
 PING_TIMEOUT_S = 3.0
-"""A connection that died without a word is found this way."""
+"""Timeout of the ping that detects a dead connection."""
 
 LOOK_EVERY_S = 1.0
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 1.0
@@ -37,7 +37,7 @@ Connect = Callable[[], Awaitable[Connection]]
 
 
 class Listener:
-    """Keeps one listening connection for as long as somebody watches; lives on one event loop."""
+    """Keeps one listening connection while there are watches. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Listener:
         self._closed = False
 
     def wake(self) -> None:
-        """Somebody watches: listen. Called on the event loop, after the watch was registered."""
+        """Start listening if there are watches. Call it on the event loop, after the watch was registered."""
         if self._task is None and not self._closed and self._signals.watched:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -74,7 +74,7 @@ class Listener:
                     self._signals.publish_all()
                 else:
                     await self._try_to_listen(self._connect)
-            # No suspension between the last look and this: a watch is seen above, or finds no task below.
+            # No suspension between the last check and this: a new watch is seen above, or finds no task and starts one.
         finally:
             self._task = None
 
@@ -92,12 +92,12 @@ class Listener:
             await self._disconnect(connection)
 
     async def _stand_back(self, error: Exception) -> None:
-        """Polling goes on while nobody can listen."""
+        """Log the failure, wake all waiters once, and back off."""
         cause = error.cause if isinstance(error, DriverFailure) else error
-        # Told aloud once, and not again before somebody listened in between.
+        # One warning, and no other until LISTEN has succeeded in between.
         level = WARNING if self._retry_s == RETRY_FIRST_S else DEBUG
         message = "cannot listen (%(error_class)s%(reason)s): waiters look every %(seconds)s s meanwhile"
-        # A refused option says how to mend it, and names nothing that was stored or connected with.
+        # The text of a refused option says how to correct it, and contains no data and no secrets.
         reason = f": {cause}" if isinstance(cause, InvalidRequest) else ""
         note("listener", level, message, error_class=type(cause).__name__, reason=reason, seconds=self._retry_s)
         self._signals.publish_all()
@@ -118,7 +118,7 @@ class Listener:
         again = self._retry_s != RETRY_FIRST_S
         note("listener", INFO if again else DEBUG, "listening again" if again else "listening")
         self._retry_s = RETRY_FIRST_S
-        # Whatever happened before we listened.
+        # For changes from before LISTEN.
         self._signals.publish_all()
         loop = asyncio.get_running_loop()
         polled_s = pinged_s = watched_s = loop.time()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from concurrent.futures import CancelledError
 from typing import Any, Generic, TypeVar, cast
 
@@ -18,28 +18,33 @@ from holdfast.waiting import run_to_end, start_thread
 T = TypeVar("T")
 
 STOP_TIMEOUT_S = 10.0
+GRACE_S = 3.0
+"""Time for interrupted work to close its connections before it is cancelled."""
 
 
 class Call(Generic[T]):
-    """One coroutine on the loop, and its outcome."""
+    """One awaitable that runs on the loop, and its outcome."""
 
-    __slots__ = ("_coroutine", "_error", "_result", "_task", "done")
+    __slots__ = ("_error", "_given_up", "_result", "_task", "_work", "done")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self._coroutine = coroutine
+    def __init__(self, work: Awaitable[T]) -> None:
+        self._work = work
         self._task: asyncio.Task[T] | None = None
+        self._given_up = False
         self._result: T | None = None
         self._error: BaseException | None = None
         self.done = threading.Lock()
         self.done.acquire()
 
     def start(self) -> None:
-        """Begin, on the loop."""
-        self._task = asyncio.get_running_loop().create_task(self._coroutine)
-        self._task.add_done_callback(self._finish)
+        """Start the work. Runs on the loop."""
+        if not self._given_up:
+            self._task = asyncio.get_running_loop().create_task(_awaited(self._work))
+            self._task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
-        """Give up, on the loop."""
+        """Cancel the work. Runs on the loop."""
+        self._given_up = True
         if self._task is not None:
             self._task.cancel()
 
@@ -53,45 +58,67 @@ class Call(Generic[T]):
         self.done.release()
 
     def outcome(self) -> T:
-        """Return or raise what the coroutine did, once `done` is free."""
+        """Return the result of the work, or raise its error, once `done` is free."""
         if self._error is not None:
             raise self._error
         return cast("T", self._result)
 
 
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
 class LoopThread:
-    """An event loop in a thread of its own, until it is stopped."""
+    """An event loop in a thread of its own, from `start` to `stop`.
+
+    Everything that must be released is made in that thread, where no signal handler interrupts. `stop` undoes an
+    interrupted start, also if the thread was not running yet.
+    """
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._stopped = False
         self._ending: asyncio.Task[None] | None = None
+        self._ready = threading.Lock()
+        self._ready.acquire()
         self._thread = threading.Thread(target=self._serve, name="holdfast-postgres-loop", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread and wait until the loop exists. Call it once."""
         start_thread(self._thread)
+        self._ready.acquire()
 
     def _serve(self) -> None:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(_leave_out_lost_connections)
         try:
-            self._loop.run_forever()
+            with self._lock:
+                if self._stopped:
+                    return
+                self._loop = loop
+            self._ready.release()
+            loop.run_forever()
         finally:
-            self._loop.close()
+            loop.close()
 
     def drive(self, work: Awaitable[T]) -> T:
-        """Run a coroutine to its end; an interrupted caller takes it back."""
-        coroutine = cast("Coroutine[Any, Any, T]", work)
-        call = Call(coroutine)
+        """Run work to its end. If the caller is interrupted, the work is cancelled."""
+        loop = self._loop
+        assert loop is not None, "a loop is started before it is used"
+        call = Call(work)
         try:
             with self._lock:
                 stopped = self._stopped
                 if not stopped:
-                    self._loop.call_soon_threadsafe(call.start)
+                    loop.call_soon_threadsafe(call.start)
             if stopped:
-                # Nothing suspends any more: whatever is asked of a closed store is refused at once.
-                return run_to_end(coroutine)
+                # Nothing suspends here: a closed store refuses every call at once.
+                return run_to_end(work)
             call.done.acquire()
         except BaseException:
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(call.cancel)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(call.cancel)
             raise
         try:
             return call.outcome()
@@ -101,31 +128,46 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancel what is still running, and end the thread. A stop that was interrupted can be repeated."""
+        """Cancel work that is still running, and end the thread. An interrupted stop can be repeated."""
         with self._lock:
             self._stopped = True
-            if self._loop.is_closed():
+            loop = self._loop
+            if loop is None or loop.is_closed():
+                # A thread that has not made its loop yet ends by itself.
                 return
-            self._loop.call_soon_threadsafe(self._begin_end)
+            loop.call_soon_threadsafe(self._begin_end, loop)
         self._thread.join(STOP_TIMEOUT_S)
 
-    def _begin_end(self) -> None:
+    def _begin_end(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._ending is None:
-            self._ending = self._loop.create_task(self._end())
+            self._ending = loop.create_task(self._end())
 
     async def _end(self) -> None:
         try:
             await _cancel_others()
         finally:
-            self._loop.stop()
+            asyncio.get_running_loop().stop()
+
+
+def _leave_out_lost_connections(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report errors on the loop, except the one that the driver leaves behind when a connect is cancelled.
+
+    The driver then completes a future of its own with an error, and nothing refers to that future.
+    """
+    if "task" in context or not isinstance(context.get("exception"), ConnectionError):
+        loop.default_exception_handler(context)
 
 
 async def _cancel_others() -> None:
-    tasks = asyncio.all_tasks() - {cast("asyncio.Task[Any]", asyncio.current_task())}
-    for task in tasks:
-        task.cancel()
-    if tasks:
+    own = {cast("asyncio.Task[Any]", asyncio.current_task())}
+    if tasks := asyncio.all_tasks() - own:
+        await asyncio.wait(tasks, timeout=GRACE_S)
+    if tasks := asyncio.all_tasks() - own:
+        for task in tasks:
+            task.cancel()
         await asyncio.wait(tasks)
+    # One more pass of the loop, in which terminated connections close their sockets.
+    await asyncio.sleep(0)
     loop = asyncio.get_running_loop()
     await loop.shutdown_asyncgens()
     await loop.shutdown_default_executor()

@@ -1,7 +1,7 @@
-"""Other processes hear of a change after its commit, off its transaction, and at most every two milliseconds.
+"""Notify other processes of changes: after the commit, outside its transaction, at most every two milliseconds.
 
-A NOTIFY inside a transaction takes a lock of the whole server until its commit is on disk. So topics are gathered and
-sent together. What is lost when this process dies before it sends, the slow poll of those who wait finds.
+A NOTIFY inside a transaction holds a server-wide lock until its commit is on disk. So topics are collected and sent
+together. If this process dies before it sends, waiters find the change by their slow poll.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ TOPICS_A_PAYLOAD = 400
 
 
 def digest(topic: str) -> str:
-    """A topic's short name. Two topics with the same one only wake each other for nothing."""
+    """Return a topic's short name. Topics with the same digest only wake each other for nothing."""
     return blake2b(topic.encode(), digest_size=8).hexdigest()
 
 
 def channel_of(schema: str) -> str:
-    """The channel of a schema: channels belong to a whole database, and their names are short."""
+    """Return the channel of a schema. Channels belong to a whole database, and their names are short."""
     return "holdfast_" + blake2b(schema.encode(), digest_size=16).hexdigest()
 
 
 class Notifier:
-    """Gathers digests of topics and sends them."""
+    """Collects digests of topics and sends them in batches."""
 
     def __init__(self, send: Callable[[str], Awaitable[None]]) -> None:
         self._send = send
@@ -41,13 +41,13 @@ class Notifier:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, digests: Iterable[str]) -> None:
-        """Tell the others, soon."""
+        """Queue digests to be sent soon."""
         self._pending.update(dict.fromkeys(digests))
         if self._pending and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def heard(self, payload: str) -> list[str]:
-        """The digests that another store sent; none if it was this one, which has told its own waiters already."""
+        """Return the digests in a payload; none of this store's own, which has woken its waiters already."""
         origin, _, digests = payload.partition(":")
         return [] if origin == self._origin else digests.split(",")
 
@@ -73,6 +73,6 @@ class Notifier:
         note("notifier", WARNING, "waiters elsewhere could not be told of a change: they find it when they look again")
 
     async def close(self) -> None:
-        """Send what is left."""
+        """Send all pending digests."""
         while self._task is not None:
             await asyncio.wait([self._task])

@@ -1,4 +1,4 @@
-"""A connection belongs to one operation at a time, is dropped when in doubt, and never outlives its time."""
+"""Connection pools. A connection serves one operation at a time and is dropped when in doubt or too old."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from holdfast.errors import HoldfastError, PoolTimeout, StoreClosed
 from holdfast.records.options import PostgresOptions
 
 CLOSE_TIMEOUT_S = 2.0
-"""How long a connection may take to say goodbye before it is cut off."""
+"""Graceful-close timeout before a connection is terminated."""
 
 LABEL = "PostgreSQL"
-"""How messages call a database that is reached through a caller's pool."""
+"""Name in messages for a database that is reached through a lent pool."""
 
 TIDY_LEAST_S, TIDY_MOST_S = 0.02, 30.0
-"""How often unused connections are looked after."""
+"""Bounds of the interval at which idle connections are checked."""
 
 
 class Connections(Protocol):
-    """Where operations get their connections from."""
+    """Source of connections for operations."""
 
     async def acquire(self) -> Connection:
-        """A connection that nobody else uses; `PoolTimeout` if none becomes free in time."""
+        """Return a connection for exclusive use; `PoolTimeout` if none becomes free in time."""
         ...
 
     async def release(self, connection: Connection) -> None:
@@ -43,16 +43,16 @@ class Connections(Protocol):
         ...
 
     async def distrust(self) -> None:
-        """Drop every unused connection: the server may have gone, and they with it."""
+        """Drop every idle connection: the server may be gone, and they with it."""
         ...
 
     async def close(self) -> None:
-        """Let everything go that is ours."""
+        """Close all own connections."""
         ...
 
 
 class Pooled:
-    """A connection of ours and its age."""
+    """A pooled connection and its age."""
 
     __slots__ = ("born_s", "connection", "idle_since_s")
 
@@ -63,7 +63,7 @@ class Pooled:
 
 
 class Pool:
-    """Implements `Connections` with connections of our own. Lives on one event loop."""
+    """Implements `Connections` with connections of its own. Belongs to one event loop."""
 
     def __init__(self, connect: Callable[[float], Awaitable[Connection]], options: PostgresOptions) -> None:
         self._connect = connect
@@ -80,15 +80,15 @@ class Pool:
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
         self.greet: Callable[[Connection, float], Awaitable[bool]] | None = None
-        """Looks at the server behind each new connection, and says whether it is another one than before."""
+        """Identifies the server behind each new connection. Returns whether it is another one than before."""
 
     @property
     def size(self) -> int:
-        """How many connections there are, including those about to be."""
+        """Number of connections, including those being opened."""
         return len(self._idle) + len(self._used) + self._opening
 
     async def fill(self) -> None:
-        """Open as many connections as are kept at least."""
+        """Open connections up to the minimum."""
         while self.size < self._least and not self._closed:
             self._opening += 1
             pooled = await self._open(time.monotonic() + self._acquire_s)
@@ -96,7 +96,7 @@ class Pool:
             await self.release(pooled.connection)
 
     async def acquire(self) -> Connection:
-        """The most recently used connection, a new one, or the next that is given back, in the order of asking."""
+        """Return the most recently used connection, a new one, or the next that is released. FIFO among waiters."""
         deadline_s = time.monotonic() + self._acquire_s
         pooled: Pooled | None = None
         if self._closed:
@@ -125,11 +125,11 @@ class Pool:
         return time.monotonic() - pooled.born_s >= self._lifetime_s
 
     async def _wait(self, deadline_s: float) -> Pooled | None:
-        """The next connection that is given back, or None: the right to open one."""
+        """Return the next connection that is released, or None: the caller may open one."""
         waiter: asyncio.Future[Pooled | None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
-            # Not wait_for, which in Python 3.11 forgets that it was cancelled when it was served in the same moment.
+            # Not wait_for, which in Python 3.11 loses a cancellation that coincides with the result.
             async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
                 return await waiter
         except TimeoutError:
@@ -143,7 +143,7 @@ class Pool:
         with suppress(ValueError):
             self._waiters.remove(waiter)
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-            # It was served in the same moment: pass it on.
+            # It was served at the same moment: pass that on.
             pooled = waiter.result()
             if pooled is None:
                 self._opening -= 1
@@ -158,7 +158,7 @@ class Pool:
         )
 
     async def _open(self, deadline_s: float) -> Pooled:
-        """Make use of the right to open one."""
+        """Open a connection, for which the caller has reserved a place in `_opening`."""
         try:
             connection = await self._connect_and_greet(max(0.001, deadline_s - time.monotonic()))
         except BaseException as error:
@@ -185,7 +185,7 @@ class Pool:
         return connection
 
     async def release(self, connection: Connection) -> None:
-        """Give it to whoever waits, or keep it for the next."""
+        """Give the connection to the next waiter, or keep it idle."""
         pooled = self._used.pop(connection)
         if self._closed or connection.is_closed() or self._expired(pooled):
             self._part_with(connection)
@@ -204,7 +204,7 @@ class Pool:
         self._tidy_later()
 
     def _offer_room(self) -> None:
-        """Let the next waiter open a connection where one has gone."""
+        """Let the next waiter open a connection in place of one that is gone."""
         while self._waiters and self.size < self._most:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -213,32 +213,35 @@ class Pool:
                 return
 
     async def discard(self, connection: Connection) -> None:
-        """Cut it off without making anybody wait. Its place is free once it is gone, and with it what it was doing."""
-        self._see_to(self._cut_off(connection))
+        """Terminate the connection in the background. Its place is free once it is gone, and its statement with it."""
+        self._see_to(self._cut_off(connection), connection)
 
     async def _cut_off(self, connection: Connection) -> None:
-        # Closing asks the server to stop first: a connection that only ends leaves a statement there that goes on.
+        # Closing cancels the statement in the server first; after a mere disconnect it would go on there.
         await farewell(connection)
         self._used.pop(connection, None)
         self._offer_room()
 
     async def distrust(self) -> None:
-        """Cut off every unused connection."""
+        """Terminate every idle connection."""
         unused, self._idle = self._idle, []
         for pooled in unused:
             pooled.connection.terminate()
         self._offer_room()
 
     def _part_with(self, connection: Connection) -> None:
-        """Say goodbye without making anybody wait."""
+        """Close the connection gracefully, in the background."""
         if not connection.is_closed():
-            self._see_to(farewell(connection))
+            self._see_to(farewell(connection), connection)
 
-    def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something while everybody goes on."""
+    def _see_to(self, work: Coroutine[Any, Any, None], connection: Connection | None = None) -> None:
+        """Run work in the background. `close` waits for it."""
         chore = asyncio.get_running_loop().create_task(work)
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
+        if connection is not None:
+            # A task that is cancelled before it begins must not leave the connection open.
+            chore.add_done_callback(lambda _: cut_off(connection))
 
     # Tidying.
 
@@ -248,7 +251,7 @@ class Pool:
             self._tidying = asyncio.get_running_loop().call_later(every_s, self._tidy)
 
     def _tidy(self) -> None:
-        """Part with connections that are too old, or unused for too long and not needed as a minimum."""
+        """Close connections that are too old, or idle for too long and above the minimum."""
         self._tidying = None
         now_s = time.monotonic()
         kept: list[Pooled] = []
@@ -271,7 +274,7 @@ class Pool:
             await self.fill()
 
     async def close(self) -> None:
-        """Refuse those who wait, and close what is unused; what is in use is closed when it is given back."""
+        """Refuse all waiters and close idle connections. Those in use are closed when they are released."""
         self._closed = True
         if self._tidying is not None:
             self._tidying.cancel()
@@ -287,7 +290,7 @@ class Pool:
 
 
 class LentPool:
-    """Implements `Connections` with a pool of the caller's, which stays his."""
+    """Implements `Connections` with a lent pool, which the caller keeps and closes."""
 
     def __init__(self, pool: Any, options: PostgresOptions) -> None:
         self._pool = pool
@@ -300,7 +303,7 @@ class LentPool:
     async def acquire(self) -> Connection:
         """Return one of its connections, each checked for a pooler the first time."""
         connection = await self._acquire()
-        # The pool hands out a proxy; the connection behind it is what stays the same.
+        # The pool hands out a new proxy each time; the connection behind it stays the same.
         behind: object = getattr(connection, "_con", connection)
         if behind not in self._checked:
             try:
@@ -324,7 +327,7 @@ class LentPool:
         return connection
 
     async def release(self, connection: Connection) -> None:
-        """Give it back."""
+        """Give the connection back."""
         try:
             await self._pool.release(connection)
         except DRIVER_ERRORS:
@@ -332,7 +335,7 @@ class LentPool:
             cut_off(connection)
 
     async def discard(self, connection: Connection) -> None:
-        """Cut it off without making anybody wait; his pool opens another one when it needs one."""
+        """Terminate the connection in the background. The lent pool opens another one when it needs one."""
         chore = asyncio.get_running_loop().create_task(self._cut_off(connection))
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
@@ -343,23 +346,23 @@ class LentPool:
             await self._pool.release(connection)
 
     async def distrust(self) -> None:
-        """His pool replaces its connections one by one as they are asked for."""
+        """Expire all connections: the lent pool replaces each when it is next acquired."""
         with suppress(*DRIVER_ERRORS):
             await self._pool.expire_connections()
 
     async def close(self) -> None:
-        """The pool is his; what was lent of it is given back."""
+        """Wait until all connections are given back. The pool stays open."""
         if self._chores:
             await asyncio.wait(self._chores)
 
 
 def seconds_of(limit_ms: int | None) -> float:
-    """A limit in seconds; None is none."""
+    """Return a limit in seconds; None means no limit."""
     return math.inf if limit_ms is None else limit_ms / 1000
 
 
 async def farewell(connection: Connection) -> None:
-    """Close a connection politely, or cut it off."""
+    """Close a connection gracefully, or terminate it on failure."""
     try:
         await connection.close(timeout=CLOSE_TIMEOUT_S)
     except DRIVER_ERRORS:

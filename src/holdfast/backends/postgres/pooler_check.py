@@ -1,12 +1,12 @@
-"""A connection pooler that the options do not speak of is refused before the first statement of an operation.
+"""Refuse a connection pooler that the options do not mention, before the first statement of an operation.
 
-A transaction pooler gives each transaction another connection of the server. Settings, prepared statements and LISTEN
-then end up with other clients, and a statement that is found by its name may be another client's.
+A transaction pooler gives each transaction another server connection. Settings, prepared statements and LISTEN then
+end up with other clients, and a prepared statement found by its name may be another client's.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from holdfast.backends.postgres.link import Connection, Counter, Link
 from holdfast.backends.postgres.translation import (
@@ -21,24 +21,25 @@ from holdfast.statements import Statements
 
 CHECK_TIMEOUT_S = 10.0
 
+Field: TypeAlias = Literal["options.pooler", "options.listen_url", "options.read_url"]
+"""The option that a connection of the store is made by."""
+
 
 async def is_behind_pooler(connection: Connection, question: str) -> bool:
-    """Ask the server who the client is connected to, in one message: a pooler may send two to two servers."""
+    """Compare the server's process id with the one the client knows. In one message: a pooler may split two."""
     text = f"{question} {int(connection.get_server_pid())}"
     answer = await connection.execute(text, timeout=CHECK_TIMEOUT_S)
     return answer != "SELECT 0"
 
 
-async def check_own(
-    connection: Connection, texts: Statements, place: str, field: Literal["options.pooler", "options.listen_url"]
-) -> None:
-    """Refuse a connection that a pooler answers, although the options say that there is none."""
+async def check_own(connection: Connection, texts: Statements, place: str, field: Field) -> None:
+    """Refuse a connection through a pooler, although the options say that there is none."""
     if await is_behind_pooler(connection, texts["find_pooler+settings+"]):
         raise behind_pooler(place, field)
 
 
 async def check_lent(connection: Connection, texts: Statements, place: str, pooler: str) -> None:
-    """Refuse a connection of a caller's pool if it leads through a pooler and is not made for one."""
+    """Refuse a connection of a lent pool if it leads through a pooler and is not made for one."""
     try:
         pooled = await is_behind_pooler(connection, texts["find_pooler+"])
     except DRIVER_ERRORS as error:
@@ -59,7 +60,7 @@ async def check_lent(connection: Connection, texts: Statements, place: str, pool
 
 
 async def check_names(link: Link, field: Literal["url", "connection"]) -> None:
-    """Refuse names of prepared statements that other clients of the pooler use as well. Needs a transaction."""
+    """Refuse names of prepared statements that other clients of the pooler may use, too. Needs a transaction."""
     # An attribute of the driver's own; without it, assume the driver's default.
     keeps_statements: Any = getattr(link.connection, "_stmt_cache_enabled", True)
     if keeps_statements and await link.all("find_prepared"):

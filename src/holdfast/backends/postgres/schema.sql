@@ -1,14 +1,13 @@
 -- The schema of a PostgreSQL store, version 1. Columns stand in the order of the fields in holdfast/rows.py.
--- A new schema is made from this text; an older one is brought here by the files in migrations/, and a test proves that
--- both ways end in the same schema.
+-- This file makes a new schema; the files in migrations/ bring an older one to the same state, which a test checks.
 --
--- What a session owns is keyed first by its family, what a process owns by the process. Text is compared by code point
--- (COLLATE "C"), whatever the database's own order is, so that listings and their cursors agree on every backend.
+-- Keys of a session's rows begin with its family, keys of a process's rows with the process. Text is compared by code
+-- point (COLLATE "C"), whatever the database's collation is, so that listings and cursors agree on every backend.
 --
--- No two indexes answer one look-up. If the statistics say that a family or a session has one row, its prefix of the
--- primary key looks as good to the planner as the whole key of another index, and is read from end to end. So an index of
+-- Each lookup fits only one index. If the statistics say that a family or a session has one row, the planner rates a
+-- prefix of the primary key as good as the whole key of another index, and reads all of that prefix. So an index of
 -- names (turns, nodes, source keys, claims) begins with the session, whose key is unique by itself, and a look-up by name
--- does not say the family, with which every primary key begins. Indexes of events hold the process as an expression, for
+-- omits the family, with which every primary key begins. Indexes of events contain the process as an expression, for
 -- the same reason. Between equal costs the planner takes the index that was made last: some primary keys are.
 
 CREATE TABLE {schema}.settings (
@@ -16,15 +15,16 @@ CREATE TABLE {schema}.settings (
     value bigint NOT NULL
 );
 
--- Sequences: a number is never used again, not even after the newest row is gone.
+-- Sequences, so that a number is never reused, not even after the newest row is gone.
 CREATE SEQUENCE {schema}.session_keys;
 CREATE SEQUENCE {schema}.enqueue_seqs;
+CREATE SEQUENCE {schema}.served_numbers;
 CREATE SEQUENCE {schema}.subscription_sequences;
 
--- dead becomes 1 with the deletion and belongs to a unique index: so a deletion changes the row's key, and whoever shares
--- that key (FOR KEY SHARE) waits for a deletion and sees it, but not for turns. Statements that look for one session ask
--- for dead = 0: deleted_at_ms IS NULL would offer every index of living sessions, of which a new table's planner believes
--- that it holds one row.
+-- dead becomes 1 at deletion and is part of a unique index. So a deletion changes the row's key, and a FOR KEY SHARE
+-- lock waits for deletions, and sees them, but does not wait for turns. Lookups of one session use dead = 0:
+-- deleted_at_ms IS NULL would match every partial index of live sessions, which the planner assumes to hold one row in
+-- a new table.
 CREATE TABLE {schema}.sessions (
     session_key bigint NOT NULL,
     session_id text COLLATE "C" NOT NULL,
@@ -44,7 +44,7 @@ CREATE TABLE {schema}.sessions (
     parent_session_id text COLLATE "C",
     caused_by bytea,
     dead bigint NOT NULL GENERATED ALWAYS AS (CASE WHEN deleted_at_ms IS NULL THEN 0 ELSE 1 END) STORED,
-    -- The index of changes holds the minute alone, so that a commit's update of the row can stay on its page.
+    -- The index of changes contains only the minute, so that a commit's update can stay on its page (HOT).
     changed_minute bigint NOT NULL GENERATED ALWAYS AS (changed_at_ms / 60000) STORED,
     PRIMARY KEY (family, session_key)
 );
@@ -76,7 +76,7 @@ CREATE TABLE {schema}.revisions (
 
 CREATE UNIQUE INDEX revisions_turn ON {schema}.revisions (session_key, turn_id, family) WHERE turn_id IS NOT NULL;
 
--- A node's key says where it stands (session and position), so that a session's nodes lie side by side.
+-- A node's key is its session and position, so that a session's nodes are adjacent.
 CREATE TABLE {schema}.nodes (
     family bigint NOT NULL,
     node_key bigint NOT NULL,
@@ -110,8 +110,8 @@ CREATE TABLE {schema}.usage (
     PRIMARY KEY (family, session_key, source, model)
 );
 
--- A content with a base_hash is a delta: its difference from a key frame, which is stored whole and has none. Bodies
--- are compressed before they come here, so that PostgreSQL need not try again.
+-- A blob with a base_hash is a delta: its difference from a key frame, which is stored whole and has no base_hash.
+-- Bodies are compressed already, so PostgreSQL need not try.
 CREATE TABLE {schema}.blobs (
     family bigint NOT NULL,
     hash text COLLATE "C" NOT NULL,
@@ -134,11 +134,14 @@ CREATE TABLE {schema}.work (
     delivery text COLLATE "C" NOT NULL,
     slot text COLLATE "C" NOT NULL,
     merge_key text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    priority bigint NOT NULL,
     available_at_ms bigint NOT NULL,
     enqueued_at_ms bigint NOT NULL,
     payloads bytea NOT NULL,
     settled_state text COLLATE "C",
     settled_at_ms bigint,
+    settled_revision bigint,
     claim_id text COLLATE "C",
     claim_owner text COLLATE "C",
     claim_token_hash text COLLATE "C",
@@ -146,19 +149,40 @@ CREATE TABLE {schema}.work (
     claimed_at_ms bigint,
     claim_expires_at_ms bigint,
     claim_exclusive bigint NOT NULL,
+    claim_size bigint NOT NULL,
+    attempts bigint NOT NULL,
+    retry_at_ms bigint NOT NULL,
+    last_error text COLLATE "C",
     PRIMARY KEY (family, session_key, enqueue_seq)
 );
 
--- Begins with the batch: one that begins like the primary key would be taken for it, and read from end to end.
+-- Begins with the batch: the planner would use an index that begins like the primary key, and read it from end to end.
 CREATE UNIQUE INDEX work_batch ON {schema}.work (batch_id, session_key, family);
 CREATE UNIQUE INDEX work_source ON {schema}.work (session_key, source_key, family) WHERE source_key IS NOT NULL;
--- Not by family: which sessions have work is asked over all of them. And one index alone holds what waits, in order: of
--- two, the planner takes the smaller one, and then reads and sorts a whole backlog to claim its first batch.
+-- Only one index contains waiting work in order: of two, the planner takes the smaller one, and then reads and sorts a
+-- whole backlog to claim its first batch. No index contains a column that a claim changes, so that a claim's update
+-- stays on its page (HOT).
 CREATE INDEX work_unsettled ON {schema}.work (session_key, enqueue_seq) WHERE settled_state IS NULL;
 CREATE INDEX work_delayed ON {schema}.work (session_key, available_at_ms)
 WHERE settled_state IS NULL AND available_at_ms > 0;
-CREATE INDEX work_claim ON {schema}.work (session_key, claim_id) WHERE claim_id IS NOT NULL;
 CREATE INDEX work_settled ON {schema}.work (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
+CREATE INDEX work_dead ON {schema}.work (enqueue_seq) WHERE settled_state = 'dead';
+
+-- One row for each session with unsettled work. Claims of any session's work read it.
+CREATE TABLE {schema}.ready (
+    session_key bigint NOT NULL,
+    family bigint NOT NULL,
+    level bigint NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    priority bigint NOT NULL,
+    served bigint NOT NULL,
+    due_at_ms bigint,
+    claimed_upto bigint NOT NULL,
+    PRIMARY KEY (family, session_key)
+);
+
+CREATE INDEX ready_next ON {schema}.ready (level, kind, priority DESC, served) WHERE level > 0;
+CREATE INDEX ready_due ON {schema}.ready (due_at_ms, session_key) WHERE due_at_ms IS NOT NULL;
 
 CREATE TABLE {schema}.leases (
     kind text COLLATE "C" NOT NULL,
@@ -283,8 +307,8 @@ CREATE TABLE {schema}.subscriptions (
     body bytea NOT NULL
 );
 
--- Unique, because two registrants at once have no row yet that one could lock for the other. A host has no session and
--- a session no frame, and NULLs never collide: the empty text, which is no id, stands for them.
+-- Unique, because two concurrent registrants have no row yet to lock. A host has no session, a session may have no
+-- frame, and NULLs never conflict: the empty text, which is not a valid id, replaces them.
 CREATE UNIQUE INDEX subscriptions_key ON {schema}.subscriptions
 (key, (coalesce(session_id, '')), (coalesce(frame_id, '')))
 WHERE key IS NOT NULL AND enabled = 1;
@@ -333,10 +357,11 @@ CREATE TABLE {schema}.artifacts (
 
 ALTER TABLE {schema}.artifacts ALTER COLUMN body SET STORAGE EXTERNAL;
 
--- Rows that change in place need room on their page, and tables that change all the time need vacuum before a fifth of
--- them is dead.
+-- Rows that are updated in place need room on their page, and tables that change all the time need vacuum before a
+-- fifth of their rows is dead.
 ALTER TABLE {schema}.sessions SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE {schema}.usage SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 ALTER TABLE {schema}.leases SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
-ALTER TABLE {schema}.work SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE {schema}.work SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE {schema}.ready SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 ALTER TABLE {schema}.processes SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);

@@ -1,7 +1,8 @@
-"""Notices when another server, timeline or database answers than before.
+"""Detect when another server, timeline or database answers than before.
 
-No reading depends on it. What the earlier server had told is dropped, waiters look again, and a log record says that
-acknowledged commits may be missing.
+No read depends on it. On a change, hints from the earlier server are dropped, waiters look again, and a log record
+says that acknowledged commits may be missing. An older copy of the data whose log has grown past the old position
+looks like a restarted server. To tell them apart, the server is asked for the newest turn that this store has seen.
 """
 
 from __future__ import annotations
@@ -11,20 +12,32 @@ from typing import NamedTuple
 
 from holdfast.backends.postgres.link import Values
 from holdfast.noting import DEBUG, INFO, WARNING, note
+from holdfast.rows import RevisionRow, SessionRow
 
 
 class Origin(NamedTuple):
     """Identifies what answered. The last columns of the statement that reads the server's clock."""
 
     started_us: int
-    """Start time of the server, which no other server and no later start of it shares."""
+    """Start time of the server, unique to one start of one server."""
     database: int
     table: int | None
     """Object id of the table of sessions: restoring a dump makes a new one."""
     timeline: str | None = None
     """Timeline of the write-ahead log: promoting a standby or replaying a backup's log begins a new one."""
     flushed: int | None = None
-    """Position up to which the log is on disk. None on a standby, and where the server does not tell."""
+    """Position up to which the log is on disk. None on a standby, and if the server does not report it."""
+
+
+class Witness(NamedTuple):
+    """A committed head of a session. Sessions stay as tombstones and revisions only rise, so that it never vanishes."""
+
+    session_id: str
+    session_key: int
+    revision: int
+    family: int
+    committed_at_ms: int | None
+    fingerprint: str | None
 
 
 class ServerWatch:
@@ -34,16 +47,45 @@ class ServerWatch:
         self._changed = changed
         self._last: Origin | None = None
         self._told: set[Values] = set()
+        self._newest: tuple[int, Witness] | None = None
+        self._held: tuple[int, Witness] | None = None
+        self.question: Witness | None = None
+        """A head that a server must know if it was merely restarted. The caller looks it up and calls `answer`."""
+
+    def remember(self, session: SessionRow, revision: RevisionRow | None) -> None:
+        """Keep the newest head of all that were seen. Heavy operations call it from a thread."""
+        newest = self._newest
+        if newest is None or session.changed_at_ms >= newest[0]:
+            committed = (None, None) if revision is None else (revision.committed_at_ms, revision.fingerprint)
+            head = (session.session_id, session.session_key, session.revision, session.family)
+            self._newest = (session.changed_at_ms, Witness(*head, *committed))
+
+    def hold(self) -> None:
+        """Keep the current witness after a lost connection, whatever heads the next server shows."""
+        self._held = self._held or self._newest
+
+    def answer(self, *, known: bool) -> None:
+        """Note if the server knows the head in question, and log the result."""
+        if self.question is None:
+            return
+        self._held = None
+        if known:
+            note("server", INFO, "the server was started again")
+        else:
+            self._newest = None
+            note("server", WARNING, "an older database answers: a turn is missing that this store has seen committed")
+        self.question = None
 
     def see(self, found: Values) -> bool:
-        """Note what answered. Returns whether it is another server or database than the one before."""
+        """Note the origin of an answer. Return whether it is another server or database than before."""
         origin, last = Origin(*found), self._last
         if origin.table is None:
-            # The schema is about to be made, or was dropped: statements say so.
+            # The schema is about to be made, or was dropped: statements will report that.
             return False
         if last is not None and origin[:3] == last[:3]:
-            # Two answers may come in another order than the server gave them.
+            # Two answers may arrive in another order than the server sent them.
             self._last = origin._replace(flushed=max(origin.flushed or 0, last.flushed or 0) or None)
+            self._held = None
             return False
         self._last = origin
         if last is None:
@@ -53,7 +95,7 @@ class ServerWatch:
         return True
 
     def _tell(self, origin: Origin, last: Origin) -> None:
-        # A pooler may spread calls over several servers: each of them is worth one warning.
+        # A pooler may spread calls over several servers: one warning for each.
         level = DEBUG if origin[:3] in self._told else WARNING
         self._told |= {origin[:3], last[:3]}
         if origin[1:3] != last[1:3]:
@@ -64,5 +106,9 @@ class ServerWatch:
         elif origin.timeline != last.timeline:
             message = "a server with timeline %(timeline)s answers: acknowledged commits may be missing"
             note("server", level, message, timeline=origin.timeline)
-        else:
+        elif (witness := self._held or self._newest) is None or level == DEBUG:
             note("server", min(level, INFO), "the server was started again")
+        else:
+            self.question = witness[1]
+            return
+        self._newest = self._held = None

@@ -1,32 +1,34 @@
-"""An operation without a transaction: it calls one server function, which proves what the operation decided on.
+"""Run an operation without a transaction: it calls one server function, which checks what the operation decided on.
 
-The operation plans on rows that this process saw last, or looks once at those that it never saw. Its one write is a
-call of a function that holds all of that as guards and returns a verdict. An operation that needs anything else runs
-again, in a transaction.
+The operation plans on cached rows, or reads a row once that is not cached. Its one write is a call of a function that
+checks all of that as guards and returns a verdict. An operation that needs anything else runs again, in a
+transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
+
+import msgspec
 
 from holdfast import rows as r
-from holdfast.asks import Head
-from holdfast.backends.postgres.link import Link
+from holdfast.asks import ClaimProof, EventAsk, Head, NextAsk, TurnAsk
+from holdfast.backends.postgres.link import Distribution, Link
 from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.transaction import PostgresTransaction
-from holdfast.backends.postgres.transaction.base import fetched
+from holdfast.backends.postgres.transaction.base import fetched, unpacked_bytes
 from holdfast.backends.postgres.transaction.server_functions import NEEDS_A_SESSION, ServerFunctions
-from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions
+from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call
 from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, trouble_of
-from holdfast.ports.verdicts import LeaseVerdict, WorkVerdict
+from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, SettlementVerdict, TurnVerdict, WorkVerdict
 
 OUT_OF_RANGE = "22003"
-"""The SQLSTATE of a counter that would not fit: the rule says so better."""
+"""SQLSTATE of a counter that would overflow. The rule has the better error."""
 
-MAKES_SESSIONS = frozenset({"claim_work", "show_head", "commit_turn"})
-"""Functions whose verdict on an absent session is an answer; the others need a transaction that makes it."""
+MAKES_SESSIONS = frozenset({"claim_work", "settle_claim", "settle_and_claim", "show_head", "commit_turn"})
+"""Functions whose verdict on an absent session is an answer. The others need a transaction that creates it."""
 
 
 class NeedsTransaction(Exception):
@@ -34,16 +36,18 @@ class NeedsTransaction(Exception):
 
 
 def missing(asked: object, name: str) -> Exception:
-    """Why something has no such attribute: a transaction has it, or nothing does."""
+    """Return the error for a missing attribute: NeedsTransaction if a transaction has it, else AttributeError."""
     if hasattr(PostgresTransaction, name) and not name.startswith("_"):
         return NeedsTransaction(name)
     return AttributeError(f"{type(asked).__name__!r} has no attribute {name!r}, and neither has a transaction")
 
 
 class SingleTrip(ServerFunctions, TurnFunctions):
-    """The server functions, and the rows that an operation may plan on; anything else needs a transaction."""
+    """The server functions, and the rows that an operation may plan on. Anything else raises NeedsTransaction."""
 
     again = False
+
+    patience = 1
 
     LOOKS_LOCK = False
 
@@ -71,11 +75,11 @@ class SingleTrip(ServerFunctions, TurnFunctions):
         return self._given_ms
 
     def notify(self, topic: str) -> None:
-        """Wake those who wait on a topic, once and after the call is durable."""
+        """Wake the waiters on a topic, once and after the call is durable."""
         self.topics.append(topic)
 
     async def _call(self, name: str, *bindings: Any) -> Sequence[Sequence[Any]]:
-        """Call a function. Afterwards, whatever the operation says rests on a verdict."""
+        """Call a function. Afterwards, the operation's result rests on a verdict."""
         self.calling = name != "show_head"
         try:
             found = await self._link.write_at_once(name, *bindings)
@@ -91,12 +95,12 @@ class SingleTrip(ServerFunctions, TurnFunctions):
         return found
 
     async def take_back(self) -> None:
-        """Give back what was claimed and is durable, when the claim cannot be handed out: its batches are damaged."""
+        """Give back a durable claim that cannot be handed out, because its batches are damaged."""
         if self.answered and self._claimed is not None:
             await self._link.run("give_back_at_once", *self._claimed)
 
     def learn(self) -> None:
-        """Keep what was written, now that it is durable: a hint that is wrong could fit by chance one day."""
+        """Cache the written rows, now that they are durable. Not before: a wrong hint could match by chance one day."""
         for learn in self._learned:
             learn()
 
@@ -115,6 +119,12 @@ class SingleTrip(ServerFunctions, TurnFunctions):
             self._learn_clock(first.claimed_at_ms or 0)
         elif answer.verdict == "enqueued":
             self._learn_clock(first.enqueued_at_ms)
+
+    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
+        """Commit a turn or read its head, in one call."""
+        if ask.plan is not None and not fits_one_call(ask.plan):
+            raise NeedsTransaction("a turn that exceeds one call")
+        return await super().commit_turn(ask)
 
     # Rows to plan on.
 
@@ -139,9 +149,97 @@ class SingleTrip(ServerFunctions, TurnFunctions):
         self._learn_clock(row.session.changed_at_ms if isinstance(row, Head) else row.updated_at_ms)
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
-        """Contents that the store does not keep. They never change, and the function proves that they are there."""
-        return [fetched(r.BlobRow, values) for values in await self._link.all("load_blobs", family, list(hashes))]
+        """Return contents that are not cached. They never change, and the function checks that they exist."""
+        rows = [fetched(r.BlobRow, values) for values in await self._link.all("load_blobs", family, list(hashes))]
+        await self._link.before_unpacking(unpacked_bytes(rows))
+        return rows
 
     async def hold_key_frames(self, family: int, hashes: Sequence[str]) -> frozenset[str]:
-        """All of them: the function holds those that it writes deltas on."""
+        """Return all of them: the function locks those that it writes deltas on."""
         return frozenset(hashes)
+
+
+class DelegatedTrip(SingleTrip):
+    """A single trip to a cluster: the function runs on the node that has the rows.
+
+    Numbers are drawn on the coordinator before the call, so that they have one order.
+    """
+
+    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
+        answer = await super().commit_turn(msgspec.structs.replace(ask, draws_key=False))
+        if answer is None or answer.verdict != "absent" or not ask.draws_key:
+            return answer
+        [(session_key,)] = await self._link.all("draw_session_key")
+        return msgspec.structs.replace(answer, session_key=session_key)
+
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> WorkVerdict | None:
+        if not self._by_family and self._cache.families.get(session_id) is None:
+            # A number drawn for a session that must be created first would be lost.
+            found = await self._link.all("find_session", session_id)
+            if not found:
+                raise NeedsTransaction("a new session")
+            self._cache.families.put(session_id, fetched(r.SessionRow, found[0]).family)
+        return await super().enqueue_new(session_id, row)
+
+
+LOST = frozenset({"absent", "deleted", "lease_lost", "claim_lost"})
+"""Verdicts that a call to the wrong family would return: a newer session of that id may be in another family."""
+
+
+class FamilyTrip(DelegatedTrip):
+    """A single trip to a cluster where each family has its node. Operations on several families need a transaction."""
+
+    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
+        if ask.plan is not None and (ask.is_new or any(target != ask.session_id for target in ask.plan.targets)):
+            raise NeedsTransaction("a name or a session on another node")
+        answer = await super().commit_turn(ask)
+        if answer is None or answer.head is None or answer.head.session.deleted_at_ms is None:
+            return answer
+        # A newer session of that id belongs to another family.
+        self._cache.families.drop(ask.session_id)
+        return await super().commit_turn(TurnAsk(ask.session_id, ask.turn_id, draws_key=ask.draws_key))
+
+    async def append_event(self, ask: EventAsk) -> EventVerdict | None:
+        if ask.batch is not None or ask.lease is not None or ask.event.terminal_state is not None:
+            raise NeedsTransaction("a session or a lease on another node")
+        return await super().append_event(ask)
+
+    async def settle_claim(
+        self, proof: ClaimProof, then: NextAsk | None = None
+    ) -> tuple[SettlementVerdict, WorkVerdict | None] | None:
+        if then is not None:
+            raise NeedsTransaction("work on another node")
+        return await super().settle_claim(proof)
+
+    async def _lease_family(self, session_id: str | None, process_id: str | None) -> int | None:
+        if session_id is None:
+            raise NeedsTransaction("a process and its lease on two nodes")
+        return await super()._lease_family(session_id, process_id)
+
+    async def _family_of(self, session_id: str) -> int | None:
+        known = self._cache.families.get(session_id)
+        if known is None:
+            known = await super()._family_of(session_id)
+            if not known:
+                raise NeedsTransaction("a new session")
+            self._cache.families.put(session_id, known)
+        self._addressed = session_id
+        return known
+
+    async def _call(self, name: str, *bindings: Any) -> Sequence[Sequence[Any]]:
+        found = await super()._call(name, *bindings)
+        if self._addressed is not None and found[0][0] in LOST:
+            self._cache.families.drop(self._addressed)
+            self.calling = self.answered = False
+            raise NeedsTransaction("perhaps a newer session of that id")
+        return found
+
+    _addressed: str | None = None
+
+
+TRIPS: Final[Mapping[Distribution, type[SingleTrip]]] = {
+    Distribution.NONE: SingleTrip,
+    Distribution.BY_SCHEMA: DelegatedTrip,
+    Distribution.BY_FAMILY: FamilyTrip,
+}
+"""The kind of single trip for each distribution."""

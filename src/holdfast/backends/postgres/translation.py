@@ -1,4 +1,4 @@
-"""What the driver reports becomes an error of ours in this one place, and says what to do.
+"""Map driver errors to Holdfast errors that say what to do.
 
 The driver's own error is kept as the cause. No message names more of a URL than host, port and database.
 """
@@ -20,15 +20,15 @@ DRIVER_ERRORS: Final = (
     EOFError,
     TimeoutError,
 )
-"""Everything that a call of the driver can raise."""
+"""All errors that a call of the driver can raise."""
 
 
 class Trouble(enum.Enum):
-    """What went wrong, as far as it matters for trying again."""
+    """Kind of failure, as far as it matters for retries."""
 
-    CONTENTION = "somebody else was in the way, and the server gave this transaction up"
+    CONTENTION = "the server aborted the transaction because of another one"
     LOCKED = "a row stayed locked for longer than we are willing to wait"
-    RACE = "somebody else inserted the same row first"
+    RACE = "another transaction inserted the same row first"
     LOST = "the connection is gone"
     SILENT = "the connection says nothing any more"
     OTHER = "anything that would happen again"
@@ -65,18 +65,18 @@ ADVICE: Final = (
     ("25P", "the server ended the connection: retry"),
     ("58", "the server's disk reported an error: check the disk and retry"),
 )
-"""What to do about errors that pass, by SQLSTATE or its beginning; the first that fits counts."""
+"""Advice on transient errors, by SQLSTATE or its beginning. The first match counts."""
 
 REFUSALS: Final = (
     ("28", "url", "the server refuses this user: check name, password and the server's rules"),
     ("3D000", "url", "the server has no such database: create it first"),
-    ("22021", "value", "is no text that this database can store"),
+    ("22021", "value", "is not text that this database can store"),
     ("54", "value", "is larger than PostgreSQL can store"),
 )
-"""What is wrong with the call."""
+"""Errors in the call: SQLSTATE or its beginning, field and problem."""
 
 DAMAGED_TEXT: Final = ("22021", "22P02", "22P05", "22023")
-"""What the server says when stored text is no JSON."""
+"""SQLSTATEs for stored text that is not valid JSON."""
 
 DAMAGE: Final = (
     ("23505", "stored rows contradict each other"),
@@ -84,30 +84,40 @@ DAMAGE: Final = (
     ("22", "stored data is not what it should be"),
     ("42", "the stored schema is not what it should be"),
     ("3F000", "the stored schema is not what it should be"),
-    ("XX", "the server reports damage"),
+    ("XX001", "the server reports damage"),
+    ("XX002", "the server reports damage"),
 )
-"""What errors say about stored data."""
+"""Errors that show damage of stored data, by SQLSTATE or its beginning."""
+
+PROVES_NO_DAMAGE: Final = ("22023",)
+"""Errors of the classes above that do not show damage: a setting or a trigger can raise them, too."""
 
 
 ROW_SECURITY_CHECK: Final = "check_enable_rls"
-"""Where in the server a statement is refused that would not see all rows, in whatever language it says so."""
+"""The server function that refuses a statement which would not see all rows. Identifies the error in any language."""
 
 STARTUP_REFUSED: Final = "unsupported startup parameter"
-"""The beginning of what PgBouncer answers to a setting that it does not pass on."""
+"""The beginning of PgBouncer's error for a setting that it does not pass on."""
+
+STATEMENT_POOLING: Final = "transaction blocks not allowed in statement pooling mode"
+"""PgBouncer's error for a transaction with pool_mode = statement."""
 
 CONNECTION_GONE: Final = ("closed", "terminated", "released back to the pool")
-"""Words of the driver's for a connection that is no more; a caller's pool takes a lost one back at once."""
+"""Words in the driver's errors for a connection that is gone; a lent pool takes a lost one back at once."""
+
+UNSUPPORTED: Final = ("0A", "42601")
+"""SQLSTATEs for an unsupported feature or syntax. Never a sign of damage."""
 
 STATEMENT_MISPLACED: Final = ("42P05", "26000")
-"""A prepared statement that exists already, or does not, on a connection that should be this client's alone."""
+"""SQLSTATEs for a prepared statement that exists unexpectedly, or is missing: another client shares the connection."""
 
 
 class Silence(TimeoutError):
-    """No answer came to a statement, although the server has a limit of its own for it."""
+    """No answer to a statement, although the server has its own time limit for it."""
 
 
 class DriverFailure(Exception):
-    """A driver's error on its way to where it is translated; operations never see a reason to catch it."""
+    """A driver's error on its way to its translation. Operations do not catch it."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(repr(cause))
@@ -115,14 +125,14 @@ class DriverFailure(Exception):
 
 
 def state_of(error: BaseException) -> str:
-    """The SQLSTATE, empty if the server did not say one."""
+    """Return the SQLSTATE, empty if the error has none."""
     return str(getattr(error, "sqlstate", None) or "") if isinstance(error, asyncpg.PostgresError) else ""
 
 
 def trouble_of(error: BaseException) -> Trouble:
-    """What an error means for trying again."""
+    """Return the kind of an error, for retries."""
     if isinstance(error, asyncpg.InvalidCachedStatementError):
-        # Prepared before somebody changed a column's type: the driver forgets it, and a second try is new.
+        # Prepared before a column's type was changed. The driver drops the statement, and a retry prepares it anew.
         return Trouble.CONTENTION
     state = state_of(error)
     if _is_poolers(error):
@@ -139,21 +149,37 @@ def trouble_of(error: BaseException) -> Trouble:
 
 
 def _is_poolers(error: BaseException) -> bool:
-    """Report whether only a pooler between client and server answers so."""
+    """Return whether only a pooler between client and server raises this error."""
     state = state_of(error)
-    return state in STATEMENT_MISPLACED or (state == "08P01" and str(error).startswith(STARTUP_REFUSED))
+    if state in STATEMENT_MISPLACED:
+        return True
+    # If the pooler hangs up first, the driver reports a lost connection, with these words inside.
+    return state.startswith("08") and (str(error).startswith(STARTUP_REFUSED) or STATEMENT_POOLING in str(error))
 
 
 def behind_pooler(place: str, field: str = "options.pooler") -> InvalidRequest:
-    """Return the error for a connection through a pooler that the options do not speak of."""
+    """Return the error for a connection through a pooler that the options do not mention."""
     if field == "options.listen_url":
         return InvalidRequest(
             field, f"{place}: leads to a connection pooler such as PgBouncer, which passes no news on"
+        )
+    if field == "options.read_url":
+        return InvalidRequest(
+            field, f"{place}: leads to a connection pooler such as PgBouncer: use a URL that leads past it"
         )
     return InvalidRequest(
         field,
         f"{place}: a connection pooler such as PgBouncer stands before the server: "
         'open the store with PostgresOptions(pooler="transaction"), or with a URL that leads past the pooler',
+    )
+
+
+def statement_pooling(place: str) -> InvalidRequest:
+    """Return the error for a pooler that gives each statement another server connection."""
+    return InvalidRequest(
+        "url",
+        f"{place}: the pooler runs in statement mode, which allows no transactions: set its pool_mode to transaction, "
+        "or use a URL that leads past the pooler",
     )
 
 
@@ -167,7 +193,7 @@ def names_shared(field: str) -> InvalidRequest:
 
 
 def rows_hidden(place: str, table: str | None = None) -> Incompatible:
-    """Return the error for a role that row-level security would show a part of the rows only."""
+    """Return the error for a role to which row-level security would show only a part of the rows."""
     return Incompatible(
         f"{place}: row-level security of {table or 'the tables'} applies to this role, and would hide rows without a "
         "word: ALTER TABLE ... DISABLE ROW LEVEL SECURITY on Holdfast's tables, or ALTER ROLE ... BYPASSRLS"
@@ -175,14 +201,14 @@ def rows_hidden(place: str, table: str | None = None) -> Incompatible:
 
 
 def is_in_doubt(error: BaseException) -> bool:
-    """Whether the server did not say what became of the statement: it may have done it, or be doing it still."""
+    """Return whether the outcome of the statement is unknown: the server may have run it, or may still run it."""
     return not state_of(error) or trouble_of(error) is Trouble.LOST
 
 
 def translated(error: BaseException, place: str, outcome: Outcome = "not_applied") -> HoldfastError:
-    """The error that a caller gets, with the original as its cause, which then says no more than a message may."""
+    """Return the caller's error, with the original as its cause. Removes details from the original that leak data."""
     if isinstance(error, asyncpg.PostgresError):
-        # The server's details repeat keys and whole rows, which would end in every log that prints a traceback.
+        # The server's details repeat keys and whole rows, which would end up in every log that prints a traceback.
         vars(error).update(detail=None, where=None)
     found = _translated(error, place, outcome)
     found.__cause__ = error
@@ -190,14 +216,14 @@ def translated(error: BaseException, place: str, outcome: Outcome = "not_applied
 
 
 def _told_apart(error: BaseException, place: str) -> HoldfastError | None:
-    """Return the error that needs more than the SQLSTATE to be told from others, if it is one."""
+    """Return the error if it takes more than the SQLSTATE to recognize it, else None."""
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         return Unavailable(f"{place}: the schema is being changed under this store: retry")
     if _is_poolers(error):
-        return behind_pooler(place)
+        return statement_pooling(place) if STATEMENT_POOLING in str(error) else behind_pooler(place)
     if getattr(error, "server_source_function", None) == ROW_SECURITY_CHECK:
         return rows_hidden(place)
-    if state_of(error).startswith("0A"):
+    if state_of(error).startswith(UNSUPPORTED):
         return Incompatible(f"{place}: the server does not support what Holdfast needs ({error}): use another server")
     return None
 
@@ -218,10 +244,13 @@ def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastE
         if state.startswith(beginning):
             return InvalidRequest(field, f"{place}: {problem}")
     for beginning, reason in DAMAGE:
-        if state.startswith(beginning):
+        if state.startswith(beginning) and state not in PROVES_NO_DAMAGE:
             return Corrupt("database", place, f"{reason} ({error})")
     if isinstance(error, TimeoutError):
-        return Unavailable(f"{place}: the server did not answer in time: retry, or raise statement_timeout_ms")
+        return Unavailable(
+            f"{place}: the server did not answer in time: retry, or raise statement_timeout_ms; a pooler before it may "
+            "have too few server connections"
+        )
     if not state and trouble_of(error) is Trouble.LOST:
         return Unavailable(f"{place}: the server cannot be reached, or the connection was lost: retry")
     return HoldfastError(f"{place}: PostgreSQL refused a call in a way that Holdfast does not expect: {error}")

@@ -1,24 +1,44 @@
 -- Server functions of turns and events: one call judges and writes. Part of the schema, like functions.sql.
 --
--- Each function locks what it judges, reads the clock after the last lock, judges, and only then writes. A refusal comes
--- with the newest rows, so that the caller can judge again without another trip.
+-- Each function locks the rows it judges, reads the clock after the last lock, judges, and only then writes. A refusal
+-- returns the newest rows, so that the caller can judge again without another trip.
 --
--- A row is asked for by its whole key, one key at a time, in words that fit one index alone (see schema.sql): so the plan
--- is the same whatever the planner knows about a table. A subquery that locks or has a limit is not made a join.
+-- Rows are looked up by their whole key, one key at a time, with conditions that fit only one index (see schema.sql),
+-- so that the plan does not depend on statistics. The planner does not flatten a subquery that locks or has a limit.
 --
--- Locks are taken in this order: process, session, other sessions by id, lease, batches of work, attachments, nodes,
--- key frames.
+-- Locks are taken in this order: process, session, other sessions by id, queues by session key, lease, batches of work,
+-- attachments, nodes, key frames.
 
--- Appends an event to a log (rules.events.plan, rules.processes.with_event), with the batch that carries its wake. With a
--- wake, the process must stand as the caller says: the wake names its place in the log. Verdicts: appended (with the
--- process if the event ends it); replayed (the event of the replay key); moved (the process as it is); unknown; lease_lost;
--- ended; target_absent.
+-- Returns the position of this transaction: timeline of the log, and transaction id. A server shows the transaction
+-- once it has replayed its commit. A receipt of work that was done before gets a later position, which is as good. The
+-- timeline is 0 if the server does not report it, as not every service that speaks PostgreSQL's protocol does.
+CREATE OR REPLACE FUNCTION {schema}.position_v1() RETURNS text
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_timeline text;
+BEGIN
+    BEGIN
+        v_timeline := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+    EXCEPTION WHEN OTHERS THEN
+        v_timeline := '0';
+    END;
+    RETURN v_timeline || '.' || pg_current_xact_id();
+END;
+$$;
+
+-- Appends an event to a log (rules.events.plan, rules.processes.with_event), with the batch that carries its wake. With
+-- a wake, the process must be as the caller knows it, because the wake names the event's place in the log. Verdicts:
+-- appended (with the process if the event ends it); replayed (the event of the replay key); moved (the process as it
+-- is); unknown; lease_lost; ended; target_absent.
 CREATE OR REPLACE FUNCTION {schema}.append_event_v1(
     p_process_id text, p_given_ms bigint, p_registration_hash text, p_event_count bigint, p_wake_session_id text,
     p_wake_frame_id text, p_after_terminal boolean, p_lease_token_hash text, p_lease_fence bigint, p_type text,
     p_payload_hash text, p_replay_key text, p_terminal_state text, p_wake bytea, p_payload bytea, p_outcome bytea,
     p_target_session_id text, p_batch_id text, p_source_key text, p_draft_hash text, p_delivery text, p_slot text,
-    p_merge_key text, p_available_at_ms bigint, p_payloads bytea
+    p_merge_key text, p_kind text, p_priority bigint, p_available_at_ms bigint, p_payloads bytea, p_enqueue_seq bigint
 )
 RETURNS TABLE (
     verdict text, now_ms bigint, new_sequence bigint, delivered_batch_id text, is_enqueued boolean,
@@ -26,7 +46,7 @@ RETURNS TABLE (
     originator_session_id text, wake_session_id text, wake_frame_id text, event_count bigint, created_at_ms bigint,
     updated_at_ms bigint, body bytea, external_ref bytea, wait bytea, outcome bytea,
     sequence bigint, type text, payload_hash text, replay_key text, terminal_state text, wake bytea, acked bigint,
-    occurred_at_ms bigint, payload bytea
+    occurred_at_ms bigint, payload bytea, reached text
 )
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -58,10 +78,15 @@ BEGIN
         SELECT event.sequence INTO v_sequence
         FROM {schema}.events AS event
         WHERE event.process_id || '' = p_process_id
-            AND event.replay_key = p_replay_key;
+            AND event.replay_key = p_replay_key
+            -- part: by_family
+            AND event.process_id = p_process_id
+            -- end part
+        ;
     END IF;
     IF v_sequence IS NOT NULL THEN
         verdict := 'replayed';
+        reached := {schema}.position_v1();
         SELECT
             event.sequence, event.type, event.payload_hash, event.replay_key, event.terminal_state, event.wake,
             event.acked, event.occurred_at_ms, event.payload
@@ -82,16 +107,25 @@ BEGIN
             FROM {schema}.leases AS lease
             WHERE lease.kind = 'process'
                 AND lease.resource = p_process_id
+                -- part: by_family
+                AND lease.family = {schema}.process_family_v1(p_process_id)
+                -- end part
             FOR UPDATE;
         END IF;
         IF p_target_session_id IS NOT NULL THEN
+            -- part: by_family
+            v_family := {schema}.family_v1(p_target_session_id);
+            -- end part
             SELECT session.family, session.session_key INTO v_family, v_session_key
             FROM {schema}.sessions AS session
             WHERE session.session_id = p_target_session_id
                 AND session.dead = 0
+                -- part: by_family
+                AND session.family = v_family
+                -- end part
             FOR KEY SHARE;
-            -- A session that was deleted gets nothing, and the event is appended.
-            IF NOT FOUND AND {schema}.absence_v1(p_target_session_id) = 'absent' THEN
+            -- A deleted session gets no wake, but the event is appended.
+            IF NOT FOUND AND {schema}.absence_v1(p_target_session_id, v_family) = 'absent' THEN
                 verdict := 'target_absent';
                 RETURN NEXT;
                 RETURN;
@@ -120,18 +154,32 @@ BEGIN
             SELECT batch.batch_id INTO delivered_batch_id
             FROM {schema}.work AS batch
             WHERE batch.session_key = v_session_key
-                AND batch.source_key = p_source_key;
+                AND batch.source_key = p_source_key
+                -- part: by_family
+                AND batch.family = v_family
+                -- end part
+            ;
             EXIT WHEN delivered_batch_id IS NOT NULL;
             INSERT INTO {schema}.work (
-                enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-                available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
+                enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
+                priority, available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive, claim_size,
+                attempts, retry_at_ms
             )
             VALUES (
-                nextval('{schema}.enqueue_seqs'), p_batch_id, v_session_key, v_family, p_source_key, p_draft_hash,
-                p_delivery, p_slot, p_merge_key, p_available_at_ms, now_ms, p_payloads, 0, 0
+                -- part: one_server
+                nextval('{schema}.enqueue_seqs'),
+                -- end part
+                -- part: cluster
+                p_enqueue_seq,
+                -- end part
+                p_batch_id, v_session_key, v_family, p_source_key, p_draft_hash, p_delivery, p_slot, p_merge_key,
+                p_kind, p_priority, p_available_at_ms, now_ms, p_payloads, 0, 0, 0, 0, 0
             )
             ON CONFLICT (family, session_key, source_key) WHERE source_key IS NOT NULL DO NOTHING
             RETURNING batch_id, true INTO delivered_batch_id, is_enqueued;
+            IF is_enqueued THEN
+                PERFORM {schema}.touch_ready_v1(v_family, v_session_key, now_ms, false);
+            END IF;
         END LOOP;
         new_sequence := v_process.event_count + 1;
         INSERT INTO {schema}.events (
@@ -141,6 +189,7 @@ BEGIN
             p_process_id, new_sequence, p_type, p_payload_hash, p_replay_key, p_terminal_state, p_wake, 0, now_ms,
             p_payload
         );
+        reached := {schema}.position_v1();
         IF p_terminal_state IS NULL THEN
             UPDATE {schema}.processes AS process
             SET
@@ -155,7 +204,11 @@ BEGIN
             owner_id = NULL,
             token_hash = NULL
         WHERE lease.kind = 'process'
-            AND lease.resource = p_process_id;
+            AND lease.resource = p_process_id
+            -- part: by_family
+            AND lease.family = {schema}.process_family_v1(p_process_id)
+            -- end part
+        ;
         UPDATE {schema}.processes AS process
         SET
             event_count = new_sequence,
@@ -179,11 +232,12 @@ BEGIN
 END;
 $$;
 
--- Shows the newest session of an id with its head, or with the revision of a turn id. p_locks holds the session. A turn
--- that is known is held in any case, so that the end of the transaction waits for a standby like the turn's own did.
--- Verdicts: replayed; moved; absent (with p_draws_key, and a key that the session may be made with).
+-- Returns the newest session of an id with its head, or with the revision of a turn id. p_locks locks the session. Uses
+-- p_family only on a cluster distributed by family. If the turn is known, locks the session in any case, so that the
+-- transaction's commit waits for a standby as the turn's own did.
+-- Verdicts: replayed; moved; absent (with p_draws_key, also a key for a new session).
 CREATE OR REPLACE FUNCTION {schema}.show_head_v1(
-    p_session_id text, p_turn_id text, p_locks boolean, p_draws_key boolean
+    p_session_id text, p_turn_id text, p_locks boolean, p_draws_key boolean, p_family bigint
 )
 RETURNS TABLE (
     verdict text, detail text, now_ms bigint,
@@ -192,7 +246,7 @@ RETURNS TABLE (
     owner text, model text, cwd text, parent_session_id text, caused_by bytea,
     head_session_key bigint, head_revision bigint, head_family bigint, turn_id text, fingerprint text,
     head_epoch bigint, head_node_count bigint, leaf_key bigint, leaf_id text, checkpoint_ref text, refs bytea,
-    body bytea, committed_at_ms bigint
+    body bytea, committed_at_ms bigint, reached text
 )
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -209,6 +263,9 @@ BEGIN
         SELECT session.* INTO v_session
         FROM {schema}.sessions AS session
         WHERE session.session_id = p_session_id
+            -- part: by_family
+            AND session.family = p_family
+            -- end part
         ORDER BY session.incarnation DESC
         LIMIT 1
         FOR NO KEY UPDATE;
@@ -216,6 +273,9 @@ BEGIN
         SELECT session.* INTO v_session
         FROM {schema}.sessions AS session
         WHERE session.session_id = p_session_id
+            -- part: by_family
+            AND session.family = p_family
+            -- end part
         ORDER BY session.incarnation DESC
         LIMIT 1;
     END IF;
@@ -232,7 +292,11 @@ BEGIN
         SELECT turn.revision INTO v_shown
         FROM {schema}.revisions AS turn
         WHERE turn.session_key = v_session.session_key
-            AND turn.turn_id = p_turn_id;
+            AND turn.turn_id = p_turn_id
+            -- part: by_family
+            AND turn.family = p_family
+            -- end part
+        ;
     END IF;
     IF v_shown IS NOT NULL THEN
         verdict := 'replayed';
@@ -241,6 +305,7 @@ BEGIN
         WHERE session.family = v_session.family
             AND session.session_key = v_session.session_key
         FOR NO KEY UPDATE;
+        reached := {schema}.position_v1();
     END IF;
     session_key := v_session.session_key;
     session_id := v_session.session_id;
@@ -274,10 +339,11 @@ BEGIN
 END;
 $$;
 
--- Commits a turn that was judged on a head which the caller remembers (rules.commits.plan_on), or on one that its
--- transaction holds already (p_incarnation is NULL). p_is_new makes the session, under a key that show_head drew for it.
--- Verdicts: committed; replayed, moved and absent as show_head says them; claim_lost (detail is the claim); lease_lost;
--- target_deleted (detail is the session); declined (detail says why: the rule has to judge by facts).
+-- Commits a turn that was judged on a head from the caller's cache (rules.commits.plan_on), or on one that its
+-- transaction has locked already (p_incarnation is NULL). p_is_new creates the session, under a key that show_head drew
+-- for it.
+-- Verdicts: committed; replayed, moved and absent as in show_head; claim_lost and claim_widened (detail is the claim);
+-- lease_lost; target_deleted (detail is the session); declined (detail is the reason why the rule must judge by facts).
 CREATE OR REPLACE FUNCTION {schema}.commit_turn_v1(
     p_session_id text, p_given_ms bigint, p_family bigint, p_session_key bigint, p_is_new boolean,
     p_incarnation bigint, p_lineage bytea, p_head_revision bigint, p_head_node_count bigint, p_head_epoch bigint,
@@ -294,7 +360,8 @@ CREATE OR REPLACE FUNCTION {schema}.commit_turn_v1(
     p_sources text[], p_models text[], p_input_tokens bigint[], p_output_tokens bigint[],
     p_cached_input_tokens bigint[], p_reasoning_tokens bigint[], p_places bigint[],
     p_targets text[], p_draft_ids text[], p_source_keys text[], p_draft_hashes text[], p_deliveries text[],
-    p_slots text[], p_merge_keys text[], p_available_at_ms bigint[], p_payloads bytea[]
+    p_slots text[], p_merge_keys text[], p_work_kinds text[], p_priorities bigint[], p_available_at_ms bigint[],
+    p_payloads bytea[], p_enqueue_seqs bigint[]
 )
 RETURNS TABLE (
     verdict text, detail text, now_ms bigint,
@@ -303,7 +370,7 @@ RETURNS TABLE (
     owner text, model text, cwd text, parent_session_id text, caused_by bytea,
     head_session_key bigint, head_revision bigint, head_family bigint, turn_id text, fingerprint text,
     head_epoch bigint, head_node_count bigint, leaf_key bigint, leaf_id text, checkpoint_ref text, refs bytea,
-    body bytea, committed_at_ms bigint
+    body bytea, committed_at_ms bigint, reached text
 )
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -317,6 +384,7 @@ DECLARE
     v_is_known boolean;
     v_target_id text;
     v_target record;
+    v_target_family bigint;
     v_target_ids text[];
     v_target_families bigint[];
     v_target_keys bigint[];
@@ -325,14 +393,17 @@ DECLARE
     v_lease_fence bigint;
     v_lease_expires_at_ms bigint;
     v_place integer;
+    v_target_place integer;
     v_seqs bigint[];
-    v_held_seqs bigint[];
+    v_size bigint;
     v_held record;
-    v_lost_claim text;
+    v_queue_families bigint[];
+    v_queue_keys bigint[];
+    v_claim_verdicts text[];
     v_expires_at_ms bigint[];
     v_count bigint;
 BEGIN
-    -- The head must be the one that the caller knows, and the turn new. Otherwise the caller gets what it needs to judge.
+    -- The head must be the one that the caller knows, and the turn new. Otherwise return the head to judge on.
     IF p_is_new THEN
         PERFORM 1
         FROM {schema}.sessions AS session
@@ -344,7 +415,7 @@ BEGIN
         WHERE session.family = p_family
             AND session.session_key = p_session_key
         FOR NO KEY UPDATE;
-        -- After a failover, another session may have the key of one that was lost.
+        -- After a failover, another session may have the key of a lost one.
         v_is_known := FOUND AND v_session.dead = 0 AND v_session.session_id = p_session_id AND (
             p_incarnation IS NULL
             OR v_session.incarnation = p_incarnation
@@ -358,11 +429,15 @@ BEGIN
         PERFORM 1
         FROM {schema}.revisions AS turn
         WHERE turn.session_key = p_session_key
-            AND turn.turn_id = p_turn_id;
+            AND turn.turn_id = p_turn_id
+            -- part: by_family
+            AND turn.family = p_family
+            -- end part
+        ;
         v_is_known := NOT FOUND;
     END IF;
     IF v_is_known AND p_head_revision > 0 THEN
-        -- Its number alone does not show that the head is the same: after a failover, another turn may have it.
+        -- The revision number alone does not identify the head: after a failover, another turn may have it.
         PERFORM 1
         FROM {schema}.revisions AS head
         WHERE head.family = p_family
@@ -374,7 +449,7 @@ BEGIN
         v_is_known := FOUND;
     END IF;
     IF NOT v_is_known THEN
-        RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true, false);
+        RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true, false, p_family);
         RETURN;
     END IF;
 
@@ -389,16 +464,22 @@ BEGIN
             WHERE wanted <> p_session_id
             ORDER BY 1
         LOOP
+            -- part: by_family
+            v_target_family := {schema}.family_v1(v_target_id);
+            -- end part
             SELECT session.family, session.session_key INTO v_target
             FROM {schema}.sessions AS session
             WHERE session.session_id = v_target_id
                 AND session.dead = 0
+                -- part: by_family
+                AND session.family = v_target_family
+                -- end part
             FOR KEY SHARE;
             IF FOUND THEN
                 v_target_ids := v_target_ids || v_target_id;
                 v_target_families := v_target_families || v_target.family;
                 v_target_keys := v_target_keys || v_target.session_key;
-            ELSIF {schema}.absence_v1(v_target_id) = 'deleted' THEN
+            ELSIF {schema}.absence_v1(v_target_id, v_target_family) = 'deleted' THEN
                 v_deleted_targets := v_deleted_targets || v_target_id;
             ELSE
                 verdict := 'declined';
@@ -408,53 +489,86 @@ BEGIN
             END IF;
         END LOOP;
     END IF;
+    -- Lock a queue before its lease and its batches, as claims do. A share lock is enough to add work to a queue that
+    -- has work on offer.
+    IF p_targets IS NOT NULL OR p_claim_ids IS NOT NULL THEN
+        SELECT
+            array_agg(queue.family ORDER BY queue.session_key),
+            array_agg(queue.session_key ORDER BY queue.session_key)
+        INTO v_queue_families, v_queue_keys
+        FROM (
+            SELECT place.family, place.session_key
+            FROM unnest(v_target_ids, v_target_families, v_target_keys) AS place (target, family, session_key)
+            WHERE place.target = ANY(p_targets)
+            UNION
+            SELECT p_family, p_session_key
+            WHERE p_claim_ids IS NOT NULL
+        ) AS queue;
+    END IF;
+    FOR v_place IN 1 .. coalesce(cardinality(v_queue_keys), 0) LOOP
+        IF p_claim_ids IS NULL OR v_queue_keys[v_place] <> p_session_key THEN
+            PERFORM 1
+            FROM {schema}.ready AS queue
+            WHERE queue.family = v_queue_families[v_place]
+                AND queue.session_key = v_queue_keys[v_place]
+                AND queue.level + 0 > 0
+            FOR KEY SHARE;
+            CONTINUE WHEN FOUND;
+        END IF;
+        PERFORM 1
+        FROM {schema}.ready AS queue
+        WHERE queue.family = v_queue_families[v_place]
+            AND queue.session_key = v_queue_keys[v_place]
+        FOR UPDATE;
+    END LOOP;
     IF p_lease_token_hash IS NOT NULL THEN
         SELECT lease.token_hash, lease.fence, lease.expires_at_ms INTO v_lease_token_hash, v_lease_fence, v_lease_expires_at_ms
         FROM {schema}.leases AS lease
         WHERE lease.kind = 'session'
             AND lease.resource = p_session_key::text
+            -- part: by_family
+            AND lease.family = p_family
+            -- end part
         FOR SHARE;
     END IF;
     FOR v_place IN 1 .. coalesce(cardinality(p_claim_ids), 0) LOOP
-        v_held_seqs := ARRAY(
-            SELECT bearer.enqueue_seq
-            FROM {schema}.work AS bearer
-            WHERE bearer.session_key = p_session_key
-                AND bearer.claim_id = p_claim_ids[v_place]
-            ORDER BY bearer.enqueue_seq
-        );
+        v_size := cardinality(array_positions(p_batch_claims, p_claim_ids[v_place]));
         SELECT
-            array_agg(batch.batch_id ORDER BY batch.batch_id COLLATE "C") AS batch_ids,
+            array_agg(batch.enqueue_seq) AS seqs,
+            count(DISTINCT batch.enqueue_seq) AS size,
             bool_and(batch.is_proven) AS is_proven,
+            max(batch.claim_size) AS claim_size,
+            max(batch.claim_fence) AS fence,
             min(batch.claim_expires_at_ms) AS expires_at_ms
         INTO v_held
-        FROM unnest(v_held_seqs) AS held (seq)
+        FROM unnest(p_batch_claims, p_batch_ids) AS named (claim_id, batch_id)
         CROSS JOIN LATERAL (
             SELECT
-                bearer.batch_id,
+                bearer.enqueue_seq,
                 bearer.claim_expires_at_ms,
                 bearer.settled_state IS NULL
                 AND bearer.claim_id = p_claim_ids[v_place]
                 AND bearer.claim_token_hash = p_claim_token_hashes[v_place]
-                AND bearer.claim_fence = p_claim_fences[v_place] AS is_proven
+                AND bearer.claim_fence >= p_claim_fences[v_place] AS is_proven,
+                bearer.claim_size,
+                bearer.claim_fence
             FROM {schema}.work AS bearer
-            WHERE bearer.family = p_family
+            WHERE bearer.batch_id = named.batch_id
                 AND bearer.session_key = p_session_key
-                AND bearer.enqueue_seq = held.seq
+                -- part: by_family
+                AND bearer.family = p_family
+                -- end part
             FOR UPDATE
-        ) AS batch;
-        IF NOT coalesce(
-            v_held.is_proven AND v_held.batch_ids = ARRAY(
-                SELECT named.batch_id
-                FROM unnest(p_batch_claims, p_batch_ids) AS named (claim_id, batch_id)
-                WHERE named.claim_id = p_claim_ids[v_place]
-                ORDER BY named.batch_id COLLATE "C"
-            ),
-            false
-        ) THEN
-            v_lost_claim := coalesce(v_lost_claim, p_claim_ids[v_place]);
-        END IF;
-        v_seqs := v_seqs || v_held_seqs;
+        ) AS batch
+        WHERE named.claim_id = p_claim_ids[v_place];
+        v_claim_verdicts := array_append(
+            v_claim_verdicts,
+            {schema}.judge_claim_v1(
+                v_held.is_proven AND v_held.size = v_size, v_held.claim_size, v_size,
+                v_held.fence = p_claim_fences[v_place]
+            )
+        );
+        v_seqs := v_seqs || v_held.seqs;
         v_expires_at_ms := array_append(v_expires_at_ms, v_held.expires_at_ms);
     END LOOP;
     IF p_attachment_ids IS NOT NULL THEN
@@ -474,8 +588,8 @@ BEGIN
         END IF;
     END IF;
     IF p_rests_on IS NOT NULL THEN
-        -- New nodes would be read without their history if what they follow is hidden. A share of the key alone would be
-        -- given on the version that was there before a tombstone.
+        -- New nodes must not follow a hidden node: they would be read without their history. FOR KEY SHARE is not
+        -- enough: it could be granted on the row version from before a tombstone.
         SELECT count(*) INTO v_count
         FROM unnest(p_rests_on) AS wanted (node_key)
         CROSS JOIN LATERAL (
@@ -507,10 +621,13 @@ BEGIN
     END IF;
     now_ms := {schema}.now_ms_v1(p_given_ms);
 
-    -- Judged in the order of the rule.
+    -- Judge in the order of the rule.
     FOR v_place IN 1 .. coalesce(cardinality(p_claim_ids), 0) LOOP
-        IF p_claim_ids[v_place] = v_lost_claim OR v_expires_at_ms[v_place] <= now_ms THEN
+        verdict := v_claim_verdicts[v_place];
+        IF v_expires_at_ms[v_place] <= now_ms THEN
             verdict := 'claim_lost';
+        END IF;
+        IF verdict IS NOT NULL THEN
             detail := p_claim_ids[v_place];
             RETURN NEXT;
             RETURN;
@@ -536,28 +653,33 @@ BEGIN
             WHERE node.session_key = segment.session_key
                 AND node.epoch = segment.epoch
                 AND node.node_id = wanted.node_id
+                -- part: by_family
+                AND node.family = p_family
+                -- end part
             LIMIT 1
         ) AS used
         WHERE used.node_key <= segment.last_key;
         IF FOUND THEN
             detail := 'a node id is used';
         END IF;
-        IF p_source_keys IS NOT NULL THEN
+        FOR v_place IN 1 .. coalesce(cardinality(p_source_keys), 0) LOOP
+            CONTINUE WHEN p_source_keys[v_place] IS NULL;
+            v_target_place := array_position(v_target_ids, p_targets[v_place]);
             PERFORM 1
-            FROM unnest(p_targets, p_source_keys) AS draft (target, source_key)
-            JOIN unnest(v_target_ids, v_target_families, v_target_keys) AS place (target, family, session_key)
-                ON place.target = draft.target
-            CROSS JOIN LATERAL (
-                SELECT batch.batch_id
-                FROM {schema}.work AS batch
-                WHERE batch.session_key = place.session_key
-                    AND batch.source_key = draft.source_key
-                LIMIT 1
-            ) AS used;
+            FROM {schema}.work AS batch
+            WHERE batch.session_key = v_target_keys[v_target_place]
+                AND batch.source_key = p_source_keys[v_place]
+                -- part: by_family
+                AND batch.family = v_target_families[v_target_place]
+                -- end part
+            ;
             IF FOUND THEN
                 detail := 'a source key is used';
             END IF;
-        END IF;
+        END LOOP;
+    END IF;
+    IF detail IS NULL AND v_deleted_targets IS NOT NULL AND p_sources IS NOT NULL THEN
+        detail := 'the rule judges usage before targets';
     END IF;
     IF detail IS NOT NULL THEN
         verdict := 'declined';
@@ -574,7 +696,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Written.
+    -- Write.
     IF p_is_new THEN
         INSERT INTO {schema}.sessions (
             session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms
@@ -584,8 +706,8 @@ BEGIN
         )
         ON CONFLICT (session_id, incarnation) DO NOTHING;
         IF NOT FOUND THEN
-            -- Another transaction has just made it.
-            RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true, false);
+            -- Another transaction has just created the session.
+            RETURN QUERY SELECT * FROM {schema}.show_head_v1(p_session_id, p_turn_id, true, false, p_family);
             RETURN;
         END IF;
     ELSE
@@ -652,22 +774,11 @@ BEGIN
             reasoning_tokens = usage.reasoning_tokens + excluded.reasoning_tokens;
     END IF;
     FOR v_place IN 1 .. coalesce(cardinality(v_seqs), 0) LOOP
-        DELETE FROM {schema}.work AS batch
-        WHERE batch.family = p_family
-            AND batch.session_key = p_session_key
-            AND batch.enqueue_seq = v_seqs[v_place]
-            AND coalesce(batch.source_key, '') = '';
-        CONTINUE WHEN FOUND;
         UPDATE {schema}.work AS batch
         SET
             settled_state = 'completed',
             settled_at_ms = now_ms,
-            claim_id = NULL,
-            claim_owner = NULL,
-            claim_token_hash = NULL,
-            claimed_at_ms = NULL,
-            claim_expires_at_ms = NULL,
-            claim_exclusive = 0
+            settled_revision = p_revision
         WHERE batch.family = p_family
             AND batch.session_key = p_session_key
             AND batch.enqueue_seq = v_seqs[v_place];
@@ -682,27 +793,42 @@ BEGIN
     END LOOP;
     IF p_targets IS NOT NULL THEN
         INSERT INTO {schema}.work (
-            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-            available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive
+            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
+            priority, available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive, claim_size, attempts,
+            retry_at_ms
         )
         SELECT
-            nextval('{schema}.enqueue_seqs'), draft.batch_id, draft.session_key, draft.family, draft.source_key,
-            draft.draft_hash, draft.delivery, draft.slot, draft.merge_key, draft.available_at_ms, now_ms,
-            draft.payloads, 0, 0
+            -- part: one_server
+            nextval('{schema}.enqueue_seqs'),
+            -- end part
+            -- part: cluster
+            p_enqueue_seqs[draft.place],
+            -- end part
+            draft.batch_id, draft.session_key, draft.family, draft.source_key, draft.draft_hash, draft.delivery, draft.slot, draft.merge_key, draft.kind, draft.priority,
+            draft.available_at_ms, now_ms, draft.payloads, 0, 0, 0, 0, 0
         FROM (
             SELECT *
             FROM unnest(
                 p_targets, p_draft_ids, p_source_keys, p_draft_hashes, p_deliveries, p_slots, p_merge_keys,
-                p_available_at_ms, p_payloads
+                p_work_kinds, p_priorities, p_available_at_ms, p_payloads
             ) WITH ORDINALITY AS given (
-                target, batch_id, source_key, draft_hash, delivery, slot, merge_key, available_at_ms, payloads, place
+                target, batch_id, source_key, draft_hash, delivery, slot, merge_key, kind, priority, available_at_ms,
+                payloads, place
             )
             JOIN unnest(v_target_ids, v_target_families, v_target_keys) AS target_place (id, family, session_key)
                 ON target_place.id = given.target
             ORDER BY given.place
         ) AS draft;
     END IF;
+    -- Update the ready rows last, after the work that they describe.
+    FOR v_place IN 1 .. coalesce(cardinality(v_queue_keys), 0) LOOP
+        PERFORM {schema}.touch_ready_v1(
+            v_queue_families[v_place], v_queue_keys[v_place], now_ms,
+            p_claim_ids IS NOT NULL AND v_queue_keys[v_place] = p_session_key
+        );
+    END LOOP;
     verdict := 'committed';
+    reached := {schema}.position_v1();
     RETURN NEXT;
 END;
 $$;

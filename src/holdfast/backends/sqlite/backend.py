@@ -1,4 +1,4 @@
-"""A SQLite file is a backend: one thread writes in groups, many read in snapshots, and waiters hear of every change."""
+"""The SQLite backend: one writer commits in groups, many readers have snapshots, and waiters see every change."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from holdfast.backends.sqlite.link import Link
 from holdfast.backends.sqlite.opening import MEMORY, SCHEMA_VERSION, open_link, schema_text
 from holdfast.backends.sqlite.readers import Readers
 from holdfast.backends.sqlite.transaction import SqliteTransaction
+from holdfast.backends.sqlite.transaction.base import POSITION
 from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
-from holdfast.ports import Clock, Operation, Transaction
+from holdfast.ports import Backend, Clock, Operation, Transaction
+from holdfast.ports.freshness import Freshness, foreign
+from holdfast.reading import ReadingBackend
 from holdfast.records.options import PRIVATE, SqliteOptions
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import Change, Waiting, WaitingBackend, start_thread
+from holdfast.waiting import Change, Waiting, WaitingBackend, start_thread, undisturbed
 
 T = TypeVar("T")
 
@@ -40,10 +43,11 @@ class SqliteBackend(WaitingBackend):
         self._closing = threading.Lock()
         self._let_everything_go = False
         in_memory = link.path == MEMORY
-        self._locks = None if in_memory else FileLocks.hold(link.connection.filename)
+        file = link.connection.filename
+        self._locks = None if in_memory else FileLocks.hold(file)
         self._writer = Writer(link, options, clock, self._signals, shared=not in_memory, locks=self._locks)
-        # A database in memory belongs to its one connection, so that its reads take their turn with the writes.
-        self._readers = None if in_memory else Readers(link.path, options, clock)
+        # A database in memory has only one connection, so its reads take turns with the writes.
+        self._readers = None if in_memory else Readers(link.path, file, options, clock)
         self._unclosed = weakref.finalize(self, _dropped, link.path, self._writer, self._locks)
         self._unclosed.atexit = False
 
@@ -60,17 +64,21 @@ class SqliteBackend(WaitingBackend):
         *,
         file_mode: int = PRIVATE,
     ) -> SqliteBackend:
-        """Open or create a file. Blocks while others create or migrate it."""
-        link = open_link(os.fspath(path), options, file_mode)
-        try:
-            return cls(link, options, clock, waiting)
-        except BaseException:
-            link.close()
-            raise
+        """Open or create a file. Blocks while another process creates or migrates it."""
+
+        def opened() -> SqliteBackend:
+            link = open_link(os.fspath(path), options, file_mode)
+            try:
+                return cls(link, options, clock, waiting)
+            except BaseException:
+                link.let_go()
+                raise
+
+        return undisturbed(opened, discard=SqliteBackend._discard)
 
     @property
     def durability(self) -> Literal["ephemeral", "durable"]:
-        """Whether what is acknowledged survives the process."""
+        """`durable` if acknowledged writes survive the process, else `ephemeral`."""
         return "ephemeral" if self._readers is None else "durable"
 
     @property
@@ -80,17 +88,23 @@ class SqliteBackend(WaitingBackend):
 
     @property
     def statements_run(self) -> int:
-        """How many statements operations have run; exact while none is running."""
+        """Number of statements that operations have run. Exact while none is running."""
         return self._link.statements_run + (0 if self._readers is None else self._readers.statements_run)
 
     def ddl(self) -> str:
-        """The statements that make the schema."""
+        """Return the statements that create the schema."""
         return schema_text()
 
     async def write(
-        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+        self,
+        operation: Operation[T],
+        *,
+        one_step: bool = False,
+        repeatable: bool = False,
+        line: str | None = None,
+        heavy: bool = False,
     ) -> T:
-        """Run an operation in a transaction and return once it is durable; a raise leaves no trace."""
+        """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace."""
         self._check_usable()
         return await self._in_turn(operation)
 
@@ -111,12 +125,12 @@ class SqliteBackend(WaitingBackend):
         return await self._waiting.offload(lambda: readers.run(operation))
 
     def watch(self, topic: str) -> Future[None]:
-        """A future that is done at the next change of the topic, in whatever process it happens."""
+        """Return a future that is done at the next change of the topic, in any process."""
         self._check_usable()
         change = self._signals.watch(topic)
         try:
             self._writer.look_abroad()
-            # Asked again, because whoever closes the store ends only the watches that he finds.
+            # Checked again, because `close` ends only the watches that exist then.
             self._check_usable()
         except StoreClosed:
             change.cancel()
@@ -124,7 +138,7 @@ class SqliteBackend(WaitingBackend):
         return change
 
     def borrow(self, connection: object) -> BorrowedSqlite:
-        """This store inside a write transaction of a caller's apsw connection to the same file."""
+        """Return this store inside a write transaction of a caller's apsw connection to the same file."""
         self._check_usable()
         if self._readers is None:
             raise InvalidRequest("connection", "a database in memory has no connection but the store's: use a file")
@@ -132,26 +146,33 @@ class SqliteBackend(WaitingBackend):
             connection, self._link, self._options, self._clock, self._waiting, check_usable=self._check_usable
         )
 
+    def reader(self, freshness: Freshness) -> Backend:
+        """Return this store for reads only."""
+        if freshness.position not in {None, POSITION}:
+            raise foreign(freshness.position or "")
+        return ReadingBackend(self, self.read)
+
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table, for tests that compare before with after."""
+        """Return every row of every table, for tests that compare before with after."""
         self._check_usable()
         if self._readers is None:
             return self._writer.run(_dump)
         return self._readers.run(_dump)
 
     async def close(self) -> None:
-        """Finish what was accepted, refuse what comes later, and let everything go; again, wait for the end of that."""
+        """Finish accepted calls, refuse later ones, and close the file. A repeated call waits for the first."""
         if os.getpid() != self._process_id:
             return
         self._closed = True
-        # In a thread of its own, which nobody can cancel before it has begun. Each call starts one and the first does
-        # the work, so that a call that was interrupted can be repeated.
+        # In a thread of its own, which cannot be cancelled before it has begun. Each call starts one and the first does
+        # the work, so that an interrupted call can be repeated.
         closed: Change[None] = Change()
         closed.set_running_or_notify_cancel()
         start_thread(threading.Thread(target=self._let_go_once, args=(closed,), name="holdfast-sqlite-closer"))
         self._unclosed.detach()
         if self._writer.is_used_here or (self._readers is not None and self._readers.is_used_here):
-            # A signal handler closes in the middle of a call of its own thread: that call ends first, after us.
+            # A signal handler calls `close` in the middle of a call of its own thread. That call must end first, so do
+            # not wait.
             return
         await self._waiting.settle(closed)
 
@@ -161,17 +182,23 @@ class SqliteBackend(WaitingBackend):
                 if not self._let_everything_go:
                     self._let_everything_go = True
                     self._let_go()
-        except BaseException as error:  # whoever closes is told
+        except BaseException as error:  # raised by the call of `close`
             closed.set_exception(error)
         else:
             closed.set_result(None)
+
+    def _discard(self) -> None:
+        """Close a store whose opening was interrupted: no caller has it to close it."""
+        self._closed = True
+        self._unclosed.detach()
+        self._let_go()
 
     def _let_go(self) -> None:
         self._writer.close()
         if self._readers is not None:
             self._readers.close()
         self._signals.fail_all(StoreClosed)
-        # Best effort: another process may be reading what would have to be moved.
+        # Best effort: another process may be reading pages that the checkpoint would move.
         with suppress(apsw.Error):
             self._link.connection.wal_checkpoint()
         if self._locks is not None:
@@ -194,8 +221,8 @@ async def _dump(transaction: Transaction) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def _dropped(path: str, writer: Writer, locks: FileLocks | None) -> None:
-    """A store that nobody holds any more and nobody closed: say so, and let its thread end, which lets the file go."""
-    warnings.warn(f"the store on {path} was never closed", ResourceWarning, stacklevel=2)
+    """Warn that a store was garbage-collected without `close`, and end its thread, which closes the file."""
     writer.stop()
     if locks is not None:
         locks.release()
+    warnings.warn(f"the store on {path} was never closed", ResourceWarning, stacklevel=2)

@@ -1,8 +1,8 @@
-"""An operation runs in a savepoint of a caller's transaction, in his thread, if his connection keeps our promises.
+"""Run operations in savepoints of a lent transaction, in the caller's thread.
 
-The connection must be of the SQLite library that this backend uses. Two copies of SQLite in one process, such as apsw's
-and the standard library's, do not know of each other's locks: when one closes the file, the operating system drops the
-locks of the other, and two writers may write at once.
+The lent connection must keep the store's guarantees, and belong to the SQLite library that this backend uses. Two
+copies of SQLite in one process, such as apsw's and the standard library's, do not know of each other's locks: when one
+closes the file, the operating system drops the locks of the other, and two writers may write at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar, cast
 
 import apsw
 
-from holdfast.backends.sqlite.link import LEVELS, Bindings, Link, statements
+from holdfast.backends.sqlite.budget import Bindings, Budget
+from holdfast.backends.sqlite.link import LEVELS, Link, statements
 from holdfast.backends.sqlite.opening import SCHEMA_VERSION, schema_text
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.transaction.base import json_list
@@ -26,19 +27,19 @@ from holdfast.errors import InvalidRequest, Unavailable
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import BorrowedBackend, Waiting, run_to_end
+from holdfast.waiting import BorrowedBackend, Waiting, raised_by_handler, run_made, run_to_end
 
 T = TypeVar("T")
 
 
 @lru_cache(maxsize=1)
 def table_names() -> str:
-    """Our tables, as one parameter."""
+    """Return the names of the store's tables, as one parameter."""
     return json_list(re.findall(r"^CREATE TABLE (\w+)", schema_text(), re.MULTILINE))
 
 
 class Lent:
-    """A caller's connection through cursors of our own, so that what he set on it changes nothing of what we read."""
+    """A lent connection with cursors of its own, so that the caller's settings do not change the rows read here."""
 
     __slots__ = ("_connection",)
 
@@ -46,7 +47,7 @@ class Lent:
         self._connection = connection
 
     def _cursor(self) -> apsw.Cursor:
-        # Not the connection's own `cursor()`, which may be made by a factory of the caller's.
+        # Not the connection's own `cursor()`, for which the caller may have set a factory.
         cursor = apsw.Cursor(self._connection)
         if self._connection.row_trace is not None:
             cursor.row_trace = _as_it_is
@@ -65,12 +66,12 @@ class Lent:
         return self._cursor().executemany(text, rows)
 
     def changes(self) -> int:
-        """How many rows the last statement changed."""
+        """Return the number of rows that the last statement changed."""
         return self._connection.changes()
 
     @property
     def in_transaction(self) -> bool:
-        """Whether the caller's transaction is still there."""
+        """True while the lent transaction is open."""
         return self._connection.in_transaction
 
 
@@ -87,26 +88,27 @@ def _as_bytes(_: object, __: object, value: bytes) -> bytes:
 
 
 class LentLink(Link):
-    """A link over a connection that is not ours to open, configure or close."""
+    """A link over a lent connection, which it does not open, configure or close."""
 
     __slots__ = ()
 
     def __init__(self, connection: apsw.Connection, path: str) -> None:
         self.path = path
         self.statements_run = 0
-        # A statement outside of the caller's transaction would be committed by itself.
+        # A statement outside of the lent transaction would be committed on its own.
         self.in_group = True
         self._texts = statements()
+        self._budget = Budget(path)
         self.connection = cast("apsw.Connection", Lent(connection))
 
     def one(self, name: str, bindings: Bindings = ()) -> Any:
-        """The first column of the first row, None if there is none."""
+        """Return the first column of the first row, None if there is none."""
         found = self.all(name, bindings)
         return found[0][0] if found else None
 
 
 class BorrowedSqlite(BorrowedBackend):
-    """Implements `ports.Backend` inside transactions of one connection of a caller's."""
+    """Implements `ports.Backend` inside transactions of one lent connection."""
 
     durability: Literal["ephemeral", "durable"] = "durable"
     schema_version = SCHEMA_VERSION
@@ -122,6 +124,7 @@ class BorrowedSqlite(BorrowedBackend):
     ) -> None:
         self._connection = checked(connection)
         self._path = own.path
+        self._place = own.connection.filename
         self._own_vfs = own.connection.open_vfs
         self._options = options
         self._clock = clock
@@ -136,13 +139,19 @@ class BorrowedSqlite(BorrowedBackend):
         return f"sqlite:{self._path} within a transaction"
 
     def ddl(self) -> str:
-        """The statements that make the schema."""
+        """Return the statements that create the schema."""
         return schema_text()
 
     async def write(
-        self, operation: Operation[T], *, one_step: bool = False, repeatable: bool = False, line: str | None = None
+        self,
+        operation: Operation[T],
+        *,
+        one_step: bool = False,
+        repeatable: bool = False,
+        line: str | None = None,
+        heavy: bool = False,
     ) -> T:
-        """Run an operation in the caller's transaction; a raise leaves no trace, and the transaction as it was."""
+        """Run an operation in the lent transaction. If it raises, the transaction is as it was before."""
         self._check_usable()
         with self._lock:
             self._admit()
@@ -152,7 +161,7 @@ class BorrowedSqlite(BorrowedBackend):
                 raise translated(error, self._path) from error
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
-        """The same: a write transaction is a snapshot in which the caller's own changes show."""
+        """Like `write`: a write transaction is a snapshot that includes the caller's own changes."""
         return await self.write(operation)
 
     def _run(self, operation: Operation[T]) -> T:
@@ -160,7 +169,7 @@ class BorrowedSqlite(BorrowedBackend):
         rowid = self._connection.last_insert_rowid()
         link.control("save_operation")
         try:
-            result = run_to_end(operation(SqliteTransaction(link, read_clock(self._clock))))
+            result = run_made(operation, SqliteTransaction(link, read_clock(self._clock)))
             if not link.connection.in_transaction:
                 raise self._given_up()
             link.control("release_operation")
@@ -168,19 +177,19 @@ class BorrowedSqlite(BorrowedBackend):
             self._undo()
             raise
         finally:
-            # The caller may ask for the key of a row inserted before.
+            # The caller may still need the key of a row inserted before.
             self._connection.set_last_insert_rowid(rowid)
         return result
 
     def _undo(self) -> None:
         link = self._link
         if not link.connection.in_transaction:
-            return  # SQLite gave everything up by itself, the caller's changes included
+            return  # SQLite has rolled everything back, including the caller's changes
         try:
             link.control("undo_operation")
             link.control("release_operation")
         except apsw.Error as error:
-            # Half an operation must not be committed, not even by somebody who does not look at errors.
+            # Half an operation must not be committed, not even by a caller that ignores errors.
             if link.connection.in_transaction:
                 link.control("rollback")
             raise self._given_up() from error
@@ -189,7 +198,7 @@ class BorrowedSqlite(BorrowedBackend):
         return Unavailable(f"{self._path}: SQLite gave your transaction up: begin it again")
 
     def _admit(self) -> None:
-        """Refuse a connection that is not in a write transaction, or would not keep what the store promises."""
+        """Refuse a connection that is not in a write transaction, or does not keep the store's guarantees."""
         connection, link = self._connection, self._link
         if self._closed:
             raise InvalidRequest("store", "was closed: call within() again")
@@ -197,7 +206,7 @@ class BorrowedSqlite(BorrowedBackend):
             state = connection.txn_state("main")
         except apsw.ConnectionClosedError:
             raise InvalidRequest("connection", "is closed") from None
-        if not _same_file(connection.db_filename("main"), self._path):
+        if not _same_file(connection.db_filename("main"), self._place):
             raise InvalidRequest("connection", f"its main database is not the file of this store, {self._path}")
         if connection.open_vfs != self._own_vfs:
             raise InvalidRequest(
@@ -221,8 +230,12 @@ class BorrowedSqlite(BorrowedBackend):
         if shadow is not None:
             raise InvalidRequest("connection", f"its temporary {shadow!r} hides or touches a table of the store's")
 
+    async def compute(self, call: Callable[[], T]) -> tuple[T, bool]:
+        """Run a pure call. Return its result, and whether it was heavy."""
+        return await self._waiting.compute(call)
+
     async def offload(self, call: Callable[[], T]) -> T:
-        """Run blocking file work without holding up anybody else."""
+        """Run blocking file work without blocking other operations."""
         return await self._waiting.offload(call)
 
     def drive(self, work: Awaitable[T]) -> T:
@@ -230,12 +243,12 @@ class BorrowedSqlite(BorrowedBackend):
         return run_to_end(work)
 
     async def close(self) -> None:
-        """Refuse what comes later. The transaction and the connection are the caller's."""
+        """Refuse later calls. The transaction and the connection stay the caller's."""
         self._closed = True
 
 
 def checked(connection: object) -> apsw.Connection:
-    """A connection of the SQLite library that this backend uses."""
+    """Return the connection if it belongs to the SQLite library that this backend uses. Refuse any other."""
     if isinstance(connection, apsw.Connection):
         try:
             is_async = connection.is_async
@@ -257,5 +270,7 @@ def checked(connection: object) -> apsw.Connection:
 def _same_file(theirs: str, ours: str) -> bool:
     try:
         return bool(theirs) and Path(theirs).samefile(ours)
-    except OSError:
+    except OSError as error:
+        if raised_by_handler(error):
+            raise
         return False

@@ -1,9 +1,9 @@
-"""While somebody waits, commits of other processes are noticed by looking; the file system only says when to look.
+"""Detect commits of other processes by polling, while there are waiters. The file system only says when to poll.
 
-`PRAGMA data_version` alone decides whether somebody else committed. On Linux, inotify tells when the write-ahead log is
-written: a commit is written first, then synced, and only then to be seen, so that a look at once comes too early. After
-such news the looks come quickly and then ever more slowly, until there is only a look now and then, for a file system
-that tells nothing. Elsewhere the looks come at a steady pace.
+Only `PRAGMA data_version` decides if another connection committed. On Linux, inotify reports writes to the write-ahead
+log: a commit is written first, then synced, and only then visible, so that a poll right after the write is too early.
+After such an event, polls begin quickly and slow down to a safety interval, for file systems that report nothing.
+Elsewhere, the poll interval is constant.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from typing import Final, Protocol
 from holdfast.waiting import Signals, start_thread
 
 FIRST_LOOK_S: Final = 0.0005
-"""How soon after news of a write to look again."""
+"""First pause after an event."""
 
 SLOWER_BY: Final = 1.5
-"""Each look without news waits so much longer: whatever a commit takes, it is seen within half as long again."""
+"""Factor of the pause after each poll without an event: a commit is seen within 1.5 times its duration."""
 
 COARSE_S: Final = 0.004
-"""A pause that is shorter than this is slept to its end, news or not."""
+"""Shorter pauses than this are slept to their end, even if an event comes."""
 
 SAFETY_LOOK_S: Final = 0.1
-"""How often to look without any news, should the file system tell nothing."""
+"""Poll interval without events, in case the file system reports none."""
 
 STEADY_LOOK_S: Final = 0.003
-"""How often to look where there is no news to be had; a look with its waking up takes some 50 microseconds."""
+"""Poll interval where there is no inotify. A poll, including the wake-up, takes some 50 microseconds."""
 
 _IN_MODIFY: Final = 0x2
 _EVENT_BYTES: Final = struct.calcsize("iIII") + 256
 
 
 class News(Protocol):
-    """Something to sleep on between two looks."""
+    """Source of events to sleep on between two polls."""
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether there was news before the time was up; without a limit, only a nudge ends the sleep."""
+        """Sleep. Return whether an event came before the timeout; without a timeout, only a nudge ends the sleep."""
         ...
 
     def next_pause_s(self, pause_s: float, *, news: bool) -> float:
-        """How long to sleep next."""
+        """Return the next pause."""
         ...
 
     def nudge(self) -> None:
@@ -55,24 +55,24 @@ class News(Protocol):
         ...
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release all resources."""
         ...
 
 
 class SteadyPace:
-    """No news but the nudges of one's own process."""
+    """No events but the nudges of this process."""
 
     def __init__(self) -> None:
         self._nudged = threading.Event()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Sleep until a nudge, or until the time is up."""
+        """Sleep until a nudge, or until the timeout."""
         nudged = self._nudged.wait(timeout_s)
         self._nudged.clear()
         return nudged
 
     def next_pause_s(self, pause_s: float, *, news: bool) -> float:
-        """Always the same."""
+        """Return a constant pause."""
         return STEADY_LOOK_S
 
     def nudge(self) -> None:
@@ -80,14 +80,14 @@ class SteadyPace:
         self._nudged.set()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Release nothing."""
 
 
 class LogWritten:
-    """News of writes to one file, from Linux's inotify."""
+    """Events for writes to one file, from Linux's inotify."""
 
     def __init__(self, path: str) -> None:
-        import ctypes  # only those who wait pay for it
+        import ctypes  # loaded only if there are waiters
 
         libc = ctypes.CDLL(None, use_errno=True)
         self._events: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -107,35 +107,35 @@ class LogWritten:
         self._nudges_only.register(self._nudges, select.POLLIN)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Sleep until the file is written or a nudge comes, or until the time is up."""
+        """Sleep until the file is written or a nudge comes, or until the timeout."""
         if timeout_s is not None and timeout_s < COARSE_S:
-            # A poll rounds up to whole milliseconds, which would double the first pauses after news.
+            # poll() rounds up to whole milliseconds, which would double the first pauses after an event.
             time.sleep(timeout_s)
             timeout_s = 0.0
         ready = self._nudges_only.poll() if timeout_s is None else self._either.poll(timeout_s * 1000)
         for descriptor, _ in ready:
             with suppress(BlockingIOError):
                 while os.read(descriptor, _EVENT_BYTES):
-                    pass  # what it says is known: something was written
+                    pass  # the content does not matter: something was written
         return bool(ready)
 
     def next_pause_s(self, pause_s: float, *, news: bool) -> float:
-        """Short after news, then longer and longer."""
+        """Return a short pause after an event, then longer and longer ones."""
         return FIRST_LOOK_S if news else min(pause_s * SLOWER_BY, SAFETY_LOOK_S)
 
     def nudge(self) -> None:
-        """End the sleep. A pipe that is full has ended it already."""
+        """End the sleep. A full pipe has ended it already."""
         with suppress(BlockingIOError):
             os.write(self._nudge, b"!")
 
     def close(self) -> None:
-        """Let the descriptors go."""
+        """Close the descriptors."""
         for descriptor in (self._events, self._nudges, self._nudge):
             os.close(descriptor)
 
 
 def news_of(log_path: str) -> News:
-    """The best news to be had of a file."""
+    """Return the best source of events for a file: inotify, or else a constant pace."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             return LogWritten(log_path)
@@ -143,7 +143,7 @@ def news_of(log_path: str) -> News:
 
 
 class Lookout:
-    """A thread that looks while somebody watches anything, and sleeps otherwise."""
+    """A thread that polls while there are watches, and sleeps otherwise."""
 
     def __init__(self, log_path: str, signals: Signals, look: Callable[[], None]) -> None:
         self._log_path = log_path
@@ -157,7 +157,7 @@ class Lookout:
         self._closed = False
 
     def wake(self) -> None:
-        """Somebody watches: said after the watch was registered, so that it is seen before the thread falls asleep."""
+        """Start polling. Call it after the watch was registered, so that the thread sees it before it falls asleep."""
         if not self._started or self._asleep:
             with self._lock:
                 if self._closed:
@@ -169,23 +169,25 @@ class Lookout:
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="holdfast-sqlite-lookout", daemon=True)
-        self._threads.append(thread)
+        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
         start_thread(thread)
-        # Only now: after a start that failed or was interrupted the next call starts one. Two would do no harm.
-        self._started = True
 
     def _nudge(self) -> None:
         for news in self._news:
             news.nudge()
 
     def stop(self) -> list[threading.Thread]:
-        """Look no more; the thread ends by itself."""
+        """Stop polling. The thread ends by itself."""
         with self._lock:
             self._closed = True
             self._nudge()
             return self._threads
 
     def _run(self) -> None:
+        with self._lock:
+            if self._started:
+                return  # an interrupted start had succeeded after all
+            self._started = True
         news = news_of(self._log_path)
         with self._lock:
             self._news.append(news)

@@ -1,4 +1,4 @@
-"""What kind of file system holds a file is what the kernel's table of mounts says, or it is not known."""
+"""Find the file system of a file in the kernel's table of mounts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 def file_system_of(path: str) -> str | None:
-    """The kind of file system that holds a file, None if this system does not tell."""
+    """Return the kind of file system that holds a file, None if the system does not report it."""
     try:
         table = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -20,7 +20,7 @@ def file_system_of(path: str) -> str | None:
 
 
 def is_mount_point(path: str) -> bool:
-    """Tell whether something is mounted at the very place of a file; False if this system does not tell."""
+    """Return whether a file is itself a mount point; False if the system does not report it."""
     try:
         table = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -39,7 +39,7 @@ def mounts_in(table: str) -> Iterator[tuple[str, str]]:
 
 
 def found_in(table: str, path: str) -> str | None:
-    """The kind of the innermost mount above a path; of two at one place the later one hides the earlier."""
+    """Return the kind of the innermost mount above a path. Of two at one place, the later one hides the earlier."""
     found: tuple[int, str] | None = None
     for place, kind in mounts_in(table):
         inside = path == place or path.startswith(place.rstrip("/") + "/")
@@ -49,7 +49,7 @@ def found_in(table: str, path: str) -> str | None:
 
 
 def _unescaped(place: str) -> str:
-    """The kernel writes blanks, tabs, line ends and backslashes of a path as octal numbers."""
+    """Decode the octal numbers that the kernel writes for spaces, tabs, newlines and backslashes of a path."""
     for code, meaning in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         place = place.replace(code, meaning)
     return place

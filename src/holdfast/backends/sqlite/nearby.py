@@ -1,6 +1,6 @@
-"""A look at files beside a name that was not found, bounded, so that an error can say which one was meant.
+"""Find files with a similar name beside one that is missing, so that an error can suggest them. Bounded.
 
-No file is opened here: closing a descriptor drops the locks that this process has on the file.
+Opens no file: closing a descriptor would drop the locks that this process has on the file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MOST_SIMILAR: Final = 3
 
 
 def begins_like_a_database(connection: apsw.Connection) -> bool:
-    """Whether a file has the first bytes of every SQLite database; one that cannot be read may have them."""
+    """Return whether a file has the first bytes of a SQLite database. True also if it cannot be read."""
     try:
-        # Through SQLite: a descriptor of our own would drop the locks of this process when it is closed.
+        # Through SQLite: closing a descriptor opened here would drop the locks of this process.
         _, data = connection.read("main", 0, 0, len(MAGIC))
     except apsw.Error:
         return True
@@ -32,7 +32,7 @@ def begins_like_a_database(connection: apsw.Connection) -> bool:
 
 
 def is_missing(path: str) -> bool:
-    """Whether it is certain that there is nothing of this name."""
+    """Return whether it is certain that there is nothing of this name."""
     try:
         return not Path(path).exists()
     except OSError:
@@ -40,7 +40,7 @@ def is_missing(path: str) -> bool:
 
 
 def similar_stores(path: str) -> tuple[str, ...]:
-    """Names of files in the same folder that may be stores and are spelt much like this one."""
+    """Return files in the same folder that may be stores and have a similar name."""
     file = Path(path)
     names: list[str] = []
     with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ def similar_stores(path: str) -> tuple[str, ...]:
 
 
 def _may_be_a_database(path: Path) -> bool:
-    """Whether a file has the length of a SQLite database: whole pages, of which the smallest has 512 bytes."""
+    """Return whether a file has the length of a SQLite database: a multiple of 512, the smallest page size."""
     try:
         found = path.stat()
     except OSError:

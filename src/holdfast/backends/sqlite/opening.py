@@ -1,7 +1,7 @@
-"""A file is opened only as what it is: ours and known, or new and empty; any other is left as it was found.
+"""Open, create or migrate a file. Any file that is neither Holdfast's nor empty is left untouched.
 
 `schema.sql` makes a new file; `migrations/NNNN_name.sql` brings a file of version NNNN - 1 to version NNNN. Migration
-0001 makes version 1 out of nothing, so that replaying all of them must end in the same schema as `schema.sql`.
+0001 makes version 1 from an empty file, so that replaying all migrations must end in the same schema as `schema.sql`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import re
 import time
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import apsw
 
+from holdfast.backends.sqlite.computed import refuse_computed
 from holdfast.backends.sqlite.file_locks import create_private, refuse_unsafe
 from holdfast.backends.sqlite.link import Link, until_free
 from holdfast.backends.sqlite.nearby import begins_like_a_database, is_missing, similar_stores
@@ -31,13 +33,13 @@ from holdfast.records.options import PRIVATE, SqliteOptions
 
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x484F4C44
-"""`HOLD` in ASCII: how a file says that it is ours."""
+"""`HOLD` in ASCII. Marks a file as Holdfast's."""
 
 PAGE_BYTES: Final = 4_096
 """A turn changes a dozen pages and each is written whole: 62 KB a full turn, against 167 KB with pages of 16 KiB."""
 
 WAL_BYTES: Final = 64 * 1024 * 1024
-"""How much of a write-ahead log that once grew is kept for the next time."""
+"""Size to which a write-ahead log that has grown is truncated."""
 
 MEMORY: Final = ":memory:"
 
@@ -46,13 +48,13 @@ _MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
 
 @lru_cache(maxsize=1)
 def schema_text() -> str:
-    """The statements that make a new schema."""
+    """Return the statements that create a new schema."""
     return files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=1)
 def migrations() -> dict[int, str]:
-    """The statements that lead to each version from the one before it."""
+    """Return the statements that lead to each version from the one before it."""
     found: dict[int, str] = {}
     for file in files(__package__).joinpath("migrations").iterdir():
         name = _MIGRATION.fullmatch(file.name)
@@ -62,15 +64,19 @@ def migrations() -> dict[int, str]:
 
 
 def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> Link:
-    """A connection to a file with our schema in our version, created or migrated if need be and allowed."""
+    """Open a file and make sure that its schema has the current version. Create or migrate it if needed and allowed."""
     if not path:
         raise InvalidRequest("path", "must name a file, or be :memory:")
-    if path != MEMORY:
-        refuse_unsafe(path)
-        if options.migrate:
-            create_private(path, file_mode)
+    if path == MEMORY:
+        link = Link(path, create=True, place=path)
+        _prepare(link, options)
+        return link
+    place = absolute(path)
+    refuse_unsafe(path, place)
+    if options.migrate:
+        create_private(place, file_mode)
     try:
-        link = Link(path, create=options.migrate)
+        link = Link(path, create=options.migrate, place=place)
     except (Unavailable, InvalidRequest):
         if not options.migrate and is_missing(path):
             raise StoreMissing(path, SCHEMA_VERSION, similar_stores(path)) from None
@@ -78,9 +84,10 @@ def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> Li
     try:
         deadline_s = time.monotonic() + options.busy_timeout_ms / 1000
         until_free(path, lambda: _prepare(link, options), deadline_s=deadline_s)
+        return link
     except Corrupt as error:
         foreign = isinstance(error.__cause__, apsw.NotADBError) and not begins_like_a_database(link.connection)
-        link.close()
+        link.let_go()
         if foreign:
             raise Incompatible(
                 f"{path} is not a Holdfast store, nor any SQLite database: name another file; if it was a store, its "
@@ -88,21 +95,30 @@ def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> Li
             ) from error.__cause__
         raise
     except BaseException:
-        link.close()
+        link.let_go()
         raise
-    return link
+
+
+def absolute(path: str) -> str:
+    """Return an absolute path, so that a later change of the working directory has no effect."""
+    try:
+        return str(Path(path).absolute())
+    except OSError:
+        return path  # the working directory is gone, which opening the file will report
 
 
 def _prepare(link: Link, options: SqliteOptions) -> None:
-    """Every step may be repeated: whoever finds the file busy starts over."""
+    """Configure the connection, and check or make the schema. Idempotent: starts over if the file is busy."""
     link.configure(options)
     if link.connection.readonly("main"):
-        # SQLite quietly opens a file for reading only when it may not write; every commit would fail.
+        # SQLite silently opens a file read-only if it may not write; every commit would fail.
         raise Unavailable(f"{link.path}: this user may not write to the file: change its permissions")
-    # Looked at before anything is changed, so that a file that is not ours stays as it is.
+    # Read before anything is changed, so that another program's file stays as it is.
     version = _version_in_snapshot(link)
     if version < SCHEMA_VERSION and not options.migrate:
         raise SchemaMissing(version, SCHEMA_VERSION)
+    if version == SCHEMA_VERSION:
+        refuse_computed(link, schema_text())
     if link.path != MEMORY:
         _write_ahead(link, new=version == 0)
     if version < SCHEMA_VERSION:
@@ -110,7 +126,7 @@ def _prepare(link: Link, options: SqliteOptions) -> None:
 
 
 def _version_in_snapshot(link: Link) -> int:
-    """The version, read at one moment: between two readings another process may have made the whole schema."""
+    """Read the version in one snapshot: between two reads, another process may create the whole schema."""
     link.control("begin_read")
     try:
         return _found_version(link)
@@ -120,7 +136,7 @@ def _version_in_snapshot(link: Link) -> int:
 
 
 def _found_version(link: Link) -> int:
-    """The version of the schema in the file; 0 if the file is empty."""
+    """Return the version of the schema in the file; 0 if the file is empty."""
     application_id: int = link.pragma("application_id")
     version: int = link.pragma("user_version")
     if application_id == APPLICATION_ID and version > SCHEMA_VERSION:
@@ -146,7 +162,7 @@ def _write_ahead(link: Link, *, new: bool) -> None:
 def _upgrade(link: Link) -> None:
     link.control("begin_write")
     try:
-        # Asked again under the lock: another process may have done it meanwhile.
+        # Read again under the lock: another process may have upgraded the file meanwhile.
         version = _found_version(link)
         if version == 0:
             link.connection.execute(schema_text())

@@ -1,8 +1,8 @@
-"""A read has a connection and a snapshot to itself, and is never held up by a writer.
+"""Connections for reads. Each read has its own connection and snapshot, and is never blocked by a writer.
 
-Signal handlers run in the main thread, between any two steps of its code, and may raise. So the main thread takes no
-part in lending and handing over: it has connections of its own, one for each read that a handler begins within
-another, and whether one is in use is a plain attribute. Setting it is one step, which no interrupt divides.
+Signal handlers run in the main thread, between any two steps of its code, and may raise. So the main thread does not
+take part in the pool: it has connections of its own, one for each read that a handler begins within another. A plain
+attribute marks one as in use: setting it is one step, which no interrupt divides.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, TypeVar
 
 import apsw
 
+from holdfast.backends.sqlite.file_locks import leads_to
 from holdfast.backends.sqlite.link import Link
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.translation import translated
 from holdfast.clock import read_clock
-from holdfast.errors import PoolTimeout, StoreClosed
+from holdfast.errors import PoolTimeout, StoreClosed, Unavailable
+from holdfast.forks import file_id
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import in_main_thread, run_to_end
+from holdfast.waiting import in_main_thread, run_made, undisturbed
 
 T = TypeVar("T")
 
 
 CLOSING_LOOK_S: Final = 0.001
-"""How often to look whether the main thread has ended its read, while the store is being closed."""
+"""Poll interval for the end of the main thread's read, while the store is being closed."""
 
 
 class MainReader:
@@ -44,10 +47,12 @@ class MainReader:
 
 
 class Readers:
-    """A bounded number of connections for all threads but the main one, made when they are first needed."""
+    """Bounded pool of connections for all threads but the main one, opened on demand."""
 
-    def __init__(self, path: str, options: SqliteOptions, clock: Clock) -> None:
+    def __init__(self, path: str, place: str, options: SqliteOptions, clock: Clock) -> None:
         self._path = path
+        self._place = place
+        self._file = file_id(Path(place).stat())
         self._options = options
         self._clock = clock
         self._changed = threading.Condition()
@@ -76,28 +81,30 @@ class Readers:
             if self._closed:
                 raise StoreClosed
             if reader.link is None:
-                reader.link = self._connect()
+                reader.link = undisturbed(self._connect, discard=Link.close)
             return self._run_on(reader.link, operation)
         finally:
             reader.busy = False
 
     def _run_on(self, link: Link, operation: Operation[T]) -> T:
+        connection = link.connection
+        execute, rollback = connection.execute, link.names["rollback"]
         try:
-            if link.connection.in_transaction:
-                # An earlier read was interrupted in the moment in which it ended its transaction.
+            if connection.in_transaction:
                 link.control("rollback")
-            link.control("begin_read")
             try:
-                return run_to_end(operation(SqliteTransaction(link, read_clock(self._clock))))
+                link.control("begin_read")
+                return run_made(operation, SqliteTransaction(link, read_clock(self._clock)))
             finally:
-                if link.connection.in_transaction:
-                    link.control("rollback")
+                # Nothing else is called before this, so that no second interrupt can prevent the end of the snapshot.
+                if connection.in_transaction:
+                    execute(rollback)
         except apsw.Error as error:
             raise translated(error, self._path) from error
 
     @property
     def is_used_here(self) -> bool:
-        """Tell whether this is the main thread in the middle of a read: it would wait for itself."""
+        """True if this is the main thread in the middle of a read: it would wait for itself."""
         return in_main_thread() and any(reader.busy for reader in self._main)
 
     @contextmanager
@@ -111,13 +118,13 @@ class Readers:
             self._give_back(link)
 
     def _take(self) -> Link | None:
-        """An idle connection, or leave to make one; who comes first is served first."""
+        """Return an idle connection, or None: the caller may open one. FIFO among waiters."""
         with self._changed:
             if self._closed:
                 raise StoreClosed
             if not self._waiting and (self._idle or self._lent < self._options.readers):
                 self._lent += 1
-                # The one that was used last has the warmest cache.
+                # The most recently used one has the warmest cache.
                 return self._idle.pop() if self._idle else None
             turn: Future[Link | None] = Future()
             self._waiting.append(turn)
@@ -130,19 +137,32 @@ class Readers:
                     raise PoolTimeout(
                         f"{self._path}: all {self._options.readers} readers are in use: retry, or allow more"
                     ) from None
-            return turn.result()  # handed over in the very moment in which we gave up
+            return turn.result()  # handed over at the moment of the timeout
 
     def _connect(self) -> Link:
-        link = Link(self._path, create=False)
-        link.connection.set_busy_timeout(self._options.busy_timeout_ms)
-        link.configure(self._options)
-        link.pragma("query_only", 1)
+        self._check_place()
+        link = Link(self._path, create=False, place=self._place)
+        try:
+            self._check_place()
+            link.connection.set_busy_timeout(self._options.busy_timeout_ms)
+            link.configure(self._options)
+            link.pragma("query_only", 1)
+        except BaseException:
+            link.let_go()
+            raise
         return link
+
+    def _check_place(self) -> None:
+        if not leads_to(self._place, self._file):
+            raise Unavailable(
+                f"{self._path}: the file was moved, deleted or replaced while the store was open: close the store and "
+                "open it again"
+            )
 
     def _give_back(self, link: Link | None) -> None:
         with self._changed:
             if self._waiting:
-                # Handed over, and not put back: otherwise whoever gives back could take again before all who wait.
+                # Handed over, and not put back: otherwise the releasing thread could take it again before all waiters.
                 self._waiting.popleft().set_result(link)
                 return
             self._lent -= 1
@@ -152,13 +172,13 @@ class Readers:
 
     @property
     def statements_run(self) -> int:
-        """How many statements the idle connections have run."""
+        """Number of statements that the idle connections have run."""
         with self._changed:
             links = [*self._idle, *(reader.link for reader in self._main if reader.link is not None)]
             return sum(link.statements_run for link in links)
 
     def close(self) -> None:
-        """Wait for the reads that began, and let the connections go."""
+        """Wait for the reads that began, and close the connections."""
         with self._changed:
             self._closed = True
             while self._waiting:
@@ -166,7 +186,7 @@ class Readers:
             self._changed.wait_for(lambda: self._lent == 0)
             idle, self._idle = self._idle, []
         for reader in self._main:
-            # Not told by the main thread, which may be interrupted before it could tell.
+            # Polled, because the main thread may be interrupted before it could notify.
             while reader.busy:
                 time.sleep(CLOSING_LOOK_S)
             if reader.link is not None:

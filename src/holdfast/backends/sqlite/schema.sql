@@ -1,6 +1,5 @@
 -- The schema of a SQLite store, version 1. Columns stand in the order of the fields in holdfast/rows.py.
--- A new file is made from this text; an older one is brought here by the files in migrations/, and a test proves that
--- both ways end in the same schema.
+-- This file makes a new database; the files in migrations/ bring an older one to the same state, which a test checks.
 --
 -- WITHOUT ROWID where rows are small and keyed by text; rowid tables where a row holds a body.
 
@@ -9,7 +8,7 @@ CREATE TABLE settings (
     value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- AUTOINCREMENT: a key is never used again, not even after the newest session is gone.
+-- AUTOINCREMENT, so that a key is never reused, not even after the newest session is gone.
 CREATE TABLE sessions (
     session_key INTEGER PRIMARY KEY AUTOINCREMENT,
     session_id TEXT NOT NULL,
@@ -57,7 +56,7 @@ CREATE TABLE revisions (
 
 CREATE UNIQUE INDEX revisions_turn ON revisions (session_key, turn_id) WHERE turn_id IS NOT NULL;
 
--- A node's key says where it stands (session and position), so that a session's nodes lie side by side.
+-- A node's key is its session and position, so that a session's nodes are adjacent.
 CREATE TABLE nodes (
     node_key INTEGER PRIMARY KEY,
     session_key INTEGER NOT NULL,
@@ -88,7 +87,7 @@ CREATE TABLE usage (
     PRIMARY KEY (session_key, source, model)
 ) STRICT, WITHOUT ROWID;
 
--- A content with a base_hash is a delta: its difference from a key frame, which is stored whole and has none.
+-- A blob with a base_hash is a delta: its difference from a key frame, which is stored whole and has no base_hash.
 CREATE TABLE blobs (
     family INTEGER NOT NULL,
     hash TEXT NOT NULL,
@@ -109,29 +108,53 @@ CREATE TABLE work (
     delivery TEXT NOT NULL,
     slot TEXT NOT NULL,
     merge_key TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    priority INTEGER NOT NULL,
     available_at_ms INTEGER NOT NULL,
     enqueued_at_ms INTEGER NOT NULL,
     payloads BLOB NOT NULL,
     settled_state TEXT,
     settled_at_ms INTEGER,
+    settled_revision INTEGER,
     claim_id TEXT,
     claim_owner TEXT,
     claim_token_hash TEXT,
     claim_fence INTEGER NOT NULL,
     claimed_at_ms INTEGER,
     claim_expires_at_ms INTEGER,
-    claim_exclusive INTEGER NOT NULL
+    claim_exclusive INTEGER NOT NULL,
+    claim_size INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    retry_at_ms INTEGER NOT NULL,
+    last_error TEXT
 ) STRICT;
 
 CREATE UNIQUE INDEX work_source ON work (session_key, source_key) WHERE source_key IS NOT NULL;
--- Holds all that decides whether a batch is ready, so that skipping one that is not never touches its row.
-CREATE INDEX work_unsettled ON work (session_key, enqueue_seq, available_at_ms, claim_expires_at_ms)
+-- Contains all columns that decide if a batch is ready, so that skipping a batch does not read its row.
+CREATE INDEX work_unsettled ON work (session_key, enqueue_seq, available_at_ms, retry_at_ms, claim_expires_at_ms)
 WHERE settled_state IS NULL;
 CREATE INDEX work_due ON work (session_key, available_at_ms) WHERE settled_state IS NULL;
-CREATE INDEX work_claim ON work (claim_id, session_key) WHERE claim_id IS NOT NULL;
+CREATE INDEX work_retry ON work (session_key, retry_at_ms) WHERE settled_state IS NULL AND retry_at_ms > 0;
 CREATE INDEX work_claim_expiry ON work (session_key, claim_expires_at_ms, claim_id, claim_exclusive)
-WHERE claim_id IS NOT NULL;
+WHERE settled_state IS NULL AND claim_id IS NOT NULL;
 CREATE INDEX work_settled ON work (settled_at_ms) WHERE settled_state IS NOT NULL;
+CREATE INDEX work_of_session ON work (session_key) WHERE settled_state IS NOT NULL;
+CREATE INDEX work_dead ON work (enqueue_seq) WHERE settled_state = 'dead';
+
+-- One row for each session with unsettled work. Claims of any session's work read it.
+CREATE TABLE ready (
+    session_key INTEGER PRIMARY KEY,
+    family INTEGER NOT NULL,
+    level INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    served INTEGER NOT NULL,
+    due_at_ms INTEGER,
+    claimed_upto INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX ready_next ON ready (level, kind, priority DESC, served) WHERE level > 0;
+CREATE INDEX ready_due ON ready (due_at_ms) WHERE due_at_ms IS NOT NULL;
 
 CREATE TABLE leases (
     kind TEXT NOT NULL,

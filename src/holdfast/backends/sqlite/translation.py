@@ -1,4 +1,4 @@
-"""What SQLite reports becomes an error of ours in this one place, and says what to do."""
+"""Map SQLite's errors to Holdfast errors that say what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import apsw
 from holdfast.errors import Corrupt, HoldfastError, InvalidRequest, Unavailable
 
 BUSY = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError, apsw.SchemaChangeError)
-"""Somebody else is in the way, and will not be for ever."""
+"""Transient conflicts with another connection."""
 
 
 ADVICE = (
@@ -24,23 +24,23 @@ ADVICE = (
     (apsw.NoMemError, "out of memory: retry with less at once"),
     ((apsw.InterruptError, apsw.AbortError), "the statement was interrupted: retry"),
 )
-"""What to do about errors that pass."""
+"""Advice on transient errors."""
 
 DAMAGE = (
     (apsw.NotADBError, "the file is not a SQLite database, or its beginning is damaged"),
-    (apsw.CorruptError, "the file is damaged: restore it from a backup"),
+    (apsw.CorruptError, "the file is damaged"),
     (apsw.ConstraintError, "stored rows contradict each other"),
     (apsw.SQLError, "the stored schema or data is not what it should be"),
 )
-"""What errors say about stored data."""
+"""Errors that show damage of stored data."""
 
 
 def translated(error: apsw.Error | UnicodeDecodeError | OverflowError, path: str) -> HoldfastError:
-    """The error that a caller gets. The caller raises it from the original."""
+    """Return the Holdfast error. The caller raises it from the original."""
     if isinstance(error, UnicodeDecodeError):
         return Corrupt("database", path, "a text column holds something that is not text")
     if isinstance(error, OverflowError):
-        # What callers send is bounded, so that this was computed from a stored number.
+        # Input is bounded, so this number was computed from a stored one.
         return Corrupt("database", path, "a stored number is so large that what follows from it cannot be stored")
     for kinds, advice in ADVICE:
         if isinstance(error, kinds):
@@ -56,7 +56,7 @@ def translated(error: apsw.Error | UnicodeDecodeError | OverflowError, path: str
 
 
 def unopenable(path: str) -> HoldfastError:
-    """Why a file cannot be opened: SQLite does not say, so we look."""
+    """Return the reason why a file cannot be opened, found by examining it, because SQLite does not report it."""
     file = Path(path)
     try:
         is_folder, has_folder, exists = file.is_dir(), file.parent.is_dir(), file.exists()

@@ -1,14 +1,15 @@
-"""One writes at a time: operations that wait at the same time share one commit, and none hears of success before it.
+"""The writer of a SQLite file: operations that wait at the same time share one commit, and return only after it.
 
-A thread of the store writes for all who cannot block, and for those who find somebody else writing. Who may block and
-finds nobody writes for himself, because two hand-overs between threads cost more than all of a turn's statements.
+A writer thread runs the operations of callers that cannot block, and of those that find the connection in use. A
+blocking caller that finds it free writes in its own thread, because two hand-overs between threads cost more than all
+of a turn's statements.
 
-Each operation of a group is alone in its savepoint, so that one that is refused takes nothing of the others with it.
-The first of a group needs none: there is nothing before it that a rollback could harm.
+Each operation of a group has its own savepoint, so that a refused one rolls back nothing of the others. The first of a
+group needs none: there is nothing before it that a rollback could undo.
 
-Commits of other processes are noticed here, too. `PRAGMA data_version` of a connection changes when somebody else
-commits and not when the connection itself does, so that asking on the writer's connection tells strangers' commits from
-our own, for which every topic is known.
+The writer also detects commits of other processes. `PRAGMA data_version` of a connection changes when another one
+commits and not when the connection itself does. So on the writer's connection it shows only foreign commits, and not
+this store's own, whose topics are all known.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from holdfast.clock import read_clock
 from holdfast.errors import Corrupt, HoldfastError, Outcome, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import Signals, Ticket, in_main_thread, run_to_end, start_thread
+from holdfast.waiting import Signals, Ticket, in_main_thread, run_made, start_thread
 
 T = TypeVar("T")
 
 
 class Job:
-    """An operation, how long it waits for the database, and what became of it: a result, or why it was refused."""
+    """An operation with its deadline for the database, and its result or error."""
 
     __slots__ = ("deadline_s", "done", "error", "operation", "result", "ticket", "topics")
 
@@ -44,8 +45,8 @@ class Job:
         self.operation = operation
         self.deadline_s = deadline_s
         self.ticket = ticket
-        # A caller that blocks waits for this and not for a future: an interrupt in the wrong moment leaves the lock of
-        # a future's condition taken, and whoever tells of the result would wait for ever.
+        # A blocking caller waits for this and not for a future: an interrupt at the wrong moment leaves the lock of a
+        # future's condition taken, and the thread that sets the result would wait for ever.
         self.done = threading.Lock()
         self.done.acquire()
         self.result: Any = None
@@ -53,22 +54,22 @@ class Job:
         self.topics: list[str] = []
 
     def begin(self) -> bool:
-        """Whether anybody still wants it done."""
+        """Return whether to run the operation: False if its caller has given up."""
         return self.ticket is None or self.ticket.close()
 
     def tell(self) -> None:
-        """Let a caller that blocks go on."""
+        """Wake the blocking caller."""
         self.done.release()
 
     def answer(self) -> Any:
-        """The result, once the operation has ended."""
+        """Return the result or raise the error, once the operation has ended."""
         if self.error is not None:
             raise self.error
         return self.result
 
 
 class Writer:
-    """Runs operations in groups, in the order in which they came."""
+    """Runs operations in groups, in the order of their arrival."""
 
     def __init__(
         self,
@@ -87,24 +88,28 @@ class Writer:
         self._shared = shared
         self._locks = locks
         self._commits_before = 0
+        self._cache_unsure = False
+        # Bound here, because a direct call of the driver is one step, which no interrupt divides.
+        self._execute = link.connection.execute
+        self._rollback = link.names["rollback"]
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._serving = False
         self._closed = False
         self._lookout = Lookout(link.connection.filename_wal, signals, self._look_around) if shared else None
-        # Held by whoever uses the connection; the thread says beforehand that it wants it, so that nobody who comes
-        # again and again keeps it waiting.
+        # Held while the connection is in use. The writer thread announces that it wants the lock, so that a caller that
+        # writes again and again cannot starve it.
         self._connection_free = threading.Lock()
         self._thread_wants_it = False
         self._this_thread = threading.local()
-        # A reading from before any watch began can only be too old, and then wakes somebody for nothing: it never
-        # hides a change. So no watcher has to wait here for a first reading of its own.
+        # A version read before any watch began can only be too old, and then causes a needless wake-up: it never hides
+        # a change. So no watcher has to wait for a first reading of its own.
         self._seen_version: int = link.data_version()
 
     @property
     def is_used_here(self) -> bool:
-        """Whether the calling thread is in the middle of a write: it would wait for itself."""
+        """True if the calling thread is in the middle of a write: it would wait for itself."""
         return getattr(self._this_thread, "uses", False)
 
     def run(self, operation: Operation[T]) -> T:
@@ -114,7 +119,7 @@ class Writer:
         job = Job(operation, self._deadline_s())
         if (
             self._thread_wants_it
-            or self._signals.watched  # an interrupt must not hit the one who wakes the others
+            or self._signals.watched  # an interrupt must not hit the thread that wakes the waiters
             or not self._jobs.empty()
             or self._connection_free.locked()
         ):
@@ -128,7 +133,7 @@ class Writer:
     def _run_here(self, job: Job) -> None:
         self._this_thread.uses = True
         try:
-            # If somebody was quicker this waits for his commit. Only `with` lets no interrupt leave the lock taken.
+            # Another thread may hold the lock until its commit. Only `with` guarantees that an interrupt releases it.
             with self._connection_free:
                 if self._closed:
                     raise StoreClosed
@@ -136,13 +141,13 @@ class Writer:
         except BaseException as error:
             job.error = error
             if _is_interrupt(error):
-                # An interrupt may have come between the commit and the news of it.
+                # The interrupt may have come between the commit and its notification.
                 self._signals.publish_all()
         finally:
             self._this_thread.uses = False
 
     def accept(self, operation: Operation[Any], ticket: Ticket) -> None:
-        """Accept an operation. Its ticket is answered once the commit is durable, or the operation refused."""
+        """Queue an operation. Its ticket is answered once the commit is durable, or the operation is refused."""
         self._accept(Job(operation, self._deadline_s(), ticket))
 
     def _accept(self, job: Job) -> None:
@@ -154,7 +159,7 @@ class Writer:
         return time.monotonic() + self._options.busy_timeout_ms / 1000
 
     def look_abroad(self) -> None:
-        """Notice commits of other processes for as long as somebody watches."""
+        """Detect commits of other processes while there are watches."""
         if self._lookout is not None:
             self._lookout.wake()
 
@@ -163,31 +168,33 @@ class Writer:
             raise StoreClosed
         if not self._serving:
             thread = threading.Thread(target=self._run, name="holdfast-sqlite-writer", daemon=True)
-            self._threads.append(thread)
+            self._threads = [one for one in self._threads if one.is_alive()] + [thread]
             start_thread(thread)
-            # Only now: after a start that failed or was interrupted the next call starts one. Two would do no harm.
-            self._serving = True
 
     def stop(self) -> list[threading.Thread]:
-        """Accept nothing more; the threads end once they have finished what was accepted."""
+        """Refuse new operations. The threads end once they have finished the accepted ones."""
         lookouts = [] if self._lookout is None else self._lookout.stop()
         with self._lock:
             self._closed = True
             self._jobs.put(None)
-            # One that could not be started has no identity, and cannot be waited for.
+            # A thread that could not be started has no identity, and cannot be joined.
             return [thread for thread in (*lookouts, *self._threads) if thread.ident is not None]
 
     def close(self) -> None:
-        """Finish what was accepted, then stop."""
+        """Finish accepted operations, then stop."""
         for thread in self.stop():
             thread.join()
         with self._connection_free:
-            pass  # whoever writes for himself has finished, and nobody begins any more
+            pass  # a caller that writes in its own thread has finished, and no other can begin
 
-    # What the thread does.
+    # The writer thread.
 
     def _run(self) -> None:
-        # For ever: what a finalizer writes in this thread would wait for this thread.
+        with self._lock:
+            if self._serving:
+                return  # an interrupted start had succeeded after all
+            self._serving = True
+        # Never reset: a write by a finalizer in this thread would wait for this thread.
         self._this_thread.uses = True
         while True:
             job = self._jobs.get()
@@ -196,10 +203,10 @@ class Writer:
                 with self._connection_free:
                     self._thread_wants_it = False
                     self._run_group(job, most=self._options.group_size)
-                job = None  # it knows the store, which nobody could drop while we wait for the next one
+                job = None  # it refers to the store, which could not be collected during the wait for the next one
             elif self._closed and self._jobs.empty():
-                # Nothing but this is put after `closed` is set, so that no work is left. Should there be another
-                # thread, it hears of the end, too.
+                # Only None is put after `_closed` is set, so no work is left. Put it back for another thread, if
+                # there is one.
                 self._jobs.put(None)
                 return
 
@@ -212,50 +219,53 @@ class Writer:
             self._this_thread.uses = False
 
     def _look(self) -> None:
-        """Wake everybody if another process committed: what it changed is not known."""
+        """Wake all waiters if another process committed: its changes are not known."""
         try:
             version = self._link.data_version()
         except HoldfastError:
-            # Somebody holds the file so tightly that it cannot be read. The next look will tell.
+            # Another process has locked the file so that it cannot be read. The next poll will tell.
             return
         if version != self._seen_version:
             self._seen_version = version
             self._signals.publish_all()
 
     def _run_group(self, first: Job, *, most: int) -> None:
-        # The first is a member from the beginning: whatever goes wrong, somebody hears of it.
+        # The first is a member from the beginning, so that every failure reaches a caller.
         members: list[Job] = [first] if first.begin() else []
+        connection, execute, rollback = self._link.connection, self._execute, self._rollback
         committing = False
         try:
-            if self._link.connection.in_transaction:
-                # Somebody who wrote for himself was interrupted in the very moment in which he was taking it back.
-                self._roll_back()
+            self._end_failed()
             if members:
                 self._begin(first.deadline_s)
                 self._run_member(first, alone=True)
-            # The first may have been refused and have taken back everything: the next begins a group of its own.
-            while self._link.connection.in_transaction and len(members) < most:
+            # If the first was refused, the transaction is rolled back, and the next job begins a group of its own.
+            while connection.in_transaction and len(members) < most:
                 job = self._another_job()
                 if job is None:
                     break
                 if job.begin():
                     members.append(job)
                     self._run_member(job, alone=False)
-            if self._link.connection.in_transaction:
+            if connection.in_transaction:
                 self._check_alone()
                 committing = True
                 self._link.control("commit")
         except BaseException as error:
-            if committing and _is_interrupt(error) and not self._link.connection.in_transaction:
-                first.error = error  # stored, and its caller interrupted before he heard of it
-            else:
-                # Whatever happened, the thread lives on and nobody is left waiting. A disk that fails in the middle of
-                # a COMMIT may have kept it: a crash right now could bring it back.
-                unknown = committing and isinstance(error, apsw.IOError)
-                self._abandon(members, error, "unknown" if unknown else "not_applied")
+            stored = committing and not connection.in_transaction
+            self._cache_unsure, cause = True, error
+            try:
+                # Nothing is called before this, so that no second interrupt can prevent the release of the lock.
+                if connection.in_transaction:
+                    execute(rollback)
+            except apsw.Error as failure:
+                cause = failure
+            # A disk that fails during COMMIT may have stored it: recovery after a crash now could bring it back.
+            unknown = committing and isinstance(error, apsw.IOError)
+            self._fail(members, cause, "unknown" if unknown else "not_applied", stored=stored)
         finally:
             self._link.in_group = False
-        # Only now: even a refusal may rest on what an earlier member wrote.
+        # Only now, after the commit: even a refusal may rest on the writes of an earlier member.
         Ticket.tell_all((member.ticket, member.result, member.error) for member in members if member.ticket is not None)
         for member in members:
             if member.ticket is None:
@@ -263,7 +273,7 @@ class Writer:
         self._signals.publish(topic for member in members for topic in member.topics)
 
     def _another_job(self) -> Job | None:
-        """The next operation that waits already. A call for attention, or to stop, is left for after the commit."""
+        """Return the next queued operation, None if there is none. A request to stop is left for after the commit."""
         try:
             job = self._jobs.get_nowait()
         except Empty:
@@ -284,14 +294,25 @@ class Writer:
             self._commits_before = self._locks.commit_count()
         self._look_if_watched()
 
+    def _end_failed(self) -> None:
+        """Clean up after a failed group."""
+        if self._link.connection.in_transaction:
+            self._roll_back()
+        if self._cache_unsure:
+            self._empty_cache()
+
     def _roll_back(self) -> None:
         self._link.control("rollback")
         if not self._was_alone():
-            # SQLite now believes that its cached pages are of the state that the other writer left.
-            self._link.connection.pragma("shrink_memory")
+            self._empty_cache()
+
+    def _empty_cache(self) -> None:
+        """Drop cached pages: after a rollback, SQLite would take them for the state of an intervening writer."""
+        self._link.connection.pragma("shrink_memory")
+        self._cache_unsure = False
 
     def _was_alone(self) -> bool:
-        """Tell whether the lock held that keeps other writers out since this transaction began."""
+        """Return whether the write lock has kept other writers out since this transaction began."""
         return self._locks is None or self._locks.commit_count() == self._commits_before
 
     def _check_alone(self) -> None:
@@ -306,18 +327,18 @@ class Writer:
             self._look()
 
     def _run_member(self, member: Job, *, alone: bool) -> None:
-        """Run one operation; afterwards its changes are part of the transaction, or there is no trace of them."""
+        """Run one operation. Afterwards its changes are part of the transaction, or it left no trace."""
         link = self._link
         if not alone:
             link.control("save_member")
         try:
             transaction = SqliteTransaction(link, read_clock(self._clock))
-            member.result = run_to_end(member.operation(transaction))
+            member.result = run_made(member.operation, transaction)
             member.topics = transaction.topics
-        except BaseException as error:  # whatever it is, it is the caller's
+        except BaseException as error:  # raised to the caller
             member.error = error
         if not link.connection.in_transaction:
-            # SQLite itself gave up, and with this one all that came before it. An operation may even have caught that.
+            # SQLite itself rolled back this operation and all before it. The operation may even have caught that error.
             given_up = Unavailable(f"{link.path}: SQLite gave the transaction up: retry")
             raise member.error if isinstance(member.error, HoldfastError) else given_up
         if member.error is None:
@@ -329,15 +350,13 @@ class Writer:
             link.control("undo_member")
             link.control("release_member")
 
-    def _abandon(self, members: list[Job], cause: BaseException, outcome: Outcome) -> None:
-        """The group is not stored: make sure of it as far as possible, and leave everybody an error of his own."""
-        if self._link.connection.in_transaction:
-            try:
-                self._roll_back()
-            except apsw.Error as error:
-                cause = error
+    def _fail(self, members: list[Job], cause: BaseException, outcome: Outcome, *, stored: bool) -> None:
+        """Give every member of a group its own error: nothing is stored, as far as is known."""
+        if stored and _is_interrupt(cause):
+            members[0].error = cause  # stored, but its caller was interrupted before the result
+            return
         for member in members:
-            # An interrupt is that of the one caller who writes for himself.
+            # An interrupt belongs to the one caller that writes in its own thread.
             member.error = cause if _is_interrupt(cause) else self._failure(cause, outcome)
             member.topics = []
 
@@ -354,7 +373,7 @@ class Writer:
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Tell an exception that a signal handler may have raised, such as KeyboardInterrupt or TimeoutError."""
+    """Return whether a signal handler may have raised the exception, such as KeyboardInterrupt or TimeoutError."""
     if isinstance(error, apsw.Error | HoldfastError | MemoryError):
         return False
     return in_main_thread() or not isinstance(error, Exception)

@@ -1,4 +1,4 @@
-"""What every backend must do alike, as pytest classes: override the fixture `bench` and collect them."""
+"""The behaviour that all backends share, as pytest classes. Override the fixture `bench` and collect them."""
 
 from holdfast.testing.contract.appends import AppendContract
 from holdfast.testing.contract.artifacts import ArtifactContract
@@ -21,6 +21,9 @@ from holdfast.testing.contract.histories import HistoryContract
 from holdfast.testing.contract.hostile import HostileInputContract
 from holdfast.testing.contract.hostile_fuzz import HostileFuzzContract
 from holdfast.testing.contract.inheritance import InheritanceContract
+from holdfast.testing.contract.job_failures import JobFailureContract
+from holdfast.testing.contract.job_waits import JobWaitContract
+from holdfast.testing.contract.jobs import JobContract
 from holdfast.testing.contract.leases import LeaseContract
 from holdfast.testing.contract.logs import LogContract
 from holdfast.testing.contract.maintenance import MaintenanceContract
@@ -30,6 +33,7 @@ from holdfast.testing.contract.pages import PageContract
 from holdfast.testing.contract.processes import ProcessContract
 from holdfast.testing.contract.queue import QueueContract
 from holdfast.testing.contract.races import RaceContract
+from holdfast.testing.contract.readings import ReadingContract
 from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
 from holdfast.testing.contract.shared_puts import SharedPutContract
@@ -60,6 +64,9 @@ __all__ = [
     "HostileFuzzContract",
     "HostileInputContract",
     "InheritanceContract",
+    "JobContract",
+    "JobFailureContract",
+    "JobWaitContract",
     "LeaseContract",
     "LocalBench",
     "LogContract",
@@ -72,6 +79,7 @@ __all__ = [
     "ProcessContract",
     "QueueContract",
     "RaceContract",
+    "ReadingContract",
     "SecondProcessContract",
     "SessionContract",
     "SharedPutContract",

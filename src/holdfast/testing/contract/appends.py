@@ -12,17 +12,17 @@ from holdfast.testing.contract.graph import chain, every_id, ids, loaded
 
 
 def say(*texts: str) -> holdfast.Append:
-    """Nodes that have a payload and nothing else."""
+    """Return nodes with a payload and nothing else."""
     return holdfast.Append([holdfast.Node(payload=text) for text in texts])
 
 
 def said(session: Session) -> list[str]:
-    """The payloads of the active path."""
+    """Return the payloads of the active path."""
     return [node.payload for node in loaded(session).graph.nodes]
 
 
 def edges(session: Session) -> dict[str, str | None]:
-    """The parent of every node that the session sees."""
+    """Return the parent of every node that the session sees."""
     return {node.id: node.parent for node in loaded(session, holdfast.FullGraph()).graph.nodes}
 
 
@@ -85,6 +85,20 @@ class AppendContract(Contract):
         assert edges(beside) == {"a": None, "b": "a", "c": "b"}
         assert store.maintenance.verify().findings == ()
 
+    def test_a_parent_without_a_parent_may_stand_after_its_child(self, chat: Session, store: BlockingStore) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a")))
+        nodes = [holdfast.Node("c", "b"), holdfast.Node("b"), holdfast.Node("d", "c")]
+        chat.commit(holdfast.Commit(graph=holdfast.Append(nodes)))
+        assert ids(loaded(chat)) == ["a", "b", "c", "d"]
+        assert chat.add_nodes([holdfast.Node("n2", "n1"), holdfast.Node("n1")]).added == 2
+        assert edges(chat) == {"a": None, "b": "a", "c": "b", "d": "c", "n1": "d", "n2": "n1"}
+        for session, delta in (
+            (store.sessions.create("empty"), holdfast.Append(nodes)),
+            (store.sessions.create("whole"), holdfast.ReplaceGraph(holdfast.Graph(nodes))),
+        ):
+            session.commit(holdfast.Commit(graph=delta))
+            assert ids(loaded(session)) == ["b", "c", "d"]
+
     def test_a_whole_graph_that_names_nothing_is_one_path(self, chat: Session) -> None:
         chat.commit(holdfast.Commit(graph=say("old")))
         for texts in (["a", "b"], ["a", "b", "c"], []):
@@ -108,7 +122,7 @@ class AppendContract(Contract):
     def test_a_fork_goes_on_from_where_it_began(self, store: BlockingStore, chat: Session) -> None:
         chat.commit(holdfast.Commit(turn_id="t1", graph=say("hi", "hello")))
         fork = store.sessions.fork("chat", into="fork")
-        # The same turn id is another turn here, and its nodes get other ids.
+        # In the fork the same turn id is another turn, and its nodes get other ids.
         fork.commit(holdfast.Commit(turn_id="t1", graph=say("other")))
         chat.commit(holdfast.Commit(turn_id="t2", graph=say("more")))
         assert (said(fork), said(chat)) == (["hi", "hello", "other"], ["hi", "hello", "more"])
@@ -132,7 +146,7 @@ class AppendContract(Contract):
         chat.commit(holdfast.Commit(graph=chain("a")))
         assert chat.add_nodes([holdfast.Node("n1"), holdfast.Node("n2")]).added == 2
         chat.commit(holdfast.Commit(graph=chain("b", under="a")))
-        # Sent again after the head has moved, they are where they were.
+        # Sent again after the head has moved, they keep their places.
         assert chat.add_nodes([holdfast.Node("n1"), holdfast.Node("n2"), holdfast.Node("n3")]).replayed == 2
         assert edges(chat) == {"a": None, "n1": "a", "n2": "n1", "b": "a", "n3": "n2"}
         assert ids(loaded(chat)) == ["a", "b"]
@@ -219,6 +233,114 @@ class AppendContract(Contract):
         assert ids(loaded(chat)) == ["a", "b", "d"]
         chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n", None)])))
         assert ids(loaded(chat)) == ["n"]
+
+    def test_the_advice_about_a_tombstoned_parent_can_be_followed(
+        self, store: BlockingStore, chat: Session, bench: Bench
+    ) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b")))
+        fork = store.sessions.fork("chat", into="fork")
+        chat.tombstone(["b"])
+        follower = holdfast.Commit(graph=holdfast.Append([holdfast.Node("n")]))
+        with refused(bench, holdfast.InvalidRequest) as info:
+            fork.commit(follower)
+        assert "tombstoned in the session that this was forked from: give a parent" in str(info.value)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            fork.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("x", "a"), holdfast.Node("b", "a")])))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "graph.nodes[1]"
+        assert "give what follows it a parent that can be read" in str(info.value)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            fork.tombstone(["x", "a"])
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert (info.value.field, "tombstone it there" in str(info.value)) == ("node_ids[1]", True)
+        fork.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n", "a")])))
+        with refused(bench, holdfast.InvalidRequest) as info:
+            chat.add_nodes([holdfast.Node("n")])
+        assert "commit it again to bring it back, or give a parent" in str(info.value)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            chat.commit(follower)
+        assert "send it again to bring it back, or give a parent" in str(info.value)
+        chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("b")])))
+        assert chat.add_nodes([holdfast.Node("n")]).added == 1
+        assert (ids(loaded(fork)), edges(chat)) == (["a", "n"], {"a": None, "b": "a", "n": "b"})
+
+    @pytest.mark.parametrize(
+        ("leaf", "why"),
+        [
+            ("x", "there is no node 'x'"),
+            ("b", "'b' was vacuumed"),
+            ("c", "'c' is tombstoned"),
+        ],
+        ids=["unknown", "vacuumed", "tombstoned"],
+    )
+    def test_a_leaf_that_cannot_be_read_is_refused_with_the_reason(
+        self, store: BlockingStore, chat: Session, bench: Bench, leaf: str, why: str
+    ) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))
+        chat.tombstone(["b"])
+        store.maintenance.vacuum()
+        chat.tombstone(["c"])
+        for delta in (holdfast.Unchanged(leaf=leaf), holdfast.Append([holdfast.Node("d", "a")], leaf=leaf)):
+            with refused(bench, holdfast.InvalidRequest) as info:
+                chat.commit(holdfast.Commit(graph=delta))
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert (info.value.field, info.value.problem.startswith(why)) == ("graph.leaf", True)
+            assert info.value.problem.endswith(": name a node that can be read, or None for no active path")
+        chat.commit(holdfast.Commit(graph=holdfast.Unchanged(leaf=None)))
+
+    def test_an_erasure_in_the_middle_ends_the_path_and_turns_go_on(self, chat: Session) -> None:
+        chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))
+        chat.tombstone(["b"])
+        assert ids(loaded(chat)) == ["c"]
+        chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("d")])))
+        assert (ids(loaded(chat)), every_id(chat)) == (["c", "d"], ["a", "c", "d"])
+
+    def test_a_turn_that_was_forgotten_gives_its_node_ids_to_no_other_content(
+        self, store: BlockingStore, chat: Session, bench: Bench
+    ) -> None:
+        turn = holdfast.Commit(turn_id="t1", graph=say("hi"))
+        first = chat.commit(turn)
+        chat.commit(holdfast.Commit(turn_id="t2", graph=say("hello")))
+        store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
+        with refused(bench, holdfast.NodeConflict) as info:
+            chat.commit(holdfast.Commit(turn_id="t1", graph=say("other")))
+        assert isinstance(info.value, holdfast.NodeConflict)
+        assert (info.value.node_id, info.value.derived) == (first.leaf, True)
+        assert str(info.value).endswith("use a new turn id")
+        with refused(bench, holdfast.NodeConflict) as info:
+            chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node(first.leaf or "", payload="other")])))
+        assert isinstance(info.value, holdfast.NodeConflict)
+        assert (info.value.derived, str(info.value).endswith("use a new node id")) == (False, True)
+
+    @pytest.mark.parametrize("vacuumed", [False, True], ids=["tombstoned", "vacuumed"])
+    def test_a_late_retry_of_a_forgotten_turn_brings_back_what_was_not_vacuumed(
+        self, store: BlockingStore, chat: Session, bench: Bench, vacuumed: bool
+    ) -> None:
+        turn = holdfast.Commit(turn_id="t1", graph=say("secret"))
+        chat.tombstone([chat.commit(turn).leaf or ""])
+        chat.commit(holdfast.Commit(turn_id="t2", graph=holdfast.Unchanged(leaf=None)))
+        store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
+        if not vacuumed:
+            assert (chat.commit(turn).replayed, said(chat)) == (False, ["secret"])
+            return
+        store.maintenance.vacuum()
+        with refused(bench, holdfast.NodeConflict) as info:
+            chat.commit(turn)
+        assert isinstance(info.value, holdfast.NodeConflict)
+        assert (info.value.vacuumed, info.value.derived) == (True, True)
+
+    def test_a_tombstone_that_was_moved_here_has_no_content_to_bring_back(self, chat: Session, bench: Bench) -> None:
+        moved = holdfast.Node("b", None, kind="holdfast.tombstone")
+        chat.add_nodes([moved, holdfast.Node("c", "b")])
+        chat.tombstone(["b"])
+        for node in (moved, holdfast.Node("b", payload="true content")):
+            with refused(bench, holdfast.NodeConflict) as info:
+                chat.commit(holdfast.Commit(graph=holdfast.Append([node])))
+            assert isinstance(info.value, holdfast.NodeConflict)
+            assert (info.value.vacuumed, "its content is gone" in str(info.value)) == (True, True)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            chat.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("d", "b")])))
+        assert "moved here as a tombstone: give a parent" in str(info.value)
 
     def test_a_node_does_not_come_back_without_its_parent(self, chat: Session, bench: Bench) -> None:
         chat.commit(holdfast.Commit(graph=chain("a", "b", "c")))

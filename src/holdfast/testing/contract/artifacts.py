@@ -1,4 +1,4 @@
-"""Artifacts: what was put under a kind and a ref is what comes back, and a ref that names its content must match it."""
+"""Artifacts: a put artifact comes back under its kind and ref, and a ref that names its content must match it."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class ArtifactContract(Contract):
         other.artifacts.put("schema", "main", b"code")
 
         def as_the_schema_says(ref: str, data: bytes) -> str | None:
-            # A write from elsewhere would wait for its end if the check ran inside of a write transaction.
+            # A write by another handle would block if the check ran inside a write transaction.
             other.artifacts.put("log", ref, data)
             schema = store.artifacts.get("schema", ref)
             return None if schema is not None and schema.data == data else "is not what the schema says"

@@ -1,4 +1,4 @@
-"""Attachments: a session sees its own and no others, and bytes stay, wherever they are, while anybody needs them."""
+"""Attachments: a session sees only its own, and bytes stay, wherever they are stored, while a reference needs them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = 1_700_000_000_000
 
 
 class Shelf:
-    """Attachment bytes in a dictionary; it can be told to fail at its next deletions or writes."""
+    """Attachment bytes in a dictionary. It can be told to fail at its next deletions or writes."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], bytes] = {}
@@ -28,18 +28,18 @@ class Shelf:
         self.working_deletes: int | None = None
 
     def put(self, space: str, name: str, data: bytes) -> None:
-        """Keep bytes, over what is there."""
+        """Store bytes, over any that are there."""
         if self.failing_puts:
             self.failing_puts -= 1
             raise holdfast.Unavailable("the shelf is away")
         self.held[space, name] = data
 
     def get(self, space: str, name: str) -> bytes | None:
-        """The bytes, None if there are none."""
+        """Return the bytes, or None."""
         return self.held.get((space, name))
 
     def delete(self, space: str, name: str) -> int | None:
-        """Remove bytes; None if there were none."""
+        """Remove bytes. Return None if there were none."""
         if self.working_deletes is not None:
             if self.working_deletes == 0:
                 raise holdfast.Unavailable("the shelf is away")
@@ -49,7 +49,7 @@ class Shelf:
 
 
 class Home:
-    """Where the bytes of a case live, and how many there are now."""
+    """The place of a test's bytes, and their sizes."""
 
     def __init__(self, bench: Bench, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -60,11 +60,11 @@ class Home:
         self.store = self.open()
 
     def open(self) -> BlockingStore:
-        """One more handle on the same database with the same bytes."""
+        """Open one more handle on the same database with the same bytes."""
         return self._bench.open(attachments=self._keeper)
 
     def sizes(self) -> list[int]:
-        """The size of every object outside the database, or the sum inside it if there is any."""
+        """Return the size of every object outside the database, or the sum inside it if there is any."""
         if self.kind == "port":
             return sorted(len(data) for data in self.shelf.held.values())
         if self.kind == "folder":
@@ -78,7 +78,7 @@ class AttachmentContract(Contract):
 
     @pytest.fixture(params=["database", "port", "folder"])
     def home(self, request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Home:
-        """Bytes in the database, behind a port, and in a folder."""
+        """Bytes in the database, behind a port, or in a folder."""
         return Home(bench, request.param, tmp_path)
 
     # Bytes.

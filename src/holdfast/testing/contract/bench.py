@@ -1,15 +1,15 @@
-"""A case opens as many handles on one database as it likes, and never sleeps: it is told who waits and what changed.
+"""The bench of the contract suite: opens handles on one database, and reports waiters so that no test sleeps.
 
-A case is written once, without `await`, and runs on every backend both ways: through the blocking facade, and
-through the async store driven on an event loop of its own. To test a backend of your own, override the fixture
-`bench` with something that has these methods.
+A test is written once, without `await`, and runs on every backend both ways: through the blocking facade, and through
+the async store driven on an event loop of its own. To test a backend of your own, override the fixture `bench` with an
+object that has these methods.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from holdfast.waiting import AsyncWaiting, BlockingWaiting, Waiting
 T = TypeVar("T")
 
 PATIENCE_S = 30
-"""How long a case waits for something that must happen; it is never slept through."""
+"""Timeout for events that must happen. A passing test never sleeps through it."""
 
 
 class Bench(Protocol):
@@ -39,7 +39,7 @@ class Bench(Protocol):
     clock: ManualClock
     durability: Literal["ephemeral", "durable"]
     url: str | None
-    """What a second process opens; None if no second process can."""
+    """URL for a second process; None if there can be none."""
 
     def open(
         self,
@@ -48,19 +48,19 @@ class Bench(Protocol):
         attachments: AttachmentBytes | None = None,
         artifact_checks: Mapping[str, ArtifactCheck] = ...,
     ) -> BlockingStore:
-        """One more handle on the database, over a connection of its own where there are connections."""
+        """Open one more handle on the database, over a connection of its own where there are connections."""
         ...
 
     def parked(self, waiters: int = 1) -> None:
-        """Return once that many callers have begun to wait since the last time, and still do; fail if they never do.
+        """Return once that many callers have begun to wait since the last call, and still do; fail if they never do.
 
-        Whoever waits has looked and found nothing. A case calls it between the start of a wait and the act that must
-        end it: only then can a change that wakes nobody show. `Parking` counts the waiters of any backend.
+        A waiter has checked and found nothing. A test calls this between the start of a wait and the act that must end
+        it: only then does a change that wakes no waiter show. `Parking` counts the waiters of any backend.
         """
         ...
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table."""
+        """Return every row of every table."""
         ...
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Bench(Protocol):
 
 
 class EventLoop:
-    """An event loop in a thread, on which a blocking case drives an async store."""
+    """An event loop in a thread, on which a blocking test drives an async store."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -77,8 +77,12 @@ class EventLoop:
         self._thread.start()
 
     def drive(self, work: Awaitable[T]) -> T:
-        """Run a coroutine on the loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(cast("Coroutine[Any, Any, T]", work), self._loop).result()
+        """Run an awaitable on the loop and wait for it."""
+
+        async def run() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def close(self) -> None:
         """Stop the loop."""
@@ -99,7 +103,7 @@ class _Driven:
 
 
 class Parking:
-    """A backend that counts who waits in it: put it into the store's context in place of the backend itself."""
+    """A backend wrapper that counts waiters. Put it into the store's context in place of the backend."""
 
     def __init__(self, backend: Backend, parked: ParkedWaiters) -> None:
         self._backend = backend
@@ -109,7 +113,7 @@ class Parking:
         return getattr(self._backend, name)
 
     async def pause(self, change: Future[None], timeout_ms: int) -> bool:
-        """Wait for a watched change, and be seen waiting. The watch began before: what happens from now on ends it."""
+        """Wait for a watched change, and be counted. The watch began earlier, so any later change ends the wait."""
         self._parked.enter()
         try:
             return await self._backend.pause(change, timeout_ms)
@@ -118,26 +122,26 @@ class Parking:
 
 
 class ParkedWaiters:
-    """How many callers wait now, over all handles of a bench, and how many began to since somebody asked."""
+    """Counts the callers that wait now, over all handles of a bench, and those that began since the last `wait`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting = self._begun = 0
 
     def enter(self) -> None:
-        """One more waits."""
+        """Count one more waiter."""
         with self._changed:
             self._waiting += 1
             self._begun += 1
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """One of them goes on."""
+        """Count one waiter less."""
         with self._changed:
             self._waiting -= 1
 
     def wait(self, waiters: int) -> None:
-        """Return once as many have begun and still wait."""
+        """Return once this many have begun to wait and still do."""
         with self._changed:
             there = self._changed.wait_for(lambda: min(self._waiting, self._begun) >= waiters, PATIENCE_S)
             assert there, f"{min(self._waiting, self._begun)} of {waiters} wait"
@@ -145,7 +149,7 @@ class ParkedWaiters:
 
 
 class LocalBench:
-    """Implements `Bench` for the backends that this package brings."""
+    """Implements `Bench` for the backends of this package."""
 
     def __init__(
         self,
@@ -171,7 +175,7 @@ class LocalBench:
         attachments: AttachmentBytes | None = None,
         artifact_checks: Mapping[str, ArtifactCheck] = MappingProxyType({}),
     ) -> BlockingStore:
-        """One more handle on the database."""
+        """Open one more handle on the database."""
         backend = self._shared or self._open()
         self._backends.append(backend)
         driven = backend if self._loop is None else cast("Backend", _Driven(backend, self._loop))
@@ -191,7 +195,7 @@ class LocalBench:
         self._parked.wait(waiters)
 
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of every table."""
+        """Return every row of every table."""
         return self._backends[0].dump()
 
     def close(self) -> None:
@@ -203,7 +207,7 @@ class LocalBench:
 
 
 def at_once(*calls: Callable[[], T]) -> list[T | BaseException]:
-    """Run the calls in threads that start together; each one's result, or what it raised."""
+    """Run the calls in threads that start together. Return each one's result, or its exception."""
     barrier = threading.Barrier(len(calls))
     outcomes: list[Future[T]] = [Future() for _ in calls]
 
@@ -223,7 +227,7 @@ def at_once(*calls: Callable[[], T]) -> list[T | BaseException]:
 
 
 def in_background(call: Callable[[], T]) -> Future[T]:
-    """Run a call in a thread and go on; the case asks for the result, with a timeout, when it is due."""
+    """Run a call in a thread. The test asks for the result, with a timeout, when it is due."""
     outcome: Future[T] = Future()
 
     def run() -> None:
@@ -237,7 +241,7 @@ def in_background(call: Callable[[], T]) -> Future[T]:
 
 
 class Contract:
-    """Every contract class has these fixtures; a case takes `store`, and `bench` for more handles or the clock."""
+    """Base of the contract classes. A test takes `store`, and `bench` for more handles or the clock."""
 
     @pytest.fixture
     def store(self, bench: Bench) -> BlockingStore:
@@ -251,7 +255,7 @@ class Contract:
 
 
 class RefusedWithoutTrace:
-    """A context in which a call must be refused with the given error, and no row of any table may change."""
+    """Context in which a call must be refused with the given error, and no row of any table may change."""
 
     def __init__(self, bench: Bench, error: type[BaseException]) -> None:
         self._bench = bench

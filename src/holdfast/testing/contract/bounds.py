@@ -1,7 +1,8 @@
-"""Bounds: what a declaration makes of a payload ends in bounded time and memory, or is refused with nothing written."""
+"""Bounds: evaluating a declaration on a payload takes bounded time and memory, or is refused with nothing written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,11 +14,11 @@ from holdfast.testing.contract.bench import Bench, Contract, refused
 CHAT = holdfast.Scope("chat")
 
 DOUBLINGS = 24
-"""So many doublings are some 16 million visits: a second of work if they are not refused, and not a hang."""
+"""Some 16 million visits: a second of work if they are not refused, and not a hang."""
 
 
 def doubling(join: str, *, place: str = "$defs", leaf: Any = True) -> dict[str, Any]:
-    """A schema each part of which applies the part before it twice."""
+    """Return a schema each part of which applies the part before it twice."""
     parts: dict[str, Any] = {"0": leaf}
     for number in range(1, DOUBLINGS + 1):
         before = {"$ref": f"#/{place}/{number - 1}"}
@@ -26,7 +27,7 @@ def doubling(join: str, *, place: str = "$defs", leaf: Any = True) -> dict[str, 
 
 
 def nested(levels: int) -> Any:
-    """Objects inside objects."""
+    """Return objects inside objects."""
     inner: Any = {}
     for _ in range(levels):
         inner = {"x": inner}
@@ -44,6 +45,32 @@ EXPONENTIAL: dict[str, tuple[dict[str, Any], Any]] = {
     "by patterns of names": ({"patternProperties": {"": AGAIN, "x": AGAIN}}, nested(DOUBLINGS)),
 }
 
+HEAVY: dict[str, tuple[Any, Any]] = {
+    "enum": ({"items": {"enum": [[0] * 300 + [n] for n in range(300)]}}, [[0] * 300 + [299]] * 150),
+    "const": ({"items": {"const": [0.5] * 20_000}}, [[0.5] * 20_000] * 40),
+    "uniqueItems": (
+        {"uniqueItems": True},
+        [[[1] if number >> bit & 1 else 1 for bit in range(12)] for number in range(2**12)],
+    ),
+    "multipleOf": ({"items": {"multipleOf": 1e-100}}, [1.5e100] * 4_000),
+    "minimum": ({"items": {"minimum": 1e-200}}, [1e-200] * 4_000),
+    "a pattern that goes back": ({"items": {"not": {"pattern": "(a+)++b"}}}, ["a" * 5_000] * 30),
+    "a pattern of many states": ({"pattern": "(?:0|1)*1(?:0|1){2000}[^01]{2}"}, "0110101" * 10_000),
+    "an unknown keyword": ({"items": {"sorted": True}}, [0] * 100_000),
+}
+"""Payloads that take about a second of work if they are not refused, each by one keyword."""
+
+LARGE: dict[str, Any] = {
+    "patterns": {"allOf": [{"pattern": f"\\pL{{{20 + number}}}"} for number in range(10)]},
+    "a count of counts": {"pattern": "(?:a{500}){500}"},
+    "patterns of names": {"patternProperties": {f"\\pL{{{20 + number}}}": True for number in range(10)}},
+    "options": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "enum": [[[1] if number >> bit & 1 else 1 for bit in range(12)] for number in range(2**12)],
+    },
+}
+"""Schemas that take about a second, or much memory, to compile."""
+
 VARIANTS = [f"variant-{number}" for number in range(12)]
 TAGGED: dict[str, Any] = {
     "oneOf": [
@@ -54,18 +81,18 @@ TAGGED: dict[str, Any] = {
         for name in VARIANTS
     ]
 }
-"""A union whose variants all contain the union: cheap as long as the tag is looked at first."""
+"""A union whose variants all contain the union: cheap as long as the tag is checked first."""
 
 
 def tagged(levels: int) -> Any:
-    """A value of that union. Its tag comes last."""
+    """Return a value of that union. Its tag comes last."""
     if levels == 0:
         return {"type": VARIANTS[0]}
     return {"left": tagged(levels - 1), "right": {"type": VARIANTS[-1]}, "type": VARIANTS[levels % len(VARIANTS)]}
 
 
 def declare(store: BlockingStore, *types: holdfast.EventType) -> None:
-    """A process that emits these types, and `plain`."""
+    """Register a process that emits these types, and `plain`."""
     store.processes.register(
         holdfast.ProcessRegistration(
             "build", holdfast.External(), event_types=[*types, holdfast.EventType("plain")], wake_target=CHAT
@@ -74,7 +101,7 @@ def declare(store: BlockingStore, *types: holdfast.EventType) -> None:
 
 
 def subscription(schema: Any) -> holdfast.SubscriptionDraft:
-    """A subscription to payloads of this schema."""
+    """Return a subscription to payloads of this schema."""
     return holdfast.SubscriptionDraft(
         source_type="timer", source_key="k", target=holdfast.External(), payload_schema=schema
     )
@@ -96,6 +123,81 @@ class BoundsContract(Contract):
             assert info.value.field == "payload"
             assert info.value.limit is not None
         assert store.events.append("build", "plain").event.sequence == 1
+
+    @pytest.mark.parametrize("keyword", HEAVY)
+    def test_a_payload_that_one_keyword_works_long_for_is_refused(
+        self, bench: Bench, store: BlockingStore, keyword: str
+    ) -> None:
+        schema, payload = HEAVY[keyword]
+        declare(store, holdfast.EventType("odd", schema=schema))
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.events.append("build", "odd", payload)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "payload"
+        assert info.value.limit is not None
+        assert store.events.append("build", "odd", [] if isinstance(payload, list) else 1).event.sequence == 1
+
+    @pytest.mark.parametrize("part", LARGE)
+    def test_a_schema_that_takes_long_to_compile_is_not_declared(
+        self, bench: Bench, store: BlockingStore, part: str
+    ) -> None:
+        with refused(bench, holdfast.InvalidRequest) as info:
+            declare(store, holdfast.EventType("odd", schema=LARGE[part]))
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "event_types[0].schema"
+        with refused(bench, holdfast.InvalidRequest):
+            store.triggers.subscribe(subscription(LARGE[part]))
+
+    def test_values_that_no_schema_applies_to_take_no_work(self, store: BlockingStore) -> None:
+        lengths = [{"maxItems": 10**6 + number} for number in range(300)]
+        declare(store, holdfast.EventType("long", schema={"allOf": lengths}))
+        assert store.events.append("build", "long", [0] * 500_000).event.sequence == 1
+
+    def test_a_payload_of_numbers_that_take_long_to_read_is_refused(self, bench: Bench, store: BlockingStore) -> None:
+        declare(store)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.events.append("build", "plain", [1e300] * 10_001)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert (info.value.field, info.value.limit) == ("payload", 10_000)
+        payload = [1e300] * 10_000 + ["1e300"] * 10_000
+        assert store.events.append("build", "plain", payload).event.payload == payload
+
+    def test_a_dedupe_key_is_as_long_as_a_text_may_be(self, bench: Bench) -> None:
+        store = bench.open(limits=holdfast.Limits(text_bytes=1_000))
+        store.sessions.create("chat")
+        wake = holdfast.WakeRule(holdfast.Const("look"), dedupe=holdfast.Payload())
+        declare(store, holdfast.EventType("news", wake=wake))
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.events.append("build", "news", "é" * 500 + "x")
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert (info.value.field, info.value.limit) == ("payload", 1_000)
+        assert "dedupe" in str(info.value)
+        told = store.events.append("build", "news", "é" * 500).wake
+        assert told is not None
+        assert told.dedupe_key == "é" * 500
+
+    def test_a_payload_that_shares_its_parts_is_refused_before_it_is_written_out(
+        self, bench: Bench, store: BlockingStore
+    ) -> None:
+        """A few objects that would encode to more bytes than any machine has: in one payload, or in many together."""
+        payload: Any = 0
+        for _ in range(60):
+            payload = [payload, payload]
+        declare(store, holdfast.EventType("odd"))
+        session = store.sessions.create("chat")
+        calls: dict[str, Callable[[], object]] = {
+            "payload": lambda: store.events.append("build", "odd", payload),
+            "nodes[0].payload": lambda: session.add_nodes([holdfast.Node("n", payload=payload)]),
+            "config": lambda: session.commit(holdfast.Commit(config={"a": payload})),
+            "draft.payloads": lambda: store.queue.enqueue(
+                holdfast.WorkDraft(session_id="chat", payloads=["x" * 2_000_000] * 10)
+            ),
+        }
+        for field, call in calls.items():
+            with refused(bench, holdfast.InvalidRequest) as info:
+                call()
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert (info.value.field, info.value.limit) == (field, 16 << 20)
 
     def test_a_deep_value_of_a_tagged_union_is_accepted(self, bench: Bench, store: BlockingStore) -> None:
         declare(store, holdfast.EventType("tree", schema=TAGGED))

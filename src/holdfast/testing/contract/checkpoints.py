@@ -1,4 +1,4 @@
-"""Checkpoints: the store mints every ref, a ref alone means "unchanged", and what was stored comes back as it was."""
+"""Checkpoints: the store mints every ref, a ref alone means "unchanged", and stored content comes back unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VALUES: dict[str, holdfast.Document] = {
 
 
 class CheckpointContract(Contract):
-    """What a commit keeps in its checkpoint and frames."""
+    """Checkpoints and frames of commits."""
 
     @pytest.fixture
     def chat(self, store: BlockingStore) -> Session:
@@ -126,7 +126,7 @@ class CheckpointContract(Contract):
         with refused(bench, holdfast.UnknownRef):
             chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=forged)))
 
-    # What stays and what goes.
+    # Kept and dropped components.
 
     def test_a_turn_without_a_checkpoint_leaves_it_as_it_is(self, chat: Session) -> None:
         first = chat.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state=STATE)))

@@ -1,4 +1,4 @@
-"""Claims: each batch has one owner at a time, and a commit settles exactly what its claim still holds, or nothing."""
+"""Claims: each batch has one owner at a time, and a commit settles all batches that its claim still holds, or none."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ GROUP = holdfast.Group("g")
 
 
 def fill(store: BlockingStore, *names: str, session_id: str = "chat", **policy: Any) -> list[str]:
-    """Enqueue one batch a name; their ids."""
+    """Enqueue one batch a name, and return their ids."""
     return [store.queue.enqueue(work(name, session_id=session_id, **policy)).batch_id for name in names]
 
 
 def forged(claim: holdfast.WorkClaim, **changes: Any) -> holdfast.WorkCompletion:
-    """The claim's completion with something else in it."""
+    """Return the claim's completion with some fields changed."""
     return msgspec.structs.replace(claim.completion(), **changes)
 
 
 def ids_of(claim: holdfast.WorkClaim) -> tuple[str, ...]:
-    """The batches that a claim holds."""
+    """Return the ids of the batches that a claim holds."""
     return tuple(batch.batch_id for batch in claim.batches)
 
 
@@ -45,7 +45,7 @@ ALTERED: dict[str, Callable[[holdfast.WorkClaim, holdfast.WorkClaim], holdfast.W
     "claim of another": lambda held, other: forged(held, claim_id=other.claim_id),
     "claim of nobody": lambda held, _: forged(held, claim_id="claim:unknown"),
 }
-"""What a commit may send for a claim on two batches, beside another owner's claim, that is not exactly that claim."""
+"""Completions that differ from the claim on two batches that they pretend to be, beside another owner's claim."""
 
 
 class ClaimContract(Contract):
@@ -164,7 +164,9 @@ class ClaimContract(Contract):
         claim = take(store, ttl_ms=1_000)
         clock.advance(600)
         renewed = store.queue.renew(claim, ttl_ms=1_000)
-        assert renewed == msgspec.structs.replace(claim, expires_at_ms=1_700_000_001_600)
+        ends = 1_700_000_001_600
+        batches = tuple(msgspec.structs.replace(batch, claim_expires_at_ms=ends) for batch in claim.batches)
+        assert renewed == msgspec.structs.replace(claim, expires_at_ms=ends, batches=batches)
         clock.advance(900)
         assert store.queue.claim("chat", owner_id="w2") is None
         settle(store, renewed)
@@ -242,10 +244,11 @@ class ClaimContract(Contract):
         receipt = store.sessions.handle("chat").commit(turn)
         assert (receipt.revision, receipt.replayed) == (1, False)
         assert len(store.queue.list("chat")) == 0
-        settled = store.queue.get("chat", keyed.batch_id)
-        assert settled is not None
-        assert (settled.state, settled.settled_at_ms) == ("completed", clock.now_ms())
-        assert store.queue.get("chat", plain.batch_id) is None
+        for batch in (keyed, plain):
+            settled = store.queue.get("chat", batch.batch_id)
+            assert settled is not None
+            assert (settled.state, settled.settled_at_ms) == ("completed", clock.now_ms())
+            assert (settled.settled_revision, settled.attempts) == (1, 1)
         again = store.sessions.handle("chat").commit(turn)
         assert (again.revision, again.replayed) == (1, True)
         assert store.queue.abandon(both) == 0

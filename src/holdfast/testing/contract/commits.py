@@ -17,7 +17,7 @@ from holdfast.testing.contract.graph import chain, every_id, ids, loaded
 
 
 def saying(node: str, **payload: object) -> holdfast.Append:
-    """One node with a payload whose keys are named like fields of ours."""
+    """Return one node with a payload whose keys are named like fields of ours."""
     return holdfast.Append([holdfast.Node(node, payload={"id": "m1", "timestamp": 1, "node_id": "x"} | payload)], node)
 
 
@@ -51,7 +51,7 @@ SAME = {
     "split-usage": replace(TURN, usage=[holdfast.Usage("turn", "m", 11), holdfast.Usage("turn", "m", 0, 3)]),
     "attachment-twice": replace(TURN, attachments=["photo", "photo"]),
 }
-"""The same turn in other words."""
+"""The same turn, written differently."""
 
 OTHER = {
     "no-payload": replace(TURN, graph=chain("n1")),
@@ -72,18 +72,18 @@ OTHER = {
     "work": replace(TURN, enqueues=[holdfast.WorkDraft(payloads=[{"next": 2}], source_key="follow-up")]),
     "fingerprint": replace(TURN, fingerprint="mine"),
 }
-"""Other turns under the same id."""
+"""Different turns under the same id."""
 
 
 def claim_of(store: BlockingStore, *, owner_id: str = "w", ttl_ms: int = 1_000) -> holdfast.WorkClaim:
-    """The claim on what the session has ready."""
+    """Return the claim on the session's ready work."""
     claim = store.queue.claim("chat", owner_id=owner_id, ttl_ms=ttl_ms)
     assert claim is not None
     return claim
 
 
 def commit_turns(url: str, worker: int, turns: int) -> list[int]:
-    """Run in a process of its own: commit turns on whatever is current; the revisions that they got."""
+    """Commit turns on any head, in a process of its own, and return their revisions."""
     with holdfast.open_blocking(url) as store:
         session = store.sessions.handle("chat")
         return [session.commit(holdfast.Commit(turn_id=f"{worker}-{turn}")).revision for turn in range(turns)]

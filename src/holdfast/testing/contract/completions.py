@@ -1,4 +1,4 @@
-"""Completion: a process ends once, by one outcome, at the hand of whoever still holds it."""
+"""Completion: a process ends once, with one outcome, by its current holder."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from holdfast.testing.contract.triggers import CHAT, FRAME, MONDAY, MONDAY_PROCE
 
 
 def due(store: BlockingStore, **filters: Any) -> list[tuple[str, str]]:
-    """Which occurrence is still due for which subscription."""
+    """Return the occurrence and the subscription of each delivery that is due."""
     return [(one.occurrence.idempotency_key, one.subscription.handle) for one in store.triggers.undelivered(**filters)]
 
 
@@ -171,7 +171,7 @@ class DeliveryContract(Contract):
             with refused(bench, holdfast.UnknownDelivery):
                 store.triggers.mark_failed(wrong, "no")
 
-    # What is started.
+    # Targets.
 
     def test_a_delivery_starts_its_target_as_the_subscription_says(self, store: BlockingStore) -> None:
         identity = holdfast.ProcessIdentity("script", "Morning run", {"flow": "a"})

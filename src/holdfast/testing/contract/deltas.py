@@ -1,4 +1,4 @@
-"""A large state that changes a little takes little room, and comes back whole at every revision that is kept."""
+"""Deltas: a large state that changes a little takes little room, and every kept revision comes back whole."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HEAD_ONLY = holdfast.RetentionPolicy(keep_revisions=1)
 
 
 def noise(seed: str, size: int = SIZE) -> bytes:
-    """Bytes that compress to no less than their size."""
+    """Return incompressible bytes."""
     return hashlib.shake_128(seed.encode()).digest(size)
 
 
 def changed(number: int, seed: str = "state") -> bytes:
-    """The state after so many changes, each at another place and of a hundred bytes."""
+    """Return the state after this many changes, each of a hundred bytes at another place."""
     state = bytearray(noise(seed))
     for each in range(1, number + 1):
         at = each * 7_919 % (SIZE - 100)
@@ -31,12 +31,12 @@ def changed(number: int, seed: str = "state") -> bytes:
 
 
 def commit(session: Session, state: bytes, **others: object) -> holdfast.CommitReceipt:
-    """A turn that leaves this execution state."""
+    """Commit a turn with this execution state."""
     return session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(execution_state=state), **others))  # type: ignore[arg-type]
 
 
 def state_of(session: Session, at: int | None = None) -> object:
-    """The execution state of a revision."""
+    """Return the execution state of a revision."""
     view = session.load(at=at)
     assert view is not None
     assert view.checkpoint is not None
@@ -50,7 +50,7 @@ class DeltaContract(Contract):
     def chat(self, store: BlockingStore) -> Session:
         return store.sessions.create("chat")
 
-    # What is stored, and what comes back.
+    # Stored size, and reading back.
 
     def test_a_large_state_that_changes_a_little_takes_little_and_every_revision_comes_back(
         self, store: BlockingStore, chat: Session
@@ -62,7 +62,7 @@ class DeltaContract(Contract):
             )
         stats = store.maintenance.stats()
         assert stats.blobs == 12
-        # One state whole, and 1, 2, … 11 changes of a hundred bytes, each with what a frame and its places take.
+        # One whole state, and 1, 2, … 11 changes of a hundred bytes, each with the overhead of a frame and its offsets.
         assert SIZE < stats.blob_bytes < SIZE + 66 * 120 + 11 * 100
         assert [state_of(chat, at) for at in range(1, 13)] == [changed(number) for number in range(12)]
         assert state_of(chat) == changed(11)
@@ -157,7 +157,7 @@ class DeltaContract(Contract):
         assert 2 * SIZE < store.maintenance.stats().blob_bytes < 2 * SIZE + 500
         assert store.maintenance.verify().findings == ()
 
-    # What may go.
+    # Removal.
 
     def test_a_key_frame_stays_while_a_delta_needs_it_and_goes_with_the_last_one(
         self, store: BlockingStore, chat: Session
@@ -169,7 +169,7 @@ class DeltaContract(Contract):
         assert (report.roots, report.retained_blobs, report.deleted_blobs) == (1, 2, 1)
         assert state_of(chat) == changed(2)
         assert store.maintenance.verify().findings == ()
-        # Going on with the same key frame, which no revision names any more.
+        # The next delta uses the same key frame, which no revision names any more.
         commit(chat, changed(3))
         store.maintenance.prune(HEAD_ONLY)
         assert store.maintenance.collect_garbage().deleted_blobs == 1
@@ -187,7 +187,7 @@ class DeltaContract(Contract):
         commit(chat, b"small")
         store.maintenance.prune(HEAD_ONLY)
         assert store.maintenance.collect_garbage().deleted_blobs == 2
-        # The same states come again: what the store saw of them is not there any more.
+        # The same states come again, after their contents were collected.
         commit(chat, changed(1))
         commit(chat, changed(2))
         assert (state_of(chat, 4), state_of(chat)) == (changed(1), changed(2))
@@ -241,7 +241,7 @@ class DeltaContract(Contract):
 
         def write() -> object:
             for number in range(12):
-                # Every fourth state is another one altogether, so that key frames become garbage and are needed again.
+                # Every fourth state is unrelated, so that key frames become garbage and are needed again.
                 commit(session, changed(number % 3) if number % 4 else noise("between"))
             return "committed"
 

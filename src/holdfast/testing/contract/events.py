@@ -1,4 +1,4 @@
-"""Events: a log without gaps in which each entry was declared, is valid, and happened once."""
+"""Events: a log without gaps in which each entry was declared, is valid, and appears once."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ OVER = holdfast.EventType("over", terminal=holdfast.TerminalRule("completed"))
 
 
 def declare(store: BlockingStore, *types: holdfast.EventType, process_id: str = "build") -> holdfast.Process:
-    """A process with these event types."""
+    """Register a process with these event types."""
     return store.processes.register(
         holdfast.ProcessRegistration(process_id, holdfast.External(), event_types=list(types))
     )
 
 
 def sequences(events: holdfast.Page[holdfast.ProcessEvent] | tuple[holdfast.ProcessEvent, ...]) -> list[int]:
-    """The sequence numbers, in order."""
+    """Return the sequence numbers, in order."""
     return [event.sequence for event in events]
 
 
@@ -335,6 +335,7 @@ class EventContract(Contract):
                 store.events.append("build", type, payload)
             assert isinstance(info.value, holdfast.InvalidRequest)
             assert info.value.field == "replay_key"
+            assert "pass replay_key=" in str(info.value)
 
     def test_after_the_end_only_types_declared_for_it_are_accepted(self, store: BlockingStore, bench: Bench) -> None:
         afterlife = holdfast.EventType("again", terminal=holdfast.TerminalRule("completed"), after_terminal=True)

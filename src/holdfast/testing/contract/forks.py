@@ -1,4 +1,4 @@
-"""Forks: a fork shares its source's nodes up to one point, and from there neither sees what the other does."""
+"""Forks: a fork shares its source's nodes up to one point. After it, neither sees the other's changes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.testing.contract.graph import chain, every_id, ids, loaded
 
 
 def node(name: str, parent: str | None, text: str) -> holdfast.Append:
-    """One node that says something, and is the leaf."""
+    """Return one node with a text, as the leaf."""
     return holdfast.Append([holdfast.Node(name, parent, payload=text)], leaf=name)
 
 
 def texts(session: Session) -> list[str]:
-    """What the nodes of the active path say."""
+    """Return the texts of the active path."""
     return [str(one.payload) for one in loaded(session).graph.nodes]
 
 
@@ -26,7 +26,7 @@ class ForkContract(Contract):
 
     @pytest.fixture
     def source(self, store: BlockingStore) -> Session:
-        """Three turns: nodes a1 a2, b1 b2 and c1, each turn with a state of its own."""
+        """Commit three turns: nodes a1 a2, b1 b2 and c1, each turn with a state of its own."""
         session = store.sessions.create("source", owner="ada", model="m")
         for revision, (names, under) in enumerate(
             [(("a1", "a2"), None), (("b1", "b2"), "a2"), (("c1",), "b2")], start=1
@@ -44,7 +44,7 @@ class ForkContract(Contract):
             )
         return session
 
-    # Where it starts.
+    # The fork point.
 
     def test_a_fork_of_now_has_the_path_and_the_state_of_its_source(
         self, store: BlockingStore, bench: Bench, source: Session

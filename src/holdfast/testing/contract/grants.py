@@ -1,4 +1,4 @@
-"""Grants: a handle belongs to exactly one scope, moves with its companions or not at all, and dies with its session."""
+"""Grants: a handle belongs to exactly one scope, moves with all others or not at all, and ends with its session."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def start(store: BlockingStore, *process_ids: str, wake_target: holdfast.Scope |
 
 
 def held(store: BlockingStore, scope: holdfast.Scope) -> list[str]:
-    """The processes that a scope has handles on."""
+    """Return the processes that a scope has handles on."""
     return [one.process.id for one in store.grants.list(scope)]
 
 
 class GrantContract(Contract):
-    """`store.grants`, and what becomes of grants when their session goes."""
+    """`store.grants`, and the fate of grants when their session is forgotten."""
 
     def test_a_grant_is_had_listed_and_revoked(self, store: BlockingStore, bench: Bench) -> None:
         start(store, "build")
@@ -224,7 +224,7 @@ class GrantContract(Contract):
     # The end of a session.
 
     def settle(self, store: BlockingStore) -> None:
-        """Handles and wake targets of session a, of its frames, of b, and of a namesake."""
+        """Make handles and wake targets of session a, of its frames, of b, and of a namesake."""
         start(store, "sole", "shared", "ended", wake_target=A)
         start(store, "framed", wake_target=A_FRAME)
         start(store, "foreign", wake_target=holdfast.Scope("a/frame:b"))
@@ -236,7 +236,7 @@ class GrantContract(Contract):
         store.processes.complete("ended", holdfast.Completed(1))
 
     def targets(self, store: BlockingStore) -> dict[str, holdfast.Scope | None]:
-        """Whom each process wakes."""
+        """Return the wake target of each process."""
         return {process.id: process.wake_target for process in store.processes.list(status="any")}
 
     def test_forgetting_a_session_takes_its_handles_and_wake_targets_in_all_frames(

@@ -1,4 +1,4 @@
-"""The graph: history only grows, and a read costs and shows what was asked for, root first."""
+"""The graph: history only grows, and a read returns and costs what was asked for, root first."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ ANCHOR = holdfast.Node(
 
 
 def loaded(session: Session, scope: ReadScope | None = None, *, at: int | None = None) -> holdfast.SessionView:
-    """The view of a session that has one."""
+    """Return the view of a session that has one."""
     view = session.load(scope or holdfast.ActivePath(), at=at)
     assert view is not None
     return view
 
 
 def ids(view: holdfast.SessionView) -> list[str]:
-    """The node ids of a view, in its order."""
+    """Return the node ids of a view, in its order."""
     return [node.id for node in view.graph.nodes]
 
 
 def every_id(session: Session, *, at: int | None = None) -> list[str]:
-    """The ids of all nodes that the session sees."""
+    """Return the ids of all nodes that the session sees."""
     return ids(loaded(session, holdfast.FullGraph(), at=at))
 
 
 def chain(*names: str, under: str | None = None) -> holdfast.Append:
-    """Nodes that hang one below the other, the last one being the leaf."""
+    """Return nodes each below the one before, with the last as the leaf."""
     parents = (under, *names[:-1])
     return holdfast.Append([holdfast.Node(*pair) for pair in zip(names, parents, strict=True)], leaf=names[-1])
 
 
 class GraphContract(Contract):
-    """What `Session` reads and writes of its nodes."""
+    """Reads and writes of nodes by `Session`."""
 
     @pytest.fixture
     def chat(self, store: BlockingStore) -> Session:
@@ -245,11 +245,10 @@ class GraphContract(Contract):
             [holdfast.Node("x", parent="nowhere")],
             [holdfast.Node("x", parent="x")],
             [holdfast.Node("x", parent="y"), holdfast.Node("y", parent="x")],
-            [holdfast.Node("x", parent="y"), holdfast.Node("y")],
             [holdfast.Node("x"), holdfast.Node("x")],
             [holdfast.Node("x"), holdfast.Node("y", parent="")],
         ],
-        ids=["missing-parent", "own-parent", "cycle", "cycle-by-following", "id-twice", "blank-parent"],
+        ids=["missing-parent", "own-parent", "cycle", "id-twice", "blank-parent"],
     )
     def test_nodes_that_do_not_form_a_tree_are_refused(
         self, chat: Session, bench: Bench, nodes: list[holdfast.Node]

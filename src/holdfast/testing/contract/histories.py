@@ -1,4 +1,4 @@
-"""No receipt is given for a turn that reads back without its history, whatever was erased or replaced before."""
+"""Histories: an accepted turn reads back with its history, whatever was erased or replaced before."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ REFUSALS = (holdfast.InvalidRequest, holdfast.NodeConflict, holdfast.TurnConflic
 
 
 def is_left_out(parent: object) -> bool:
-    """Whether a node that is sent leaves its parent to the store."""
+    """Return whether a node leaves its parent to the store."""
     return parent is UNSET
 
 
 class Seen:
-    """A session as it can be read: every node that it shows, its leaf and its path."""
+    """A session as it reads: every visible node, its leaf and its path."""
 
     def __init__(self, session: Session) -> None:
         view = session.load(holdfast.FullGraph())
@@ -36,7 +36,7 @@ class Seen:
         self.path = [] if path is None else [node.id for node in path.graph.nodes]
 
     def path_to(self, node_id: str | None) -> list[str]:
-        """The path that the parents make, cut where a node cannot be seen."""
+        """Return the path by the parents, cut where a node is not visible."""
         path: list[str] = []
         while node_id is not None and node_id in self.nodes:
             path.append(node_id)
@@ -59,20 +59,20 @@ class Program:
         self.made = 0
 
     def store(self) -> BlockingStore:
-        """One of the handles."""
+        """Return one of the handles."""
         return self.rng.choice(self.stores)
 
     def name(self, prefix: str) -> str:
-        """A name that was never used."""
+        """Return a new name."""
         self.made += 1
         return f"{prefix}{self.made}"
 
     def known_id(self) -> str:
-        """The id of a node that was sent to any session."""
+        """Return the id of a node that was sent to any session, or sometimes an unknown one."""
         return self.rng.choice(list(self.sent)) if self.sent and self.rng.random() < 0.95 else "nobody"
 
     def node(self) -> holdfast.Node:
-        """A new node, or one that was sent before, alike or not."""
+        """Return a new node, or one that was sent before, alike or not."""
         draw = self.rng.random()
         if draw < 0.45 and self.sent:
             again = self.sent[self.rng.choice(list(self.sent)[-12:])]
@@ -85,7 +85,7 @@ class Program:
         return replace(new, parent=None if self.rng.random() < 0.2 else self.known_id())
 
     def delta(self) -> holdfast.GraphDelta:
-        """Mostly new nodes."""
+        """Return a delta, mostly with new nodes."""
         draw = self.rng.random()
         if draw < 0.1:
             return holdfast.Unchanged(self.known_id())
@@ -98,7 +98,7 @@ class Program:
         return holdfast.Append(nodes)
 
     def commit(self) -> None:
-        """A turn, and what must be true of it if it was accepted."""
+        """Commit a turn, and check it if it was accepted."""
         session_id = self.rng.choice(self.sessions)
         writer, reader = (self.store().sessions.handle(session_id) for _ in range(2))
         before, rows = Seen(reader), self.bench.dump()
@@ -126,7 +126,7 @@ class Program:
         self.sent |= {node_id: node for node_id, node in after.nodes.items() if node_id not in self.sent}
 
     def check_append(self, before: Seen, after: Seen, delta: holdfast.Append) -> None:
-        """Every node that was sent is there, under a parent that is there, and nothing else has changed."""
+        """Check that every sent node is there, under a parent that is there, and that nothing else has changed."""
         assert before.nodes.items() <= after.nodes.items(), "a turn took nodes away"
         payloads = {node.payload: node.id for node in after.nodes.values()}
         ids = [node.id or payloads[node.payload] for node in delta.nodes]
@@ -152,7 +152,7 @@ class Program:
             assert after.path == before.path + ids, "the conversation was cut"
 
     def replay(self) -> None:
-        """A turn sent again gives its receipt and brings nothing back."""
+        """Send a turn again: it gets its receipt and brings nothing back."""
         if not self.turns:
             return
         (session_id, turn_id), (turn, receipt) = self.rng.choice(list(self.turns.items()))
@@ -161,18 +161,18 @@ class Program:
         assert self.bench.dump() == rows
 
     def tombstone(self) -> None:
-        """Hide some nodes."""
+        """Tombstone some nodes."""
         session = self.store().sessions.handle(self.rng.choice(self.sessions))
         seen = list(Seen(session).nodes)
         ids = self.rng.sample(seen, min(len(seen), self.rng.randint(1, 2)))
         try:
             session.tombstone(ids)
         except holdfast.InvalidRequest:
-            return  # one of them belongs to the session that this was forked from
+            return  # one of them belongs to the session that this one was forked from
         assert not {*ids} & Seen(session).nodes.keys()
 
     def add_nodes(self) -> None:
-        """Nodes beside the path leave it alone, and never stand without their parents."""
+        """Add nodes beside the path: they leave it alone, and never stand without their parents."""
         session = self.store().sessions.handle(self.rng.choice(self.sessions))
         before = Seen(session)
         nodes = [replace(node, id=node.id or self.name("m")) for node in (self.node() for _ in range(2))]
@@ -188,7 +188,7 @@ class Program:
         self.sent |= {node_id: node for node_id, node in after.nodes.items() if node_id not in self.sent}
 
     def fork(self) -> None:
-        """One more session with the nodes of another."""
+        """Fork one more session."""
         source, into = self.rng.choice(self.sessions), self.name("f")
         if len(self.sessions) < 4:
             before = Seen(self.store().sessions.handle(source))
@@ -201,7 +201,7 @@ class Program:
             self.sessions.append(into)
 
     def delete(self) -> None:
-        """Delete a session, whose forks keep what they see."""
+        """Delete a session. Its forks keep what they see."""
         if len(self.sessions) < 3:
             return
         gone = self.sessions.pop(self.rng.randrange(len(self.sessions)))
@@ -211,7 +211,7 @@ class Program:
         assert [Seen(self.store().sessions.handle(one)).nodes for one in self.sessions] == before
 
     def housekeeping(self) -> None:
-        """What can be read stays."""
+        """Run housekeeping: everything readable stays."""
         before = [(Seen(self.store().sessions.handle(one)).nodes) for one in self.sessions]
         maintenance = self.store().maintenance
         if self.rng.random() < 0.5:
@@ -225,7 +225,7 @@ class Program:
         assert maintenance.verify().findings == ()
 
     def run(self) -> None:
-        """One life."""
+        """Run one program."""
         steps: list[tuple[Callable[[], None], int]] = [
             (self.commit, 50),
             (self.tombstone, 18),

@@ -1,4 +1,4 @@
-"""Hostile input: every wrong argument is refused by name before anything is written, and what is only odd is kept."""
+"""Hostile input: every wrong argument is refused by name before any write, and odd but legal input is kept."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import holdfast
 from holdfast.blocking import BlockingStore, Facet
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.hostile_calls import CALLS as EVERYDAY
+from holdfast.testing.contract.hostile_jobs import JOBS
 from holdfast.testing.contract.hostile_moves import MOVES
 from holdfast.testing.contract.hostile_world import (
     BREACHES,
@@ -32,7 +33,7 @@ from holdfast.testing.contract.hostile_world import (
     with_wrong,
 )
 
-CALLS = [*EVERYDAY, *MOVES]
+CALLS = [*EVERYDAY, *JOBS, *MOVES]
 TARGETS = targets(CALLS)
 PAGED = [call for call in CALLS if "after:cursor" in call.parts]
 DOCUMENTS = [target for target in TARGETS if target.kind.startswith("document")]
@@ -40,7 +41,7 @@ MIB = 1024 * 1024
 
 
 def same(left: object, right: object) -> bool:
-    """Equal in value and type, all the way down; the order of an object's keys means nothing."""
+    """Return whether two documents are equal in value and type, all the way down, in any order of keys."""
     exact = alike(left, right)
     if isinstance(left, dict) and isinstance(right, dict):
         first, second = cast("dict[str, object]", left), cast("dict[str, object]", right)
@@ -52,12 +53,12 @@ def same(left: object, right: object) -> bool:
 
 
 def alike(left: object, right: object) -> bool:
-    """Equal in value and type, with -0.0 apart from 0.0."""
+    """Return whether two values are equal in value and type, with -0.0 apart from 0.0."""
     return type(left) is type(right) and repr(left) == repr(right)
 
 
 def shown(value: object) -> str:
-    """A short name of a wrong value."""
+    """Return a short name of a wrong value."""
     try:
         return f"{type(value).__name__} {ascii(value)[:60]}"
     except RecursionError:
@@ -65,19 +66,19 @@ def shown(value: object) -> str:
 
 
 def methods(facet: object) -> dict[str, Callable[..., object]]:
-    """The public methods of a facet."""
+    """Return the public methods of a facet."""
     names = [name for name in dir(facet) if not name.startswith("_")]
     found = {name: getattr(facet, name) for name in names}
     return {name: value for name, value in found.items() if callable(value) and not isinstance(value, Facet)}
 
 
 def parameters(facet: object, name: str) -> set[str]:
-    """The parameters of a method of a facet."""
+    """Return the parameters of a method of a facet."""
     return set(inspect.signature(getattr(facet, name)).parameters)
 
 
 class HostileInputContract(Contract):
-    """What no caller should send, and what a caller may send though it looks odd."""
+    """Input that no caller should send, and odd input that a caller may send."""
 
     @pytest.fixture
     def world(self, store: BlockingStore) -> World:
@@ -410,7 +411,7 @@ class HostileInputContract(Contract):
         assert view is not None
         assert view.ledger == (most,)
 
-    # What another store handed out.
+    # Values of another store.
 
     def test_nothing_of_another_store_is_accepted(self, world: World, bench: Bench) -> None:
         with holdfast.open_blocking("memory:", clock=bench.clock) as elsewhere:

@@ -1,4 +1,4 @@
-"""Every public method has a right call here, and every part of it a kind of value that it takes; the rest is wrong.
+"""A right call of every public method, with the kind of value that each of its parts takes.
 
 The hostile cases put every value that a kind does not take into the right call in turn.
 """
@@ -14,18 +14,18 @@ from holdfast.testing.contract.hostile_world import DAY_MS, LARGEST, Call, World
 
 
 def ignore(_: holdfast.Progress) -> None:
-    """Want to know nothing."""
+    """Ignore progress."""
 
 
 def node(id: str = "n2", parent: str | None = "n1") -> holdfast.Node:
-    """A node with every field set."""
+    """Return a node with every field set."""
     return holdfast.Node(id, parent, payload={}, frame_id="f", caused_by={}, created_at_ms=1)
 
 
 NODE = "id:node_id parent:id? kind:id payload:document frame_id:id? caused_by:document? created_at_ms:whole?"
 LEASE = "resource:record owner_id:id token:token fence:whole claimed_at_ms:whole expires_at_ms:whole"
 LEASED = parts("lease", ":record", LEASE)
-DRAFT = "payloads:sequence payloads[0]:document source_key:id? delivery:word slot:word merge_key:word merge_key.name:id available_at_ms:whole"  # noqa: E501
+DRAFT = "payloads:sequence payloads[0]:document source_key:id? delivery:word slot:word merge_key:word merge_key.name:id available_at_ms:whole kind:id priority:small"  # noqa: E501
 CLAIM = ":record session_id:id claim_id:id token:token fence:whole batches:sequence batches[0]:record"
 SCOPE = "session_id:id frame_id:frame?"
 SCOPED = parts("scope", ":record", SCOPE)
@@ -44,12 +44,12 @@ PAGE = "after:cursor? limit:page"
 
 
 def draft(**fields: Any) -> holdfast.WorkDraft:
-    """Work with every field set."""
+    """Return work with every field set."""
     return holdfast.WorkDraft(payloads=[1], source_key="key", merge_key=holdfast.Group("g"), **fields)
 
 
 def event_types() -> list[holdfast.EventType]:
-    """One type with every field set."""
+    """Return one type with every field set."""
     wake = holdfast.WakeRule(
         input=holdfast.Template("{a}", {"a": holdfast.Const(1)}),
         when=holdfast.Present("/a"),
@@ -60,7 +60,7 @@ def event_types() -> list[holdfast.EventType]:
 
 
 def a_commit(world: World) -> Mapping[str, Any]:
-    """A commit with every field set."""
+    """Return a commit with every field set."""
     assert world.session.session_id == "chat"
     return {
         "commit": holdfast.Commit(
@@ -108,7 +108,7 @@ COMMIT = " ".join(
 
 
 def a_replacement(world: World) -> Mapping[str, Any]:
-    """A commit that replaces the graph and keeps what is stored."""
+    """Return a commit that replaces the graph and keeps the stored checkpoint."""
     state = holdfast.Checkpoint(turn_state=1, execution_state=b"state")
     manifest = world.session.commit(holdfast.Commit(checkpoint=state)).manifest
     return {
@@ -130,7 +130,7 @@ REPLACEMENT = " ".join(
 
 
 def registration(input: ProcessInput, **fields: Any) -> Mapping[str, Any]:
-    """A registration with every field set."""
+    """Return a registration with every field set."""
     return {
         "registration": holdfast.ProcessRegistration(
             "other",
@@ -157,7 +157,7 @@ REGISTRATION = " ".join(
 
 
 def subscription(_: World) -> Mapping[str, Any]:
-    """A subscription with every field set."""
+    """Return a subscription with every field set."""
     return {
         "draft": holdfast.SubscriptionDraft(
             source_type="cron",
@@ -199,7 +199,7 @@ ON_SESSION = holdfast.OnSession("chat")
 
 
 def always(**arguments: Any) -> Callable[[World], Mapping[str, Any]]:
-    """Arguments that need nothing of the world."""
+    """Return arguments that need nothing of the world."""
     return lambda _: arguments
 
 
@@ -280,7 +280,7 @@ CALLS: list[Call] = [
             "session_id": "chat", "owner_id": "w1", "boundary": "idle", "ttl_ms": 1, "max_batches": 1,
             "exclusive": False, "lease": w.lease, "holding": w.claim,
         },
-        "session_id:id owner_id:id boundary:word ttl_ms:ttl max_batches:page exclusive:flag lease:record? "
+        "session_id:id owner_id:id boundary:word? ttl_ms:ttl max_batches:page exclusive:flag lease:record? "
         f"{parts('lease', LEASE)} lease.resource.session_id:id holding:record? {parts('holding', CLAIM[8:])}",
     ),
     Call(

@@ -1,4 +1,4 @@
-"""Whatever a caller sends, in however many places at once, is answered or refused, and a refusal leaves no trace.
+"""Fuzzing: any input, wrong in several places at once, is answered or refused, and a refusal leaves no trace.
 
 Every public call is fuzzed: the table of calls is proven complete by `hostile.py`. `HOLDFAST_FUZZ` sets the number of
 calls, `HOLDFAST_SEED` replays a run.
@@ -25,27 +25,27 @@ from holdfast.testing.contract.hostile_world import ODD_DOCUMENTS, ODD_IDS, WRON
 FUZZ = int(os.environ.get("HOLDFAST_FUZZ", "150"))
 SEED = os.environ.get("HOLDFAST_SEED", "0")
 WRITTEN_EVERY = 5
-"""Of so many refusals, one is proven to have left no trace: that reads every table twice."""
+"""One of so many refusals is checked to have left no trace, which reads every table twice."""
 
 
 class Word(str):
-    """Text that is a little more than text."""
+    """A subclass of str."""
 
     __slots__ = ()
 
 
 class Number(IntEnum):
-    """A number that is a little more than a number."""
+    """A subclass of int."""
 
     ONE = 1
 
 
 class Bag(dict[Any, Any]):
-    """A dictionary that is a little more than one."""
+    """A subclass of dict."""
 
 
 class Loose(msgspec.Struct):
-    """A record of somebody else's."""
+    """A foreign record."""
 
     id: Any = None
     session_id: Any = None
@@ -61,7 +61,7 @@ ATOMS: tuple[Any, ...] = (
 
 
 def junk(chance: random.Random, depth: int = 3) -> Any:
-    """Anything."""
+    """Return a random value."""
     kind = chance.random()
     if depth == 0 or kind < 0.5:
         return chance.choice(ATOMS)
@@ -78,20 +78,20 @@ def junk(chance: random.Random, depth: int = 3) -> Any:
 
 
 def spoiled(chance: random.Random, call: Call, right: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments with junk in one to three places; a place that the junk before took away stays as it is."""
+    """Return the arguments with junk in one to three places. A place that earlier junk removed is skipped."""
     arguments = right
-    # A wait takes as long as it is told to, and what a caller's own function raises is its own.
+    # Timeouts would be waited for, and errors of a caller's own callback are its own.
     parts = [target for target in targets([call]) if not target.kind.startswith(("timeout", "callback"))]
     for target in chance.sample(parts, min(len(parts), chance.choice((1, 1, 2, 3)))):
         try:
             arguments = with_wrong(arguments, target.path, junk(chance))
-        except Exception:  # noqa: S112 - whatever the path leads into now
+        except Exception:  # noqa: S112 - the path may lead into earlier junk
             continue
     return arguments
 
 
 def mangled(chance: random.Random, cursor: str) -> str:
-    """A cursor with one to three changes."""
+    """Return a cursor with one to three changes."""
     text = list(cursor)
     for _ in range(chance.choice((1, 1, 2, 3))):
         place = chance.randrange(len(text) + 1)
@@ -108,7 +108,7 @@ def mangled(chance: random.Random, cursor: str) -> str:
 
 
 def outcome(call: Callable[[], object]) -> Exception | None:
-    """What a call raises, None if it answers."""
+    """Return the exception of a call, or None."""
     try:
         call()
     except Exception as error:
@@ -117,7 +117,7 @@ def outcome(call: Callable[[], object]) -> Exception | None:
 
 
 class HostileFuzzContract(Contract):
-    """What nobody thought of."""
+    """Random wrong input."""
 
     @pytest.fixture
     def world(self, store: BlockingStore) -> World:

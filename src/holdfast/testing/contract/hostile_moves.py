@@ -1,4 +1,4 @@
-"""The right calls of what moves a store, and every part of them that can be wrong."""
+"""The right calls that move a store, with the kinds of their parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.testing.contract.hostile_world import Call, World, parts
 
 
 def a_process(_: World) -> Mapping[str, Any]:
-    """A process of another store, with its log."""
+    """Return a process of another store, with its log."""
     with holdfast.open_blocking("memory:") as other:
         kinds = [holdfast.EventType("note")]
         other.processes.register(holdfast.ProcessRegistration("moved", holdfast.External(), event_types=kinds))
@@ -20,12 +20,12 @@ def a_process(_: World) -> Mapping[str, Any]:
 
 
 def a_subscription(world: World) -> Mapping[str, Any]:
-    """A subscription, as the world has it."""
+    """Return the subscription of the world."""
     return {"subscription": world.delivery.subscription}
 
 
 def an_occurrence(world: World) -> Mapping[str, Any]:
-    """An occurrence of another store, with its delivery to a subscription that is here, too."""
+    """Return an occurrence of another store, with its delivery to a subscription that is here, too."""
     draft = world.delivery.subscription.draft
     with holdfast.open_blocking("memory:") as other:
         other.triggers.subscribe(draft)

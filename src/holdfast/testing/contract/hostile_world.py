@@ -1,4 +1,4 @@
-"""What is wrong where: for each kind of value what is not one, and a store with one of everything to try it on."""
+"""The wrong values for each kind of argument, and a store with one of everything to try them on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def deep(levels: int, kind: type[list[Any]] | type[dict[str, Any]] = list) -> Any:
-    """A document of nested containers: `deep(1)` is `[]`."""
+    """Return a document of nested containers: `deep(1)` is `[]`."""
     value: Any = kind()
     for _ in range(levels - 1):
         value = [value] if kind is list else {"in": value}
@@ -29,7 +29,7 @@ def deep(levels: int, kind: type[list[Any]] | type[dict[str, Any]] = list) -> An
 
 
 def endless() -> list[Any]:
-    """A list that contains itself."""
+    """Return a list that contains itself."""
     value: list[Any] = []
     value.append(value)
     return value
@@ -41,7 +41,7 @@ NAN, INFINITY = float("nan"), float("inf")
 
 
 def wholes(least: int = 0, most: int = LARGEST) -> tuple[object, ...]:
-    """What a whole number from `least` to `most` is not."""
+    """Return values that are not a whole number from `least` to `most`."""
     return (least - 1, most + 1, -(2**63) - 1, 2**63, 2**64, True, 1.5, NAN, "1", b"1", object(), [1])
 
 
@@ -55,6 +55,8 @@ WRONG: dict[str, tuple[object, ...]] = {
     "whole1": wholes(1),
     "ttl": wholes(1, 7 * DAY_MS),
     "page": wholes(1, 1_000),
+    "delay": wholes(0, 7 * DAY_MS),
+    "small": wholes(-(2**15), 2**15 - 1),
     "timeout": wholes(0, 365 * DAY_MS),
     "at": (True, 1.5, b"n1", object(), [1], "", " ", "a\0b", "\ud800", "i" * 513, 0, -1, 2**63),
     "flag": (0, 1, "yes", b"", object(), []),
@@ -156,7 +158,7 @@ class World:
 class Call(msgspec.Struct, frozen=True):
     """A right call, and `path:kind` of every part that can be wrong; a `?` behind the kind allows None.
 
-    A refusal names the path of the part, without `drops` in front; `path=field:kind` where it goes by another name.
+    A refusal names the path of the part, without the prefix `drops`; `path=field:kind` gives it another name.
     """
 
     method: str
@@ -166,12 +168,12 @@ class Call(msgspec.Struct, frozen=True):
     variant: str = ""
 
     def prepare(self, world: World) -> Mapping[str, Any]:
-        """The arguments, after everything that the call needs was made."""
+        """Create everything that the call needs, and return the arguments."""
         attrgetter(self.method)(world)
         return self.arguments(world)
 
     def invoke(self, world: World, arguments: Mapping[str, Any]) -> object:
-        """Run it; an iterator is run to its end."""
+        """Run the call. An iterator is run to its end."""
         result: object = attrgetter(self.method)(world)(**arguments)
         return list(cast("Iterator[object]", result)) if isinstance(result, Iterator) else result
 
@@ -179,18 +181,19 @@ class Call(msgspec.Struct, frozen=True):
 STORES = frozenset({
     "sessions.create", "sessions.fork", "session.save_meta", "session.tombstone", "session.add_nodes", "session.commit",
     "unbound.commit", "session.attachments.put", "session.attachments.record_intent", "session.attachments.forget",
-    "session.attachments.commit_refs", "queue.enqueue", "queue.claim_exactly", "queue.abandon", "queue.cancel",
-    "processes.register", "processes.restore", "processes.set_external_ref", "processes.set_wait", "processes.complete",
-    "events.append",
+    "session.attachments.commit_refs", "queue.enqueue", "queue.claim", "queue.claim_exactly", "queue.abandon",
+    "queue.cancel", "queue.claim_next", "queue.complete", "queue.complete_and_claim_next", "queue.fail", "queue.retry",
+    "queue.drop", "processes.register", "processes.restore", "processes.set_external_ref", "processes.set_wait",
+    "processes.complete", "events.append",
     "events.signal", "events.request_cancel", "events.ack_wake", "grants.grant", "grants.transfer", "leases.claim",
     "leases.renew", "leases.release", "triggers.subscribe", "triggers.record", "triggers.emit", "triggers.mark_started",
     "triggers.mark_failed", "triggers.restore_occurrence", "artifacts.put", "artifacts.put_content",
 })  # fmt: skip
-"""Methods whose right call finds something to do. Every other one reads, or is given nothing to change."""
+"""Methods whose right call changes rows. Every other one reads, or has nothing to change."""
 
 
 def accept(world: World, bench: Bench, call: Call, arguments: Mapping[str, Any]) -> None:
-    """Make a right call: it changes rows if and only if it has something to do, and what it leaves is sound."""
+    """Make a right call, and check that it changes rows if and only if it should, and leaves a sound store."""
     before = bench.dump()
     call.invoke(world, arguments)
     assert (bench.dump() != before) == (call.method in STORES)
@@ -207,7 +210,7 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def wrong(self) -> tuple[object, ...]:
-        """Every value that must be refused here."""
+        """Return every value that must be refused here."""
         kind = self.kind.removesuffix("?")
         takes_none = self.kind.endswith("?") or kind in ("document", "component")
         return WRONG[kind] if takes_none else (None, *WRONG[kind])
@@ -217,7 +220,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def replaced(value: Any, path: list[str], part: object) -> Any:
-    """The value with one part of it exchanged."""
+    """Return the value with one part replaced."""
     if not path:
         return part
     name, *rest = path
@@ -232,19 +235,19 @@ def replaced(value: Any, path: list[str], part: object) -> Any:
 
 
 def with_wrong(arguments: Mapping[str, Any], path: str, part: object) -> Mapping[str, Any]:
-    """The arguments of a call with one part exchanged, by its path: `draft.payloads[0]`."""
+    """Return the arguments of a call with one part replaced, by its path: `draft.payloads[0]`."""
     changed: Mapping[str, Any] = replaced(dict(arguments), re.findall(r"\w+", path), part)
     return changed
 
 
 def parts(path: str, *kinds: str) -> str:
-    """The parts of a record at a path, as `name:kind`; the record itself is `:kind`."""
+    """Return the parts of a record at a path, as `name:kind`; the record itself is `:kind`."""
     names = [name for line in kinds for name in line.split()]
     return " ".join(f"{path}{name}" if name.startswith((":", "[")) else f"{path}.{name}" for name in names)
 
 
 def targets(calls: Sequence[Call]) -> list[Target]:
-    """Every part of every call."""
+    """Return every part of every call."""
     found: list[Target] = []
     for call in calls:
         for part in call.parts.split():
@@ -261,7 +264,7 @@ ODD_IDS = [
     "None", "0", "00", "1e3", "true", "[]", "{}", "a:b", "a::b", "session:a", "work:a", "claim:1:1", "group:a",
     "i" * 512, "é" * 256,
 ]  # fmt: skip
-"""Ids that are legal; no two of them are the same."""
+"""Legal ids, all different."""
 
 ODD_DOCUMENTS: list[Any] = [
     "\0", "a\0b", {"\0": "\0"}, "", {}, [], {"": ""}, None, True, False, [None], 0, -1, 2**63 - 1, -(2**63), 2**63,
@@ -269,7 +272,7 @@ ODD_DOCUMENTS: list[Any] = [
     {"b": 1, "a": 2}, {"type": "success"}, "1", "null", "</script>", deep(64), deep(64, dict),
     {"node_id": 1, "parent": 2, "lease_token": 3, "expected_revision": 4},
 ]  # fmt: skip
-"""Documents that are legal, and must come back as they were sent."""
+"""Legal documents, which must come back unchanged."""
 
 
 class Breach(msgspec.Struct, frozen=True):
@@ -327,4 +330,4 @@ BREACHES = [
     Breach({"page": 2}, "sessions.list", {"limit": 3}, "limit"),
     Breach({"ttl_ms": 2}, "queue.claim", {"session_id": "s", "owner_id": "w", "ttl_ms": 3}, "ttl_ms"),
 ]
-"""Each call is fine again when its limit is three higher."""
+"""Each call succeeds when its limit is three higher."""

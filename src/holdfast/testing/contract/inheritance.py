@@ -1,4 +1,4 @@
-"""A session takes over attachments of its parent with the turn that names them, and then they are its own."""
+"""Inheritance: a turn that names attachments of its session's parent makes them the session's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES_ABC = holdfast.Commit(turn_id="t1", attachments=[ABC])
 
 
 def family(store: BlockingStore) -> tuple[Session, Session]:
-    """A parent and its child."""
+    """Create a parent and its child."""
     return store.sessions.create("parent"), store.sessions.create("child", relation=CHILD)
 
 
@@ -26,7 +26,7 @@ class InheritanceContract(Contract):
 
     @pytest.fixture(params=["database", "port", "folder"])
     def home(self, request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Home:
-        """Bytes in the database, behind a port, and in a folder."""
+        """Bytes in the database, behind a port, or in a folder."""
         return Home(bench, request.param, tmp_path)
 
     @pytest.mark.parametrize("committed", [True, False], ids=["committed", "put"])
@@ -110,6 +110,7 @@ class InheritanceContract(Contract):
             child.commit(holdfast.Commit(attachments=ids))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert (info.value.field, info.value.limit) == ("attachments", 5)
+        assert "take them over in several commits" in info.value.problem
         for one in ids:
             child.commit(holdfast.Commit(attachments=[one]))
         assert [ref.id for ref in child.attachments.list()] == sorted(ids)
@@ -118,7 +119,7 @@ class InheritanceContract(Contract):
 
     @pytest.fixture(params=["port", "folder"])
     def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
-        """A place at whose door things happen."""
+        """A place for bytes with hooks."""
         folder = tmp_path / "bytes"
         return Door(Shelf() if request.param == "port" else holdfast.Folder(folder), folder)
 
@@ -126,7 +127,7 @@ class InheritanceContract(Contract):
         store, other = bench.open(attachments=door), bench.open(attachments=door)
         parent, child = family(store)
         parent.attachments.put(b"abc")
-        # The child's own session is committed to meanwhile, which would wait if the first commit held it.
+        # A commit to the child meanwhile would block if the first commit held the session.
         door.before_get.append(lambda: other.sessions.handle("child").commit(holdfast.Commit(turn_id="t0")))
         assert child.commit(NAMES_ABC).revision == 2
         assert child.attachments.get(ABC).data == b"abc"

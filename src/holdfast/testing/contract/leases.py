@@ -1,4 +1,4 @@
-"""Leases: one holder at a time, a higher fence each time, and nothing from a holder that lost it."""
+"""Leases: one holder at a time, a higher fence each time, and no write by a holder that lost it."""
 
 from __future__ import annotations
 
@@ -256,6 +256,7 @@ class LeaseContract(Contract):
             store.leases.claim(CHAT, owner_id="w1")
         with refused(bench, holdfast.LeaseLost):
             store.leases.renew(old)
+        assert store.leases.release(old) is False
         store.sessions.create("chat")
         new = store.leases.claim(CHAT, owner_id="w1")
         assert (old.fence, new.fence > 2) == (2, True)

@@ -1,4 +1,4 @@
-"""A log is read from any cursor, in order, and whoever waits for more is told when it comes."""
+"""Logs: read from any cursor, in order; a waiter is woken when an event comes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_MS = PATIENCE_S * 1_000
 
 
 def sequences(events: holdfast.Page[holdfast.ProcessEvent] | tuple[holdfast.ProcessEvent, ...]) -> list[int]:
-    """The sequence numbers, in order."""
+    """Return the sequence numbers, in order."""
     return [event.sequence for event in events]
 
 

@@ -1,4 +1,4 @@
-"""Housekeeping: it removes what it was asked to remove, says so, and takes nothing that anybody can still reach."""
+"""Housekeeping: removes what it was asked to remove, reports it, and takes nothing that is still reachable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERYTHING = holdfast.RetentionPolicy(
 
 
 def turns(session: Session, *states: Any) -> None:
-    """One commit a state, each with a node of its own on the path and a checkpoint."""
+    """Commit once a state, each with a node of its own on the path and a checkpoint."""
     for state in states:
         session.commit(
             holdfast.Commit(
@@ -31,7 +31,7 @@ def turns(session: Session, *states: Any) -> None:
 
 
 def turn_state(session: Session, at: int | None = None) -> Any:
-    """The turn state of a checkpoint that must be there."""
+    """Return the turn state of a checkpoint that must be there."""
     view = session.load(at=at)
     assert view is not None
     assert view.checkpoint is not None
@@ -39,7 +39,7 @@ def turn_state(session: Session, at: int | None = None) -> Any:
 
 
 def process(store: BlockingStore, name: str, *, ended: bool) -> None:
-    """A process with one event of its own."""
+    """Register a process with one event of its own."""
     note = holdfast.EventType("note")
     store.processes.register(holdfast.ProcessRegistration(name, holdfast.External(), event_types=[note]))
     store.events.append(name, "note", 1)
@@ -48,7 +48,7 @@ def process(store: BlockingStore, name: str, *, ended: bool) -> None:
 
 
 def prunable(store: BlockingStore, clock: ManualClock) -> None:
-    """Three revisions, three settled batches, two ended processes and an occurrence that may go, a second ago."""
+    """Make three revisions, three settled batches, two ended processes and an occurrence, all a second old."""
     turns(store.sessions.create("chat"), 1, 2, 3)
     store.queue.enqueue(work("cancelled", session_id="mail", source_key="k0"))
     store.queue.cancel("mail", store.queue.list("mail").items[0].batch_id)
@@ -226,7 +226,7 @@ class MaintenanceContract(Contract):
 
         def commit() -> object:
             for state in range(12):
-                # The same content comes and goes: what was garbage a moment ago is needed again.
+                # The same content comes and goes: garbage is needed again a moment later.
                 session.commit(holdfast.Commit(checkpoint=holdfast.Checkpoint(turn_state={"turn": state % 3})))
             return "committed"
 
@@ -471,7 +471,7 @@ def _fields(stats: holdfast.Stats) -> dict[str, int | None]:
 
 
 def _furnish(store: BlockingStore, clock: ManualClock) -> None:
-    """Something of every kind."""
+    """Make one of everything."""
     chat = store.sessions.create("chat")
     turns(chat, 1, 2)
     chat.attachments.put(b"abc")

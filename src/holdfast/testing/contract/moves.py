@@ -1,4 +1,4 @@
-"""What another store had is here as it was there, once: times, logs, numbers and states; leases and wakes stay away."""
+"""Moves: data of another store arrives once and unchanged (times, logs, numbers, states), without leases and wakes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class MoveContract(Contract):
 
     @pytest.fixture
     def there(self) -> Iterator[BlockingStore]:
-        """The store that everything comes from: an old one, by its clock."""
+        """Yield the source store, with an older clock."""
         with holdfast.open_blocking("memory:", clock=ManualClock(1_000_000)) as other:
             yield other
 
     def started(self, there: BlockingStore, process_id: str = "build") -> None:
-        """A process with a log of everything that a log can have."""
+        """Register a process whose log has every kind of entry."""
         kinds = [
             holdfast.EventType("progress"),
             holdfast.EventType("news", wake=holdfast.WakeRule(input=holdfast.Pointer("/text"))),
@@ -203,7 +203,7 @@ class MoveContract(Contract):
     # Triggers.
 
     def subscribed(self, there: BlockingStore) -> list[holdfast.Subscription]:
-        """Three subscriptions, of which the first is gone and the second cancelled."""
+        """Make three subscriptions, of which the first is gone and the second cancelled."""
         first = holdfast.SubscriptionDraft(
             source_type="cron",
             source_key="daily",
@@ -343,7 +343,7 @@ class MoveContract(Contract):
             store.triggers.deliveries("nothing")
 
     def every(self, listing: Callable[..., holdfast.Page[T]]) -> list[T]:
-        """All of a listing, two at a time."""
+        """Return all of a listing, read two at a time."""
         found: list[T] = []
         after: str | None = None
         while True:

@@ -1,4 +1,4 @@
-"""Bytes outside the database follow their references: not gone before the last of them, not there for ever after."""
+"""Bytes outside the database: kept until their last reference goes, and removed some time after."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Act = Callable[[], object]
 
 
 class Door:
-    """A place for bytes at whose door something else may happen first: each act in a list happens once."""
+    """A place for bytes with hooks around its calls. Each call takes and runs one act of a list."""
 
     def __init__(self, inner: AttachmentBytes, folder: Path) -> None:
         self._inner = inner
@@ -31,13 +31,13 @@ class Door:
         self.after_delete: list[Act] = []
 
     def put(self, space: str, name: str, data: bytes) -> None:
-        """Keep bytes."""
+        """Store bytes."""
         _happen(self.before_put)
         self._inner.put(space, name, data)
         _happen(self.after_put)
 
     def get(self, space: str, name: str) -> bytes | None:
-        """The bytes."""
+        """Return the bytes."""
         _happen(self.before_get)
         return self._inner.get(space, name)
 
@@ -49,7 +49,7 @@ class Door:
         return freed
 
     def names(self) -> list[str]:
-        """Everything that is there."""
+        """Return the names of all objects."""
         if isinstance(self._inner, Shelf):
             return sorted(name for _, name in self._inner.held)
         return sorted(path.name for path in self._folder.rglob("*") if path.is_file())
@@ -61,7 +61,7 @@ def _happen(acts: list[Act]) -> None:
 
 
 class Died(BaseException):
-    """What a process that was killed would have done next, it never did."""
+    """Stands for SIGKILL: nothing after it runs."""
 
 
 def die() -> None:
@@ -70,7 +70,7 @@ def die() -> None:
 
 
 class Alien:
-    """Somebody else's place for bytes: what it raises is nothing that we know."""
+    """A foreign place for bytes, whose errors are not ours."""
 
     def __init__(self) -> None:
         self.shelf = Shelf()
@@ -78,12 +78,12 @@ class Alien:
         self.unreadable: set[str] = set()
 
     def put(self, space: str, name: str, data: bytes) -> None:
-        """Keep bytes."""
+        """Store bytes."""
         self._fail("put")
         self.shelf.put(space, name, data)
 
     def get(self, space: str, name: str) -> bytes | None:
-        """The bytes."""
+        """Return the bytes."""
         self._fail("get")
         if name in self.unreadable:
             raise PermissionError(13, "Permission denied", name)
@@ -110,7 +110,7 @@ class OutsideBytesContract(Contract):
 
     @pytest.fixture(params=["port", "folder"])
     def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
-        """A place at whose door things happen."""
+        """A place for bytes with hooks."""
         folder = tmp_path / "bytes"
         return Door(Shelf() if request.param == "port" else holdfast.Folder(folder), folder)
 

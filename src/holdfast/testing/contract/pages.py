@@ -1,7 +1,9 @@
-"""A page ends where its bytes end, whatever its limit of rows; the pages together are the whole listing."""
+"""Pages: a page ends at its bytes, whatever its limit of rows; all pages together are the whole listing."""
 
 from __future__ import annotations
 
+import secrets
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,24 +13,30 @@ import pytest
 import holdfast
 from holdfast import columns
 from holdfast.blocking import BlockingStore
+from holdfast.ports import Transaction
 from holdfast.testing.contract.bench import Contract
 
 PAGE_BYTES = 1_000
 SIZES = (400, 700, 100, 1_500, 100, 100, 400)
-"""Of the documents in each listing: some pages end in the middle, one row is larger than a page."""
+"""Sizes of the documents in each listing: some pages end in the middle, one row is larger than a page."""
 
 Listing = Callable[..., holdfast.Page[Any]]
 
 
 def document(number: int) -> str:
-    """A document of the size that its number says."""
+    """Return a document of the size that belongs to its number."""
     return str(number) + "x" * (SIZES[number] - 1)
 
 
 def number_of(payload: object) -> int:
-    """The number of a document."""
+    """Return the number of a document."""
     assert isinstance(payload, str)
     return int(payload[0])
+
+
+def all_pages(listing: Listing) -> list[Any]:
+    """Read a listing in pages of two."""
+    return list(holdfast.every(listing, limit=2))
 
 
 class PageContract(Contract):
@@ -39,7 +47,7 @@ class PageContract(Contract):
         monkeypatch.setattr(columns, "PAGE_BYTES", PAGE_BYTES)
 
     def read(self, listing: Listing, number: Callable[[Any], int]) -> list[int]:
-        """Read a listing to its end; the numbers of its documents. No page is empty, or longer than its bytes."""
+        """Read a listing to its end, and return its documents' numbers. No page is empty, or larger than its bytes."""
         found: list[int] = []
         after: str | None = None
         pages = 0
@@ -140,6 +148,56 @@ class PageContract(Contract):
         held = partial(store.grants.list, holdfast.Scope("chat", "f"))
         assert self.read(held, lambda one: number_in(one.process)) == everything
 
+    @pytest.mark.parametrize("newest_first", [False, True])
+    def test_pages_of_nodes_are_never_of_two_graphs(self, store: BlockingStore, newest_first: bool) -> None:
+        session = store.sessions.create("chat")
+        nodes = tuple(holdfast.Node(f"n{one}", parent=None) for one in range(4))
+        session.commit(holdfast.Commit(graph=holdfast.Append(nodes)))
+        first = session.nodes(limit=2, newest_first=newest_first)
+        then = session.nodes(limit=2, newest_first=newest_first, at=1)
+        # Adding nodes does not replace the graph.
+        session.add_nodes([holdfast.Node("late", parent=None)])
+        rest = session.nodes(after=first.next, newest_first=newest_first)
+        assert [node.id for node in rest] == (["n1", "n0"] if newest_first else ["n2", "n3", "late"])
+        session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph(nodes[::-1], "n0"))))
+        with pytest.raises(holdfast.InvalidRequest, match="after: is a place in a graph that was replaced since"):
+            session.nodes(after=first.next, newest_first=newest_first)
+        rest = session.nodes(after=then.next, newest_first=newest_first, at=1)
+        assert [node.id for node in rest] == (["n1", "n0"] if newest_first else ["n2", "n3"])
+
+    @pytest.mark.parametrize("seen_by", ["source", "fork"])
+    def test_a_lost_node_is_damage_and_never_looks_tombstoned(self, store: BlockingStore, seen_by: str) -> None:
+        """A fork sees the hole in the middle of its view, the session itself at the end."""
+        source = store.sessions.create("source")
+        source.add_nodes([holdfast.Node(f"n{one}", parent=None, kind="note") for one in range(4)])
+        source.commit(holdfast.Commit())
+        fork = store.sessions.fork("source", into="fork")
+        fork.add_nodes([holdfast.Node("f", parent=None, kind="note")])
+        source.tombstone(["n1"])
+        seen = store.sessions.handle(seen_by)
+        readings: list[Callable[[], object]] = [
+            lambda: seen.load(holdfast.FullGraph()),
+            *(
+                partial(all_pages, partial(seen.nodes, kind=kind, newest_first=newest_first, at=at))
+                for kind in (None, "note", "other")
+                for newest_first in (False, True)
+                for at in (None, 1)
+            ),
+        ]
+        for read in readings:
+            read()  # the tombstone is not damage
+
+        async def lose(tx: Transaction) -> int:
+            row = await tx.find_session("source")
+            assert row is not None
+            return await tx.drop_nodes(row.session_key, row.epoch, above=3, limit=1)
+
+        assert source.backend.drive(source.backend.write(lose)) == 1
+        for read in readings:
+            with pytest.raises(holdfast.Corrupt) as info:
+                read()
+            assert info.value.table == "nodes"
+
     def test_occurrences_and_deliveries(self, store: BlockingStore) -> None:
         draft = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
         store.triggers.subscribe(draft)
@@ -149,6 +207,32 @@ class PageContract(Contract):
         assert sorted(self.read(store.triggers.occurrences, lambda one: number_of(one.payload))) == everything
         waiting = self.read(store.triggers.undelivered, lambda one: number_of(one.occurrence.payload))
         assert sorted(waiting) == everything
+
+    def test_no_more_than_a_page_is_ever_in_memory(self, store: BlockingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Rows that are fetched beyond a page appear in no answer, but take memory."""
+        monkeypatch.setattr(columns, "PAGE_BYTES", 1_000_000)
+        session, count = store.sessions.create("chat"), 24
+        for number in range(count):
+            body = secrets.token_bytes(1_000_000)
+            session.add_nodes([holdfast.Node(f"n{number}", payload=body.hex()[:1_000_000])])
+            session.commit(holdfast.Commit(attachments=[session.attachments.put(body).id]))
+            store.artifacts.put("module", str(number), body)
+
+        def nodes() -> int:
+            return sum(1 for _ in holdfast.every(session.nodes))
+
+        def verified() -> int:
+            report = store.maintenance.verify()
+            assert report.ok
+            return report.checked_artifacts
+
+        for read in (nodes, verified):
+            tracemalloc.start()
+            try:
+                assert read() == count
+                assert tracemalloc.get_traced_memory()[1] < 12_000_000, read.__name__
+            finally:
+                tracemalloc.stop()
 
     def test_verification_reads_everything_though_its_pages_are_short(self, store: BlockingStore) -> None:
         session = store.sessions.create("chat")

@@ -1,4 +1,4 @@
-"""Processes: registered once, under a definition that never changes, and found by what they are."""
+"""Processes: registered once, under a definition that never changes, and listed by filters."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ TURN = holdfast.SessionTurn(create_request={}, turn_input={"text": "go"})
 
 
 def plain(process_id: str, **parts: Any) -> holdfast.ProcessRegistration:
-    """A process that something outside runs."""
+    """Return the registration of an external process."""
     return holdfast.ProcessRegistration(process_id, holdfast.External(), **parts)
 
 
 def started_by(session_id: str, frame_id: str | None = None) -> holdfast.Provenance:
-    """A process that a session started."""
+    """Return the provenance of a process that a session started."""
     return holdfast.Provenance(holdfast.BySession(holdfast.Scope(session_id, frame_id)))
 
 
 def ids_of(page: holdfast.Page[holdfast.Process]) -> list[str]:
-    """The ids on a page, in its order."""
+    """Return the ids on a page, in its order."""
     return [process.id for process in page]
 
 

@@ -1,4 +1,4 @@
-"""The queue: work enters once, waits in order for its boundary and its time, and leaves with what belongs to it."""
+"""The queue: work enters once, waits in order for its boundary and its time, and is claimed with its group."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 
 
 def work(text: str, session_id: str = "chat", **policy: Any) -> holdfast.WorkDraft:
-    """A draft of one payload."""
+    """Return a draft of one payload."""
     return holdfast.WorkDraft(session_id=session_id, payloads=[text], **policy)
 
 
 def texts(batches: Iterable[holdfast.WorkBatch]) -> list[str]:
-    """The payloads of batches that have one each."""
+    """Return the payloads of batches that have one each."""
     return [item.payload for batch in batches for item in batch.items]
 
 
 def take(store: BlockingStore, owner_id: str = "w1", session_id: str = "chat", **options: Any) -> holdfast.WorkClaim:
-    """A claim that must succeed."""
+    """Claim work. It must succeed."""
     claim = store.queue.claim(session_id, owner_id=owner_id, **options)
     assert claim is not None, "there was nothing to claim"
     return claim
@@ -191,7 +191,7 @@ class QueueContract(Contract):
         assert [batch.batch_id for batch in take(store).batches] == [first.batch_id]
         assert [batch.batch_id for batch in take(store).batches] == [second.batch_id]
 
-    # What goes together, and when.
+    # Groups and boundaries.
 
     def test_adjacent_work_of_one_group_and_delivery_is_claimed_together(self, store: BlockingStore) -> None:
         a, b = holdfast.Group("a"), holdfast.Group("b")
@@ -286,6 +286,25 @@ class QueueContract(Contract):
             assert [name for page in pages for name in page] == expected
             assert [len(page) for page in pages] == ([2, 2, 1] if len(expected) == 5 else [2, 2])
 
+    def test_work_of_turns_and_work_enqueued_alone_wait_in_one_order(self, bench: Bench) -> None:
+        one, two = bench.open(), bench.open()
+        sent: list[str] = []
+        for number in range(4):
+            one.queue.enqueue(work(f"alone-{number}"))
+            drafts = [work(f"own-{number}-{place}") for place in range(2)]
+            two.sessions.handle("chat").commit(holdfast.Commit(enqueues=drafts))
+            drafts = [work(f"other-{number}-{place}") for place in range(2)]
+            one.sessions.handle("mail").commit(holdfast.Commit(enqueues=drafts))
+            sent += [f"{kind}-{number}{end}" for kind, end in (("alone", ""), ("own", "-0"), ("own", "-1"))]
+            sent += [f"other-{number}-0", f"other-{number}-1"]
+        assert texts(one.queue.list("chat")) == sent
+        taken: list[str] = []
+        while len(taken) < len(sent):
+            claim = take(two, max_batches=1)
+            taken += texts(claim.batches)
+            settle(two, claim)
+        assert taken == sent
+
     def test_a_listing_without_a_limit_has_fifty_batches(self, store: BlockingStore) -> None:
         store.sessions.handle("chat").commit(
             holdfast.Commit(enqueues=[holdfast.WorkDraft(payloads=[index]) for index in range(51)])
@@ -319,7 +338,7 @@ class QueueContract(Contract):
         assert cancelled is not None
         assert (cancelled.state, cancelled.settled_at_ms, texts([cancelled])) == ("cancelled", clock.now_ms(), ["x"])
         assert store.queue.cancel("chat", batch.batch_id) is None
-        assert store.queue.get("chat", batch.batch_id) is None
+        assert store.queue.get("chat", batch.batch_id) == cancelled
         assert len(store.queue.list("chat")) == 0
         assert store.queue.cancel("chat", "work:unknown") is None
 

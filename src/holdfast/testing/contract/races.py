@@ -1,4 +1,4 @@
-"""Races on one database: what callers do at once comes out as if one had come first, and each is told the truth."""
+"""Races on one database: concurrent calls come out as if run one after another, and each gets a true answer."""
 
 # ruff: noqa: B023 - the calls of a round are over before the next round begins
 

@@ -1,4 +1,4 @@
-"""Races over processes and triggers: one registration, one end, one holder, one delivery, whoever comes first."""
+"""Races over processes and triggers: one registration, one end, one holder, one delivery, in any order of calls."""
 
 # ruff: noqa: B023 - the calls of a round are over before the next round begins
 
@@ -20,13 +20,13 @@ H = TypeVar("H")
 E = TypeVar("E", bound=holdfast.HoldfastError)
 
 ROUNDS = 25
-"""How often a race is run: each time the threads meet a little differently."""
+"""Number of runs of a race: the threads interleave differently each time."""
 
 CALLERS = 4
 
 
 def race(*calls: Callable[[], T]) -> tuple[list[T], list[holdfast.HoldfastError]]:
-    """Results and refusals of calls that run at once; anything else that was raised is a failure."""
+    """Run calls at once, and return results and refusals. Any other exception is a failure."""
     results: list[T] = []
     refusals: list[holdfast.HoldfastError] = []
     for outcome in at_once(*calls):
@@ -40,12 +40,12 @@ def race(*calls: Callable[[], T]) -> tuple[list[T], list[holdfast.HoldfastError]
 
 
 def each(callers: Sequence[H], call: Callable[[H, int], T]) -> tuple[list[T], list[holdfast.HoldfastError]]:
-    """The same call by every caller at once; it is given the caller and its number."""
+    """Make the same call for every caller at once, with the caller and its number."""
     return race(*(partial(call, caller, index) for index, caller in enumerate(callers)))
 
 
 def only(refusals: list[holdfast.HoldfastError], kind: type[E]) -> list[E]:
-    """The refusals, all of which must be of one kind."""
+    """Return the refusals, all of which must be of one kind."""
     strays = [error for error in refusals if type(error) is not kind]
     assert strays == []
     return [error for error in refusals if isinstance(error, kind)]

@@ -1,4 +1,4 @@
-"""A second process is one more caller: it races, wakes and is woken, and dies without harm to what was acknowledged.
+"""A second process: it races, wakes and is woken like any caller, and its death harms no acknowledged write.
 
 These cases use the system clock, because no other clock is shared by processes.
 """
@@ -150,7 +150,7 @@ say(store.sessions.delete("chat").deleted)
 
 
 def cause(store: BlockingStore, what: str, name: str) -> None:
-    """Make something happen."""
+    """Cause a change of this kind."""
     if what == "event":
         store.events.append(name, "process.waiting", "event")
     elif what == "work":
@@ -160,7 +160,7 @@ def cause(store: BlockingStore, what: str, name: str) -> None:
 
 
 def wait(store: BlockingStore, what: str, name: str) -> object:
-    """Wait for it to happen; what happened."""
+    """Wait for that change, and return it."""
     if what == "event":
         return store.events.wait_for(name, "process.waiting", timeout_ms=20_000).payload
     if what == "work":
@@ -171,7 +171,7 @@ def wait(store: BlockingStore, what: str, name: str) -> object:
 
 
 class Child:
-    """A Python process that runs a script on the database, and talks in lines of JSON."""
+    """A Python process that runs a script on the database, and exchanges lines of JSON."""
 
     def __init__(self, script: str, url: str, name: str) -> None:
         command = [sys.executable, "-c", script, url, name]
@@ -184,14 +184,14 @@ class Child:
         self._process.stdin.flush()
 
     def hear(self) -> Any:
-        """The next line that it sends."""
+        """Return the next line that it sends."""
         assert self._process.stdout is not None
         line = in_background(self._process.stdout.readline).result(PATIENCE_S)
         assert line, "the second process ended early: see its traceback above"
         return json.loads(line)
 
     def kill(self) -> list[Any]:
-        """Kill it as nobody can prepare for, and return what it had still sent."""
+        """Kill it, and return the lines that were not read yet."""
         assert self._process.stdout is not None
         self._process.kill()
         rest = [json.loads(line) for line in self._process.stdout if line.endswith("\n")]
@@ -217,14 +217,14 @@ class SecondProcessContract(Contract):
 
     @pytest.fixture
     def url(self, bench: Bench) -> str:
-        """What a second process opens."""
+        """Return the URL that a second process opens."""
         if bench.url is None:
             pytest.skip("a memory store has no second process")
         return bench.url
 
     @pytest.fixture
     def store(self, bench: Bench, url: str) -> BlockingStore:
-        """A handle of this process, with the clock of the contract: for cases in which time does not matter."""
+        """A handle of this process with the bench's clock, for cases in which time does not matter."""
         return bench.open()
 
     @pytest.fixture
@@ -235,7 +235,7 @@ class SecondProcessContract(Contract):
 
     @pytest.fixture
     def start(self, url: str) -> Iterator[Callable[..., list[Child]]]:
-        """Starts processes on a script, and waits until each of them has opened the store."""
+        """Return a function that starts processes on a script, and waits until each of them has opened the store."""
         with ExitStack() as ends:
 
             def start(script: str, count: int = CHILDREN, opening: str = OPEN) -> list[Child]:
@@ -369,7 +369,7 @@ class SecondProcessContract(Contract):
                 child.say([what, name])
                 assert waiter.result(PATIENCE_S) == what
                 woken_s = time.monotonic()
-                # The monotonic clock is the machine's. How long the other process's disk takes is no part of the wake.
+                # The monotonic clock is the machine's. The other process's disk time is not part of the wake.
                 assert woken_s - float(str(child.hear())) < WAKE_S
 
     # Opening and dying.
@@ -398,7 +398,7 @@ class SecondProcessContract(Contract):
             view = handle.load(holdfast.FullGraph())
             assert view is not None
             assert acknowledged == [*range(1, len(acknowledged) + 1)]
-            # A commit may be stored before its writer could tell; it is one at most.
+            # At most one commit is stored whose writer died before it could report it.
             assert view.revision - len(acknowledged) in (0, 1)
             acknowledged = [*range(1, view.revision + 1)]
             assert view.node_count == view.revision

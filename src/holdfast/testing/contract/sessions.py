@@ -1,4 +1,4 @@
-"""Sessions: made once, found by exactly their id, and dead for ever to every handle once they are deleted."""
+"""Sessions: created once, found by exactly their id, and gone for ever for every handle once deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 from holdfast.testing.contract.graph import chain, ids, loaded
 
 START_MS = 1_700_000_000_000
-"""Where the bench's clock starts."""
+"""Start of the bench's clock."""
 
 META = holdfast.SessionMeta(
     "chat",
@@ -55,7 +55,7 @@ Call = Callable[[Session], object]
 
 
 def bound_to(session: Session) -> str | None:
-    """The session that a handle is bound to now."""
+    """Return the session that a handle is bound to now."""
     return session.session_id
 
 

@@ -1,4 +1,4 @@
-"""Puts of the same bytes into one session all count, unless their reference was forgotten meanwhile."""
+"""Shared puts: each put of the same bytes into one session counts, unless its reference was forgotten meanwhile."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from holdfast.testing.contract.outside import Died, Door, die
 
 
 class SharedPutContract(Contract):
-    """Several puts of one attachment, with its bytes outside of the database."""
+    """Several puts of one attachment, with its bytes outside the database."""
 
     @pytest.fixture(params=["port", "folder"])
     def door(self, request: pytest.FixtureRequest, tmp_path: Path) -> Door:
-        """A place at whose door things happen."""
+        """A place for bytes with hooks."""
         folder = tmp_path / "bytes"
         return Door(Shelf() if request.param == "port" else holdfast.Folder(folder), folder)
 
     def test_a_put_does_not_count_the_intent_of_another_put_that_a_sweep_came_between(
         self, bench: Bench, door: Door
     ) -> None:
-        """The clock stands still: all of it happens within one millisecond."""
+        """The clock stands still, so all of it happens within one millisecond."""
         store, other = bench.open(attachments=door), bench.open(attachments=door)
         session = store.sessions.create("chat")
 

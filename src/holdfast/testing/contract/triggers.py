@@ -17,7 +17,7 @@ FRAME = holdfast.BySession(holdfast.Scope("chat", "main"))
 OTHER = holdfast.BySession(holdfast.Scope("other"))
 HOST = holdfast.Host()
 
-# Fixed for ever: what a host of an earlier version recorded must not be delivered again by a later one.
+# Fixed for ever: a later version must not deliver again what an earlier one recorded.
 MONDAY = "trigger:ab13f45a86fdfff049e777096ac2e438aded5799fcef1881796e7030cdd51724"
 MONDAY_PROCESS = "process:trigger:983659b3ce7978fe110f2140db5110b6150df210aef0e49dacdbf7a05e8a46e7"
 SOURCE_AT_SEVEN = "source:cron:sha256:60045eb736f159062f30593d25caf8be523c07210d65cc42ff5ac226428849e2"
@@ -25,7 +25,7 @@ SOURCE_WITHOUT_NAME = "source:cron:sha256:0906b0ac2e72684142e7b174666840dc594347
 
 
 def daily(registrant: Originator = HOST, **parts: Any) -> holdfast.SubscriptionDraft:
-    """Something that is started every day."""
+    """Return a draft of a daily subscription."""
     given: dict[str, Any] = {
         "source_type": "cron", "source_key": "daily", "target": holdfast.External(), "registrant": registrant, **parts,
     }  # fmt: skip
@@ -33,7 +33,7 @@ def daily(registrant: Originator = HOST, **parts: Any) -> holdfast.SubscriptionD
 
 
 def handles(page: holdfast.Page[holdfast.Subscription]) -> list[str]:
-    """The handles on a page, in its order."""
+    """Return the handles on a page, in its order."""
     return [one.handle for one in page]
 
 

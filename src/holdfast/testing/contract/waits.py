@@ -1,4 +1,4 @@
-"""A wait ends with the change that it waits for, whoever makes it: it is never slept through."""
+"""Waits: a wait ends with the change that it waits for, through any handle, and never sleeps through it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_back
 from holdfast.testing.contract.queue import take, texts, work
 
 WAIT_MS = PATIENCE_S * 1_000
-"""For a wait that must end by itself."""
+"""Timeout of a wait that must end by a change."""
 
 HOUR_MS = 3_600_000
 CHAT = holdfast.OnSession("chat")
@@ -65,15 +65,15 @@ CAUSES: dict[str, Callable[[BlockingStore], Act]] = {
     "a commit that settles an exclusive claim": _settle_exclusive,
     "a lease released": _release_lease,
 }
-"""What lets another owner than `w1` claim work of the session: each prepares the store, and answers the act."""
+"""Acts that let an owner other than `w1` claim work of the session. Each prepares the store and returns the act."""
 
 
 class WaitContract(Contract):
-    """`store.queue.wait`; those for events and for the end of a process are beside what they wait for."""
+    """`store.queue.wait`. The waits for events and for the end of a process are in the classes of those."""
 
     @pytest.fixture(params=["the same handle", "another handle"])
     def elsewhere(self, request: pytest.FixtureRequest, store: BlockingStore, bench: Bench) -> BlockingStore:
-        """Through whom the change comes."""
+        """The handle that makes the change."""
         return store if request.param == "the same handle" else bench.open()
 
     def test_a_wait_ends_at_once_when_there_is_work(self, store: BlockingStore) -> None:
@@ -167,7 +167,7 @@ class WaitContract(Contract):
         waiting = in_background(lambda: store.queue.wait("chat", timeout_ms=WAIT_MS, owner_id="w2"))
         bench.parked()
         elsewhere.leases.claim(CHAT, owner_id="w1", ttl_ms=1_000)
-        # It has looked again, or it would not begin to wait again: until the new end, and not for an hour.
+        # It has checked again, or it would not wait again: now until the new end, and not for an hour.
         bench.parked()
         clock.advance(1_000)
         assert waiting.result(PATIENCE_S) is None

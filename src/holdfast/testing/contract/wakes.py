@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ KEYED = holdfast.EventType(
     "keyed", wake=holdfast.WakeRule(holdfast.Pointer("/text"), dedupe=holdfast.Pointer("/about"))
 )
 
-# Fixed for ever: wakes that are under way when a host is upgraded must keep their ids.
+# Fixed for ever: pending wakes must keep their ids when a host is upgraded.
 WAKE_OF_THE_SESSION = "wake:5a00c4a695f0ee8bd126c71ee0431f61a1283b885e7ae6834acec81098b83080"
 WAKE_OF_THE_FRAME = "wake:f08d1b557c6c651dcba7c86e6cb79f32d4edd61e5eefaa02d4137562bec4aab5"
 
@@ -31,7 +31,7 @@ def declare(
     process_id: str = "build",
     caused_by: Any = None,
 ) -> None:
-    """A process whose events wake the target."""
+    """Register a process whose events wake the target."""
     store.processes.register(
         holdfast.ProcessRegistration(
             process_id,
@@ -44,7 +44,7 @@ def declare(
 
 
 def queued(store: BlockingStore, session_id: str = "chat") -> list[tuple[str, Any]]:
-    """The batch id and the text of each wake in a session's queue."""
+    """Return the batch id and the text of each wake in a session's queue."""
     return [
         (batch.batch_id, item.payload["wake"]["input"])
         for batch in store.queue.list(session_id)
@@ -53,7 +53,7 @@ def queued(store: BlockingStore, session_id: str = "chat") -> list[tuple[str, An
 
 
 def waking(selector: Selector, payload: Any, store: BlockingStore) -> holdfast.AppendReceipt:
-    """What appending the payload to a process with this wake input gives."""
+    """Append the payload to a process with this wake input."""
     declare(store, holdfast.EventType("news", wake=holdfast.WakeRule(selector)))
     return store.events.append("build", "news", payload)
 
@@ -61,7 +61,7 @@ def waking(selector: Selector, payload: Any, store: BlockingStore) -> holdfast.A
 class WakeContract(Contract):
     """Wakes in `store.events`, and their batches in `store.queue`."""
 
-    # What an event says to the session.
+    # The message to the session.
 
     @pytest.mark.parametrize(
         ("selector", "payload", "text"),
@@ -274,9 +274,12 @@ class WakeContract(Contract):
             (holdfast.Template("once {a}", {"a": holdfast.Const(1), "b": holdfast.Payload()}), True),
             (holdfast.Template("a={a}", {"a": holdfast.Pointer("/a")}), False),
             (holdfast.Pointer("/a"), False),
+            (holdfast.Present("/a"), True),
+            (holdfast.Template("{a}{b}", {"a": holdfast.Const(1), "b": holdfast.Present("/b")}), True),
+            (holdfast.Template("{a}{b}", {"a": holdfast.Pointer("/a"), "b": holdfast.Present("/b")}), False),
             (None, False),
         ],
-        ids=["const", "text", "constant field", "field", "pointer", "none"],
+        ids=["const", "text", "constant field", "field", "pointer", "present", "present field", "both", "none"],
     )
     def test_a_key_that_wakes_once_and_never_again_is_warned_of(
         self, store: BlockingStore, dedupe: Selector | None, warned: bool
@@ -291,6 +294,32 @@ class WakeContract(Contract):
             store.triggers.subscribe(draft)
         said = [str(one.message) for one in caught if issubclass(one.category, holdfast.WakesOnceWarning)]
         assert [text.startswith("event type 'news': ") for text in said] == [True, True] * warned
+
+    def test_a_warning_names_the_line_of_the_caller_and_is_shown_once_for_each(self, store: BlockingStore) -> None:
+        news = holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Const("look"), dedupe=holdfast.Present("/a")))
+        names = {
+            "__name__": "a_program",
+            "register": store.processes.register,
+            "subscribe": store.triggers.subscribe,
+            "process": holdfast.ProcessRegistration("build", holdfast.External(), event_types=[news]),
+            "draft": holdfast.SubscriptionDraft(
+                source_type="cron", source_key="night", target=holdfast.External(), event_types=[news]
+            ),
+        }
+        program = "for _ in range(2):\n    register(process)\n    subscribe(draft)\nregister(process)\n"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default", holdfast.WakesOnceWarning)
+            exec(compile(program, "a_program.py", "exec"), names)  # noqa: S102 - a line that is not the suite's own
+        told = [one for one in caught if issubclass(one.category, holdfast.WakesOnceWarning)]
+        assert [(one.filename, one.lineno) for one in told] == [("a_program.py", line) for line in (2, 3, 4)]
+        assert all("only 2 possible dedupe keys" in str(one.message) for one in told)
+
+    def test_a_class_is_no_dedupe_key(self, store: BlockingStore, bench: Bench) -> None:
+        rule = holdfast.WakeRule(holdfast.Const("look"), dedupe=cast("Any", holdfast.Present))
+        with refused(bench, holdfast.InvalidRequest) as info:
+            declare(store, holdfast.EventType("news", wake=rule))
+        assert str(info.value).startswith("event_types[0].wake.dedupe: ")
+        assert str(info.value).endswith("not the class Present: call it to make one")
 
     @pytest.mark.filterwarnings("ignore::holdfast.WakesOnceWarning")
     @pytest.mark.parametrize(

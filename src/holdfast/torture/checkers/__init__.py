@@ -1,1 +1,1 @@
-"""A checker is a pure function from what was observed to what is wrong with it; it asks no store and no clock."""
+"""Checkers: pure functions from observations to a list of problems, without a store or a clock."""

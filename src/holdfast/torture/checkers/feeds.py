@@ -1,10 +1,10 @@
-"""A log is 1, 2, 3 … without a gap, and a reader that goes on from its cursor sees each event once.
+"""Checks that a log is 1, 2, 3 … without a gap, and that a reader with a cursor sees each event once.
 
 Calls of a history:
 
-- `append`, given the value, which tells it from all others: answered with its place in the log, or unknown.
-- `look`, given `(after, limit)`: answered with the list of `(sequence, value)` that was found behind `after`, at most
-  `limit` of them. One of unknown outcome says nothing.
+- `append`, given a unique value: answered with its place in the log, or unknown.
+- `look`, given `(after, limit)`: answered with the list of `(sequence, value)` found behind `after`, at most `limit` of
+  them. A look of unknown outcome says nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from holdfast.torture.checkers.histories import Call, frozen, of_kind
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An event: its place in the log, and what tells it from all others."""
+    """An event: its place in the log, and its unique value."""
 
     sequence: int
     value: Any
 
 
 def check_log(log: Sequence[Entry], history: Sequence[Call]) -> list[str]:
-    """What is wrong with a log after these calls; empty if nothing is."""
+    """Return the problems of a log after these calls."""
     appends = of_kind(history, "append")
     return [*_contents(log, appends), *_order(log, appends), *_looks(log, history)]
 
 
 def _contents(log: Sequence[Entry], appends: Sequence[Call]) -> Iterator[str]:
-    """It has no gap, everything that was acknowledged where it was acknowledged, once, and nothing else."""
+    """Check that the log has no gap, no duplicate, no stray event, and each acknowledged event at its place."""
     if [entry.sequence for entry in log] != [*range(1, len(log) + 1)]:
         yield f"the log is not 1 … {len(log)}: {[entry.sequence for entry in log]}"
     tried = {frozen(call.given) for call in appends}
@@ -52,11 +52,11 @@ def _contents(log: Sequence[Entry], appends: Sequence[Call]) -> Iterator[str]:
 
 
 def _order(log: Sequence[Entry], appends: Sequence[Call]) -> Iterator[str]:
-    """What was appended after something had been acknowledged stands behind it."""
+    """Check that an event stands behind every event that was acknowledged before it was appended."""
     calls: dict[Hashable, list[Call]] = {}
     for call in appends:
         calls.setdefault(frozen(call.given), []).append(call)
-    # From the end: of all that stands behind, what was acknowledged first.
+    # From the end: of all events behind this one, the first that was acknowledged.
     first: tuple[int, Entry] | None = None
     for entry in reversed(log):
         tries = calls.get(frozen(entry.value), [])
@@ -68,14 +68,14 @@ def _order(log: Sequence[Entry], appends: Sequence[Call]) -> Iterator[str]:
 
 
 def _looks(log: Sequence[Entry], history: Sequence[Call]) -> Iterator[str]:
-    """Whoever looks sees what is there, all of it, and nothing that is not there yet."""
+    """Check that a look returns all events that are there, and none that was not appended yet."""
     looks = [call for call in of_kind(history, "look") if call.outcome == "ok"]
     appends = of_kind(history, "append")
     stored = _stored(log)
     sent_ns: dict[Hashable, int] = {}
     for call in appends:
         sent_ns.setdefault(frozen(call.given), call.sent_ns)
-    # The highest place that anybody had been told of, after each time.
+    # The highest place that any client had been told of, after each time.
     told = [(call.answered_ns or 0, call.answer) for call in appends if call.outcome == "ok"]
     told += [(call.answered_ns or 0, call.answer[-1][0]) for call in looks if call.answer]
     told.sort()
@@ -97,7 +97,7 @@ def _looks(log: Sequence[Entry], history: Sequence[Call]) -> Iterator[str]:
 
 
 def check_reader(log: Sequence[Entry], seen: Sequence[Entry], *, after: int = 0, until: int | None = None) -> list[str]:
-    """What is wrong with what a reader saw that began behind `after`; it must have come to `until`, else to the end."""
+    """Return the problems of a reader that began behind `after` and must have come to `until`, or to the end."""
     return [*_passage(_stored(log), seen, after, len(log) if until is None else until)]
 
 

@@ -1,6 +1,6 @@
-"""Nothing is accepted from a former holder once a later one was told that it holds, nor behind its writes.
+"""Checks that no write of a former holder is accepted once a later one was told its fence, nor after its writes.
 
-No two writes are accepted as the same one of all writes: one of them would be lost.
+No two writes may be accepted at the same place: one of them would be lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 def check_fences(acquired: Sequence[Acquired], accepted: Sequence[Accepted]) -> list[str]:
-    """What is wrong with the writes that were accepted; empty if nothing is."""
+    """Return the problems of the accepted writes."""
     wrong: list[str] = []
     fences: set[int] = set()
     for one in acquired:
@@ -37,7 +37,7 @@ def check_fences(acquired: Sequence[Acquired], accepted: Sequence[Accepted]) -> 
         fences.add(one.fence)
     told = sorted(acquired, key=lambda one: one.answered_ns)
     times = [one.answered_ns for one in told]
-    # The highest fence that anybody had been told of, after each time.
+    # The highest fence that any client had been told of, after each time.
     known = [0, *accumulate((one.fence for one in told), max)]
     highest = 0
     places: set[int] = set()

@@ -1,7 +1,7 @@
-"""A history is what clients saw: each call with the time before it was sent and the time after its answer came.
+"""The form of a history: each call as a client saw it, with the times before it was sent and after its answer came.
 
-Times are of one monotonic clock that all clients share, in nanoseconds. A call whose outcome nobody knows has no end:
-it may take effect at any later time, or never.
+Times are of one monotonic clock that all clients share, in nanoseconds. A call of unknown outcome has no end: it may
+take effect at any later time, or never.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Outcome: TypeAlias = Literal["ok", "refused", "unknown"]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call of one client: what was asked for, and what was answered."""
+    """One call of one client, with its arguments and its answer."""
 
     client: int
     kind: str
@@ -33,12 +33,12 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def of_kind(history: Sequence[Call], *kinds: str) -> list[Call]:
-    """The calls of these kinds, in the order in which they were sent."""
+    """Return the calls of these kinds, in the order in which they were sent."""
     return sorted((call for call in history if call.kind in kinds), key=lambda call: call.sent_ns)
 
 
 def frozen(value: Any) -> Hashable:
-    """A value that stands for this one in sets: equal for equal documents, and True is not 1."""
+    """Return a hashable stand-in for a value: equal for equal documents, and True is not 1."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, dict):

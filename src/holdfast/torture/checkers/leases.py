@@ -1,23 +1,23 @@
-"""A lease is held by one owner at a time, each acquisition has a higher fence, and one that has lapsed is over.
+"""Checks that a lease has one holder at a time, that fences rise, and that a lapsed lease is over.
 
-What is written under the lease is a register, as in `register`: it is judged in the same search.
+Writes under the lease form a register, as in `register`; the same search judges both.
 
 Calls of a history, `LONG_MS` being longer than a history takes:
 
-- `claim`, given `(owner, ttl_ms)`: answered with `(fence, claimed_at_ms, expires_at_ms)`; refused with
-  `(owner, expires_at_ms)` of the holder.
-- `renew`, given `(fence, ttl_ms)`: answered with `expires_at_ms`; refused if the lease is not held any more.
+- `claim`, given `(owner, ttl_ms)`: answered with `(fence, claimed_at_ms, expires_at_ms)`; refused with `(owner,
+  expires_at_ms)` of the holder.
+- `renew`, given `(fence, ttl_ms)`: answered with `expires_at_ms`; refused if the lease is no longer held.
 - `release`, given `fence`: answered with True if it was held, False if not.
 - `act`, given `(fence, value)`, a write under the lease: answered with the revision, each one more than the last;
-  refused if the lease is not held any more.
-- `read`: answered with `(revision, value)` of the last write; `(0, None)` before the first. One of unknown outcome says
-  nothing.
+  refused if the lease is no longer held.
+- `read`: answered with `(revision, value)` of the last write; `(0, None)` before the first. A read of unknown outcome
+  says nothing.
 
 Only times of the store's own clock are compared with each other, so that the clients' clocks do not matter: a lease of
-`LONG_MS` or more never lapses within a history, and a shorter one may have lapsed at any moment. That it has is proven
-by the next holder's `claimed_at_ms`, or by a refusal, after which nothing is accepted under it and it is in nobody's
-way. A claim ends `ttl_ms` after `claimed_at_ms`; a renewal `ttl_ms` after a moment at which the lease was held. Where
-it is known when a revision was written, the lease must have been held then.
+`LONG_MS` or more never lapses within a history, and a shorter one may have lapsed at any moment. The next holder's
+`claimed_at_ms`, or a refusal, proves that it has. After that no write is accepted under it, and it blocks no claim. A
+claim ends `ttl_ms` after `claimed_at_ms`; a renewal `ttl_ms` after a moment at which the lease was held. If the time of
+a revision is known, the lease must have been held then.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ LONG_MS = 60_000
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What one lease stands at: its last fence, who holds it, if anybody, and what was written under it."""
+    """State of one lease: its last fence, its holder, if any, and the last write under it."""
 
     fence: int = 0
     owner: str | None = None
     claimed_at_ms: int | None = None
-    """None if nobody was told."""
+    """None if no client was told."""
     expires_at_ms: int | None = None
-    """None if nobody was told."""
+    """None if no client was told."""
     lapses: bool = False
-    """Whether it ends by itself within the history."""
+    """True if the lease may expire within the history."""
     lapsed: bool = False
-    """Whether somebody saw that it has."""
+    """True if a client saw that it has expired."""
     head: tuple[int, Hashable] = (0, None)
 
 
@@ -56,9 +56,9 @@ def check_lease(
     initial: Held = Held(),  # noqa: B008 - a frozen value
     written_at_ms: Mapping[int, int] = MappingProxyType({}),
 ) -> Linear:
-    """Search an order of the calls on one lease, and on what it protects, that one lease and one register explain.
+    """Search for an order of the calls on one lease, and on its register, that explains every answer.
 
-    `written_at_ms` says when each revision was written, by the store's clock, as far as that is known.
+    `written_at_ms` holds the time at which each revision was written, by the store's clock, as far as that is known.
     """
     return linearize(as_seen(history, "act"), initial, partial(_step, written_at_ms), _late)
 
@@ -127,6 +127,6 @@ def _done(written_at_ms: Mapping[int, int], held: Held, call: Call) -> Iterator[
 
 
 def _live_at(held: Held, now_ms: int) -> bool:
-    """Whether the store's clock may have shown this time while the lease was held."""
+    """Return whether the store's clock may have shown this time while the lease was held."""
     begun = held.claimed_at_ms is None or held.claimed_at_ms <= now_ms
     return begun and (held.expires_at_ms is None or now_ms < held.expires_at_ms)

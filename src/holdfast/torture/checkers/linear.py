@@ -1,17 +1,17 @@
-"""A history is linearizable if each call can be given one moment of its own that explains all the answers.
+"""Checks linearizability: each call can be given one moment of its own such that all answers are explained.
 
 The moment lies between the beginning and the end of the call, and the calls in that order are what one client alone
 could have seen.
 
-This is the search of Wing and Gong with the memory of Lowe: a set of calls that took effect, together with the state
-that they led to, is looked at once. Only a call that began before every call that has not taken effect yet ended may
-be the next. A call of unknown outcome has no end: it may take effect at any time after it was sent, or never, and is
-tried only where the calls of known outcome do not go on by themselves.
+This is the search of Wing and Gong with the memory of Lowe: a set of calls that took effect, together with the
+resulting state, is visited once. Only a call that began before every call that has not taken effect yet ended may be
+the next. A call of unknown outcome has no end: it may take effect at any time after it was sent, or never, and is tried
+only where the calls of known outcome do not go on by themselves.
 
-Three things keep the search narrow. A call that is right now and changes nothing is taken at once: whatever could come
-before it could come after it as well. Of calls of unknown outcome that ask for the same, the earliest is taken first,
-since it could stand wherever a later one stands. And once they are too late to take effect at all, it is forgotten
-which of them did.
+Three rules keep the search narrow. A call that fits now and changes nothing is taken at once: any call that could come
+before it could come after it as well. Of calls of unknown outcome with equal arguments, the earliest is taken first,
+since it could stand wherever a later one stands. And once such calls are too late to take effect at all, the search
+forgets which of them did.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from holdfast.torture.checkers.histories import Call, frozen
 
 State = TypeVar("State", bound=Hashable)
 Step = Callable[[State, Call], Iterable[State]]
-"""Every state in which a call that is given this answer may leave a thing that is in this state; none if it may not."""
+"""Yields every state that a call with this answer may lead to from a state; none if the answer does not fit."""
 
 Late = Callable[[State, Call], bool]
-"""Whether a call can never take effect any more, once the thing is in this state."""
+"""Returns whether a call can no longer take effect once this state is reached."""
 
 Path: TypeAlias = "tuple[Call, Path] | None"
 
 MOST_STATES = 400_000
-"""A search that needs more is given up: the history had too many calls at once."""
+"""A search with more states is given up: the history had too many concurrent calls."""
 
 
 class TooWide(Exception):
-    """The history has too many orders to look at all of them: it is neither right nor wrong."""
+    """The history has too many orders to search them all. It is neither right nor wrong."""
 
 
 class Linear(msgspec.Struct, frozen=True):
-    """An order was found, or the longest beginning of one and the calls of which none could come next."""
+    """The order that was found; or the longest beginning of one, and the calls of which none could come next."""
 
     ok: bool
     order: tuple[Call, ...]
@@ -57,10 +57,10 @@ class Linear(msgspec.Struct, frozen=True):
 
 
 class _Done(NamedTuple, Generic[State]):
-    """Which calls took effect, and what they led to.
+    """The calls that took effect, and the resulting state.
 
-    Of the known calls these are all below `low` and those of the bits of `more` above it: a few, however long the
-    history is. Of each group of unknown calls these are the first so many.
+    The known calls in it are all below `low`, and those of the bits of `more` above it: a few, however long the history
+    is. The unknown calls in it are the first so many of each group.
     """
 
     low: int
@@ -70,7 +70,7 @@ class _Done(NamedTuple, Generic[State]):
 
 
 class _At(NamedTuple, Generic[State]):
-    """Where the search stands: how many of the known calls took effect, and in which order."""
+    """A position of the search: how many of the known calls took effect, and the order."""
 
     done: _Done[State]
     known: int
@@ -78,12 +78,12 @@ class _At(NamedTuple, Generic[State]):
 
 
 def never(_: object, _call: Call) -> bool:
-    """No call is ever too late."""
+    """Return False: no call is ever too late."""
     return False
 
 
 def linearize(history: Sequence[Call], initial: State, step: Step[State], late: Late[State] = never) -> Linear:
-    """Search an order of the calls that explains every answer; `TooWide` if there are too many to tell."""
+    """Search for an order of the calls that explains every answer. Raise `TooWide` if there are too many orders."""
     return _Search(history, step, late).run(initial)
 
 
@@ -101,7 +101,7 @@ class _Search(Generic[State]):
 
     def run(self, initial: State) -> Linear:
         first = _At(_Done(0, 0, (0,) * len(self._unknown), initial), 0, None)
-        # Those that are looked at with calls of unknown outcome wait below those that go on without.
+        # Positions that continue with a call of unknown outcome wait below those that continue without.
         stack: list[tuple[_At[State], bool]] = [(first, False)]
         seen: set[_Done[State]] = set()
         best = first
@@ -126,7 +126,7 @@ class _Search(Generic[State]):
         return Linear(False, _order(best.path), tuple(self._known[index] for index in self._next(best.done)[0]))
 
     def _next(self, done: _Done[State]) -> tuple[list[int], int]:
-        """The known calls that may take effect next, those that began before any other ended; and the first end."""
+        """Return the known calls that may take effect next (each began before any other ended), and the first end."""
         found: list[int] = []
         first_end_ns = -1
         low, more = done.low, done.more
@@ -141,7 +141,7 @@ class _Search(Generic[State]):
         return found, first_end_ns
 
     def _after_known(self, at: _At[State]) -> tuple[list[_At[State]], bool]:
-        """Where it may go on with a known call, the first one last; and whether no other way need be tried."""
+        """Return the positions after a known call, the first call's last, and whether they suffice."""
         found: list[_At[State]] = []
         for index in reversed(self._next(at.done)[0]):
             call = self._known[index]
@@ -153,7 +153,7 @@ class _Search(Generic[State]):
         return found, False
 
     def _after_unknown(self, at: _At[State]) -> list[_At[State]]:
-        """Where it may go on with a call of unknown outcome that was sent before the first known one ended."""
+        """Return the positions after a call of unknown outcome that was sent before the first known one ended."""
         _, first_end_ns = self._next(at.done)
         found: list[_At[State]] = []
         for number, group in enumerate(self._unknown):
@@ -167,16 +167,16 @@ class _Search(Generic[State]):
         return found
 
     def _but_late(self, used: tuple[int, ...], state: State) -> tuple[int, ...]:
-        """The same with the groups that are too late used up."""
+        """Return `used` with the groups that are too late marked as used up."""
         return tuple(
             len(group) if count < len(group) and self._late(state, group[count]) else count
             for count, group in zip(used, self._unknown, strict=True)
         )
 
     def _with(self, done: _Done[State], index: int, state: State) -> _Done[State]:
-        """The set with one known call more."""
+        """Return the set with one more known call."""
         more = done.more | 1 << (index - done.low)
-        # The lowest bits that are all set belong below.
+        # The lowest bits that are all set move below `low`.
         whole = (~more & (more + 1)).bit_length() - 1
         return _Done(done.low + whole, more >> whole, done.used, state)
 

@@ -1,24 +1,24 @@
-"""Work is neither lost nor doubled: what was enqueued is completed, pending or cancelled, each batch once.
+"""Checks that work is neither lost nor doubled: each batch is completed, pending or cancelled, once.
 
-One owner holds a batch at a time, and one that was completed or cancelled is never given out again.
+One owner holds a batch at a time, and one that was completed or cancelled is never handed out again.
 
 Calls of a history, `LONG_MS` being longer than a history takes:
 
 - `enqueue`, given the source key: answered with the batch id, or unknown.
 - `claim`, given `(owner, ttl_ms)`: answered with `(claim_id, fence, claimed_at_ms, expires_at_ms, batch_ids)`, or
-  unknown: then it may have taken any batch. A claim that found nothing is no part of the history.
+  unknown: then it may have taken any batch. A claim that found nothing is not part of the history.
 - `complete`, given `(claim_id, fence, batch_ids)`: answered with the revision that it made, refused, or unknown.
-- `forge`, given the same, a completion with a token that nobody was ever given, or of a part of the claim's batches: it
+- `forge`, given the same, a completion with a token that was never given out, or of a part of the claim's batches: it
   must be refused.
 - `abandon`, given the same: answered with the number of batches given back, or unknown.
 - `cancel`, given the batch id: answered with True if it was cancelled, False if not, or unknown.
 
-The end is what the store says afterwards: the state of every source key that was ever used, and of every batch that was
-ever claimed.
+The end is the store's state afterwards: that of every source key that was ever used, and of every batch that was ever
+claimed.
 
 Each batch has one life: an order of the calls that concern it, and of the end, that explains every answer. A claim of
-`LONG_MS` or more never lapses within a history, a shorter one at any moment, as in `leases`; where it is known when a
-revision was written, the claim that it settled must have been live then.
+`LONG_MS` or more never lapses within a history, a shorter one at any moment, as in `leases`. If the time of a revision
+is known, the claim that it settled must have been live then.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from holdfast.torture.checkers.leases import LONG_MS
 from holdfast.torture.checkers.linear import TooWide, linearize
 
 States = Mapping[str, tuple[str, str] | None]
-"""For each source key the batch id and state that the store tells; None if it knows none."""
+"""Batch id and state that the store reports for each source key; None if it knows none."""
 
 Stage: TypeAlias = Literal["absent", "pending", "claimed", "completed", "cancelled"]
 
 
 class Life(msgspec.Struct, frozen=True):
-    """What one batch stands at: its highest fence, and the claim on it, if there is one."""
+    """State of one batch: its highest fence, and the claim on it, if there is one."""
 
     stage: Stage = "absent"
     fence: int = 0
     claim_id: str | None = None
-    """None if nobody was told."""
+    """None if no client was told."""
     expires_at_ms: int | None = None
-    """None if nobody was told."""
+    """None if no client was told."""
     lapses: bool = False
-    """Whether the claim ends by itself within the history."""
+    """True if the claim may expire within the history."""
     lapsed: bool = False
-    """Whether somebody saw that it has."""
+    """True if a client saw that it has expired."""
 
 
 def check_queue(
     history: Sequence[Call], end: States, written_at_ms: Mapping[int, int] = MappingProxyType({})
 ) -> list[str]:
-    """What is wrong with the accounts; empty if they balance; `TooWide` if that cannot be told.
+    """Return the problems of a history of a queue. Raise `TooWide` if it cannot be judged.
 
-    `written_at_ms` says when each revision was written, by the store's clock, as far as that is known.
+    `written_at_ms` holds the time at which each revision was written, by the store's clock, as far as that is known.
     """
     wrong = [*_enqueued(history, end), *_claims(history)]
     untold: TooWide | None = None
@@ -99,7 +99,7 @@ def _enqueued(history: Sequence[Call], end: States) -> Iterator[str]:
 
 
 def _claims(history: Sequence[Call]) -> Iterator[str]:
-    """A claim is given out once, ends when it was said to, and is settled by whoever has it, as a whole."""
+    """Check that a claim is given out once, ends at its stated time, and is settled by its holder, as a whole."""
     given: dict[tuple[str, int], Counter[str]] = {}
     for call in history:
         if call.kind == "claim" and call.outcome == "ok":
@@ -116,13 +116,13 @@ def _claims(history: Sequence[Call]) -> Iterator[str]:
             claim_id, fence, batch_ids = call.given
             whole = given.get((claim_id, fence))
             if whole is None:
-                yield f"claim {claim_id} with fence {fence} was completed and never given to anybody"
+                yield f"claim {claim_id} with fence {fence} was completed and never handed out"
             elif whole != Counter(batch_ids):
                 yield f"claim {claim_id} of {sorted(whole)} was completed as {sorted(batch_ids)}"
 
 
 def _lives(history: Sequence[Call], end: States) -> Iterator[tuple[str, list[Call]]]:
-    """Every batch, and everything that was seen of it."""
+    """Yield every batch with the calls that concern it."""
     batches = {key: found[0] for key, found in end.items() if found is not None}
     batches |= {call.given: call.answer for call in history if call.kind == "enqueue" and call.outcome == "ok"}
     states = {found[0]: found[1] for found in end.values() if found is not None}
@@ -176,7 +176,7 @@ def _claim(life: Life, call: Call) -> Iterator[Life]:
 
 
 def _borne(life: Life, call: Call) -> bool:
-    """Whether the batch bears the claim that is to be settled."""
+    """Return whether the batch is held by the claim that is to be settled."""
     return life.stage == "claimed" and (life.claim_id, life.fence) == (call.given[0], call.given[1])
 
 
@@ -194,7 +194,7 @@ def _complete(life: Life, call: Call, at_ms: int | None) -> Iterator[Life]:
 def _abandon(life: Life, call: Call) -> Iterator[Life]:
     borne = _borne(life, call)
     most = len(call.given[2]) if call.outcome == "unknown" else call.answer
-    # A claim that has lapsed can still be given back, as long as nobody took what it held.
+    # An expired claim can still be given back, as long as its batches were not claimed again.
     if borne and most:
         yield Life("pending", life.fence)
     elif not borne and most < len(call.given[2]):

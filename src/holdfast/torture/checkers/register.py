@@ -1,12 +1,12 @@
-"""The head of a session is a register: a commit moves it by one, a read sees its newest value.
+"""Checks that the head of a session is a register: a commit moves it by one, a read sees its newest value.
 
-A commit that expected another revision is refused, and the refusal names the revision that stood in the way.
+A commit that expected another revision is refused, and the refusal names the actual one.
 
 Calls of a history:
 
 - `commit`, given `(expected, value)`: answered with the revision; refused with the actual revision; or unknown.
-  `expected` is None for a commit on whatever is current.
-- `read`: answered with `(revision, value)`; the revision is 0 and the value None before the first commit. One of
+  `expected` is None for a commit on any head.
+- `read`: answered with `(revision, value)`; the revision is 0 and the value None before the first commit. A read of
   unknown outcome says nothing.
 """
 
@@ -24,19 +24,19 @@ from holdfast.torture.checkers.linear import Linear, linearize
 Head = tuple[int, Any]
 
 UNSEEN = ("unseen",)
-"""Stands for every value that no read saw: which of them is there makes no difference."""
+"""Stands for every value that no read saw, as they cannot be told apart."""
 
 
 def check_register(history: Sequence[Call], initial: Head = (0, None)) -> Linear:
-    """Search an order of commits and reads that one register explains."""
+    """Search for an order of commits and reads that one register explains."""
     first = (initial[0], frozen(initial[1]))
     return linearize(_at_their_places(as_seen(history, "commit"), first), first, _step, _late)
 
 
 def as_seen(history: Sequence[Call], write: str) -> list[Call]:
-    """The same history with values that can be compared, all that nobody saw being one, and with no unknown read.
+    """Return the history with comparable values, all unseen ones made equal, and without reads of unknown outcome.
 
-    What `write` is given ends in the value that it writes.
+    The last argument of `write` is the value that it writes.
     """
     seen = {frozen(call.answer[1]) for call in history if call.kind == "read" and call.outcome == "ok"}
     calls: list[Call] = []
@@ -53,7 +53,7 @@ def as_seen(history: Sequence[Call], write: str) -> list[Call]:
 
 
 def _at_their_places(calls: list[Call], initial: Head) -> list[Call]:
-    """Say of an unknown commit whose value was seen at which revision it must have happened, if it alone wrote that."""
+    """Give an unknown commit the revision at which its value was read, if it is the only writer of that value."""
     places: dict[Hashable, int] = {call.answer[1]: call.answer[0] for call in calls if call.kind == "read"}
     writers = Counter([initial[1], *(call.given[1] for call in calls if call.kind == "commit")])
     placed: list[Call] = []

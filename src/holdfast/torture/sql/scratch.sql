@@ -1,4 +1,4 @@
--- What is done to a schema of our own that no store would do.
+-- Statements on a scratch schema that no store would run.
 
 -- name: drop_schema
 DROP SCHEMA IF EXISTS {schema} CASCADE
@@ -29,7 +29,7 @@ SELECT pg_switch_wal()
 -- name: cancel_backend
 SELECT pg_cancel_backend($1)
 
--- Who works on our schema: every statement of a store names it.
+-- Backends that work on our schema: every statement of a store names it.
 -- name: working_on_scratch
 SELECT pid
 FROM pg_stat_activity
@@ -52,6 +52,15 @@ SELECT session_key
 FROM {schema}.sessions
 WHERE session_id = $1
 FOR UPDATE
+
+-- name: hold_queue
+SELECT queue.session_key
+FROM {schema}.sessions AS session
+JOIN {schema}.ready AS queue
+    ON queue.family = session.family
+        AND queue.session_key = session.session_key
+WHERE session.session_id = $1
+FOR UPDATE OF queue
 
 -- name: blocked_backends
 SELECT count(*)

@@ -8,6 +8,7 @@ CREATE TABLE {schema}.settings (
 -- Sequences: a number is never used again, not even after the newest row is gone.
 CREATE SEQUENCE {schema}.session_keys;
 CREATE SEQUENCE {schema}.enqueue_seqs;
+CREATE SEQUENCE {schema}.served_numbers;
 CREATE SEQUENCE {schema}.subscription_sequences;
 
 CREATE TABLE {schema}.sessions (
@@ -119,11 +120,14 @@ CREATE TABLE {schema}.work (
     delivery text COLLATE "C" NOT NULL,
     slot text COLLATE "C" NOT NULL,
     merge_key text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    priority bigint NOT NULL,
     available_at_ms bigint NOT NULL,
     enqueued_at_ms bigint NOT NULL,
     payloads bytea NOT NULL,
     settled_state text COLLATE "C",
     settled_at_ms bigint,
+    settled_revision bigint,
     claim_id text COLLATE "C",
     claim_owner text COLLATE "C",
     claim_token_hash text COLLATE "C",
@@ -131,18 +135,39 @@ CREATE TABLE {schema}.work (
     claimed_at_ms bigint,
     claim_expires_at_ms bigint,
     claim_exclusive bigint NOT NULL,
+    claim_size bigint NOT NULL,
+    attempts bigint NOT NULL,
+    retry_at_ms bigint NOT NULL,
+    last_error text COLLATE "C",
     PRIMARY KEY (family, session_key, enqueue_seq)
 );
 
 CREATE UNIQUE INDEX work_batch ON {schema}.work (batch_id, session_key, family);
 CREATE UNIQUE INDEX work_source ON {schema}.work (session_key, source_key, family) WHERE source_key IS NOT NULL;
--- Not by family: which sessions have work is asked over all of them. And one index alone holds what waits, in order: of
--- two, the planner takes the smaller one, and then reads and sorts a whole backlog to claim its first batch.
+-- One index alone holds what waits, in order: of two, the planner takes the smaller one, and then reads and sorts a
+-- whole backlog to claim its first batch. No index holds a column that a claim changes, so that a claim's update stays
+-- on its page.
 CREATE INDEX work_unsettled ON {schema}.work (session_key, enqueue_seq) WHERE settled_state IS NULL;
 CREATE INDEX work_delayed ON {schema}.work (session_key, available_at_ms)
 WHERE settled_state IS NULL AND available_at_ms > 0;
-CREATE INDEX work_claim ON {schema}.work (session_key, claim_id) WHERE claim_id IS NOT NULL;
 CREATE INDEX work_settled ON {schema}.work (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
+CREATE INDEX work_dead ON {schema}.work (enqueue_seq) WHERE settled_state = 'dead';
+
+-- One row for each session with unsettled work: what a claim of any session's work looks at.
+CREATE TABLE {schema}.ready (
+    session_key bigint NOT NULL,
+    family bigint NOT NULL,
+    level bigint NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    priority bigint NOT NULL,
+    served bigint NOT NULL,
+    due_at_ms bigint,
+    claimed_upto bigint NOT NULL,
+    PRIMARY KEY (family, session_key)
+);
+
+CREATE INDEX ready_next ON {schema}.ready (level, kind, priority DESC, served) WHERE level > 0;
+CREATE INDEX ready_due ON {schema}.ready (due_at_ms, session_key) WHERE due_at_ms IS NOT NULL;
 
 CREATE TABLE {schema}.leases (
     kind text COLLATE "C" NOT NULL,
@@ -322,5 +347,6 @@ ALTER TABLE {schema}.artifacts ALTER COLUMN body SET STORAGE EXTERNAL;
 ALTER TABLE {schema}.sessions SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE {schema}.usage SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 ALTER TABLE {schema}.leases SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
-ALTER TABLE {schema}.work SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE {schema}.work SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE {schema}.ready SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 ALTER TABLE {schema}.processes SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);

@@ -102,7 +102,7 @@ SELECT EXISTS (
         AND attachment_id = $2::text
 )
 
--- Bytes that differ are damaged, because their hash is their name: they are replaced.
+-- Bytes are named by their hash, so stored bytes that differ are damaged, and are replaced.
 -- name: put_object
 INSERT INTO {schema}.attachment_objects AS stored (
     family, attachment_id, hash, encoding, size, body

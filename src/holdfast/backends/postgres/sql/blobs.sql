@@ -33,7 +33,7 @@ WHERE family = $1::bigint
 ORDER BY hash
 FOR KEY SHARE
 
--- Deltas come first, so that none is ever without its key frame.
+-- Deltas first, so that none is ever without its key frame.
 -- name: unreferenced_blobs
 WITH listed AS MATERIALIZED (
     SELECT jsonb_array_elements_text(convert_from(refs, 'UTF8')::jsonb) AS hash

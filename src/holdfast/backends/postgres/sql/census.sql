@@ -1,4 +1,4 @@
--- How much of everything there is: the columns are named like the fields of `records.maintenance.Stats`.
+-- Counts of the whole store. The columns are named like the fields of `records.maintenance.Stats`.
 
 -- name: census
 SELECT
@@ -34,7 +34,12 @@ SELECT
         SELECT count(*)
         FROM {schema}.deliveries
         WHERE state = 'reserved'
+            -- part: one_place
             AND NOT EXISTS (SELECT 1 FROM {schema}.processes WHERE processes.process_id = deliveries.process_id)
+            -- end part
+            -- part: by_family
+            AND process_id NOT IN (SELECT processes.process_id FROM {schema}.processes)
+            -- end part
     ) AS undelivered,
     (SELECT count(*) FROM {schema}.artifacts) AS artifacts,
     (
@@ -51,7 +56,8 @@ JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
 WHERE namespace.nspname = $1::text
     AND class.relkind = 'r'
 
--- What has been waiting: the columns are named like the fields of `records.diagnosis.StoreFacts`.
+-- Counts and ages of expired leases, undelivered deliveries and ready work. The columns are named like the fields of
+-- `records.diagnosis.StoreFacts`.
 -- name: waiting
 SELECT
     leases.number AS expired_leases,
@@ -73,10 +79,11 @@ CROSS JOIN (
         AND NOT EXISTS (SELECT 1 FROM {schema}.processes WHERE processes.process_id = deliveries.process_id)
 ) AS deliveries
 CROSS JOIN (
-    SELECT count(*) AS number, min(greatest(available_at_ms, enqueued_at_ms)) AS oldest_ms
+    SELECT count(*) AS number, min(greatest(available_at_ms, enqueued_at_ms, retry_at_ms)) AS oldest_ms
     FROM {schema}.work
     WHERE settled_state IS NULL
         AND available_at_ms <= $1::bigint
+        AND retry_at_ms <= $1::bigint
         AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $1::bigint)
 ) AS work
 
@@ -90,9 +97,9 @@ WHERE namespace.nspname = $1::text
     AND entry.indisvalid
     AND entry.indisready
 
--- What the server says about itself, in the order of the fields of `records.diagnosis.PostgresFacts`, except that
--- instead of the size of the log it says whether this role may ask for it. Of the transactions of other roles it tells
--- the age only to those who may read all statistics.
+-- The server's facts about itself, in the order of the fields of `records.diagnosis.PostgresFacts`. Instead of the size
+-- of the log, returns whether this role may read it. The server shows the age of other roles' transactions only to
+-- roles that may read all statistics.
 -- name: server_facts
 SELECT
     current_setting('server_version_num')::bigint,
@@ -110,6 +117,14 @@ SELECT
             AND class.relkind = 'r'
             AND option.option_name = 'autovacuum_enabled'
             AND NOT option.option_value::boolean
+    ),
+    (
+        SELECT coalesce(array_agg(class.relname::text ORDER BY class.relname::text), ARRAY[]::text[])
+        FROM pg_catalog.pg_class AS class
+        JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+        WHERE namespace.nspname = $1::text
+            AND class.relrowsecurity
+            AND pg_catalog.row_security_active(class.oid)
     ),
     (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend'),
     current_setting('max_connections')::bigint,
@@ -155,7 +170,7 @@ LEFT JOIN (
     LIMIT 1
 ) AS kept ON true
 
--- A statement of its own: a role that may not call it may not even name it.
+-- A statement of its own, because it fails for a role that may not call the function.
 -- name: log_bytes
 SELECT coalesce(sum(size), 0)::bigint
 FROM pg_catalog.pg_ls_waldir()

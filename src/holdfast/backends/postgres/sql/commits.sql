@@ -1,7 +1,37 @@
--- A turn's facts in one trip; the function commit_turn writes its plan.
+-- Facts of a turn in one trip; the function commit_turn writes its plan. On a cluster, each kind of fact takes one
+-- statement, because the nodes cannot send each other records inside arrays.
 
--- Rows come as arrays of records in the order of the fields. None is locked: whoever changes one holds the session, and
--- hold_expiring holds those that a renewal may change besides.
+-- name: find_turn
+-- part: cluster
+SELECT
+    session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+    refs, body, committed_at_ms
+FROM {schema}.revisions
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND turn_id = $3::text
+-- end part
+
+-- name: find_hashes
+-- part: cluster
+SELECT hash
+FROM {schema}.blobs
+WHERE family = $1::bigint
+    AND hash = ANY($2::text[])
+-- end part
+
+-- name: find_stored_attachments
+-- part: cluster
+SELECT attachment_id
+FROM {schema}.attachments
+WHERE family = $1::bigint
+    AND session_key = $2::bigint
+    AND attachment_id = ANY($3::text[])
+    AND stored_in IS NOT NULL
+-- end part
+
+-- Returns rows as arrays of records in the order of the fields. Locks none: every writer of these rows locks the
+-- session, and hold_expiring locks those that a renewal or a claim may change.
 -- name: load_commit_facts
 SELECT
     ARRAY(
@@ -62,22 +92,39 @@ SELECT
     ),
     ARRAY(
         SELECT ROW(
-            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-            available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-            claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+            batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
+            batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
+            batch.enqueued_at_ms, batch.payloads, batch.settled_state, batch.settled_at_ms, batch.settled_revision,
+            batch.claim_id, batch.claim_owner, batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms,
+            batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size, batch.attempts, batch.retry_at_ms,
+            batch.last_error
         )
-        FROM {schema}.work
-        WHERE session_key = $2::bigint
-            AND claim_id = ANY($10::text[])
-        ORDER BY enqueue_seq
+        FROM (SELECT DISTINCT unnest($10::text[])) AS wanted (batch_id)
+        CROSS JOIN LATERAL (
+            SELECT
+                named.enqueue_seq, named.batch_id, named.session_key, named.family, named.source_key,
+                named.draft_hash, named.delivery, named.slot, named.merge_key, named.kind, named.priority,
+                named.available_at_ms, named.enqueued_at_ms, named.payloads, named.settled_state, named.settled_at_ms,
+                named.settled_revision, named.claim_id, named.claim_owner, named.claim_token_hash, named.claim_fence,
+                named.claimed_at_ms, named.claim_expires_at_ms, named.claim_exclusive, named.claim_size,
+                named.attempts, named.retry_at_ms, named.last_error
+            FROM {schema}.work AS named
+            WHERE named.batch_id = wanted.batch_id
+                AND named.session_key = $2::bigint
+                AND named.family + 0 = $1::bigint
+            LIMIT 1
+        ) AS batch
+        ORDER BY batch.enqueue_seq
     ),
     ARRAY(
         SELECT ROW(
             batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
-            batch.delivery, batch.slot, batch.merge_key, batch.available_at_ms, batch.enqueued_at_ms,
-            batch.payloads, batch.settled_state, batch.settled_at_ms, batch.claim_id, batch.claim_owner,
+            batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
+            batch.enqueued_at_ms,
+            batch.payloads, batch.settled_state, batch.settled_at_ms, batch.settled_revision, batch.claim_id,
+            batch.claim_owner,
             batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms,
-            batch.claim_exclusive
+            batch.claim_exclusive, batch.claim_size, batch.attempts, batch.retry_at_ms, batch.last_error
         )
         FROM unnest($13::bigint[], $14::bigint[], $15::text[]) AS pair (family, session_key, source_key)
         JOIN {schema}.work AS batch
@@ -102,3 +149,20 @@ SELECT
         WHERE kind = 'session'
             AND resource = $11::text
     )
+
+-- name: insert_blob
+INSERT INTO {schema}.blobs (
+    family, hash, encoding, size, body, base_hash
+) VALUES (
+    $1::bigint, $2::text, $3::text, $4::bigint, $5::bytea, $6::text
+)
+ON CONFLICT (family, hash) DO NOTHING
+
+-- name: insert_blobs
+INSERT INTO {schema}.blobs (
+    family, hash, encoding, size, body, base_hash
+)
+SELECT
+    $1::bigint, blob.*
+FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bytea[], $6::text[]) AS blob
+ON CONFLICT (family, hash) DO NOTHING

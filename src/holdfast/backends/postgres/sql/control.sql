@@ -1,6 +1,6 @@
--- Where transactions begin and end. Each text is sent alone, without parameters.
+-- Begin and end of transactions. Each of these texts is sent alone, without parameters.
 
--- Writers wait for the rows that they lock, and read what was committed meanwhile.
+-- Writers wait for row locks, and then read what was committed meanwhile.
 -- name: begin_write
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
 
@@ -8,21 +8,22 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
 -- name: begin_read
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 
--- An operation that found its work done has written nothing, and the server would not wait for a standby at its end. So
--- something is written then: the wait for it is a wait for all that was committed before, by whomever.
+-- An operation that found its work done has written nothing, and its commit would not wait for a standby. So it writes
+-- a message to the log: waiting for that is waiting for all earlier commits, of any transaction.
 -- name: commit
 SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN pg_logical_emit_message(true, 'holdfast', '') END;
 COMMIT
 
--- Ends a transaction whose caller waits for no standby: it has only read, or told of what is durable already.
+-- Commits a transaction that need not wait for standbys: it has only read, or has announced changes that are durable
+-- already.
 -- name: end_transaction
 COMMIT
 
 -- name: rollback
 ROLLBACK
 
--- One reading of the server's clock, in milliseconds since the epoch, and what answers: the fields of
--- `server_watch.Origin`. Not every service that speaks PostgreSQL's protocol tells the position of its log.
+-- Returns the server's clock, in milliseconds since the epoch, and the fields of `server_watch.Origin`. Not every
+-- service that speaks PostgreSQL's protocol reports its log position.
 -- name: now_ms
 SELECT
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
@@ -34,7 +35,27 @@ SELECT
     , CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0')::bigint END
     -- end part
 
--- Around one operation inside a transaction of a caller's.
+-- Returns whether this server has the head $1..$3 or a later one. The parameters are the fields of
+-- `server_watch.Witness`. The revision may have been pruned; if it exists, it must be the same.
+-- name: knows_head
+SELECT
+    EXISTS (
+        SELECT 1
+        FROM {schema}.sessions
+        WHERE session_id = $1::text
+            AND session_key = $2::bigint
+            AND revision >= $3::bigint
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {schema}.revisions
+        WHERE family = $4::bigint
+            AND session_key = $2::bigint
+            AND revision = $3::bigint
+            AND (committed_at_ms <> $5::bigint OR fingerprint <> $6::text)
+    )
+
+-- Savepoint around one operation inside a lent transaction.
 -- name: save_operation
 SAVEPOINT holdfast_operation
 
@@ -45,13 +66,13 @@ RELEASE SAVEPOINT holdfast_operation
 -- name: release_operation
 RELEASE SAVEPOINT holdfast_operation
 
--- As in commit: the caller's own commit has to wait also if our part of it has found its work done.
+-- Writes a message as in commit: the caller's commit must wait for standbys even if the operation found its work done.
 -- name: release_write
 SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN pg_logical_emit_message(true, 'holdfast', '') END;
 RELEASE SAVEPOINT holdfast_operation
 
--- The clock, what kind of transaction the caller has begun and on which server process, the settings named in $1, and a
--- table of the schema $2 of which row-level security may hide rows from the caller's role.
+-- Returns the clock, the isolation level and access mode of the lent transaction, its server process, the values of the
+-- settings $1, and one of the tables $3 in schema $2 whose rows row-level security may hide from the caller's role.
 -- name: enter_transaction
 SELECT
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
@@ -74,7 +95,8 @@ SELECT
         LIMIT 1
     )
 
--- The settings again, and one notification for each payload, which the server delivers at the caller's commit.
+-- Returns the settings again, and queues one notification per payload, which the server delivers at the caller's
+-- commit.
 -- name: leave_transaction
 SELECT
     ARRAY(
@@ -88,7 +110,7 @@ SELECT
         CROSS JOIN LATERAL pg_notify($2::text, payload)
     )
 
--- Which schema of which database of which server this is; a standby that takes over keeps its server's number.
+-- Identifies the schema, its database and its server. A standby that takes over keeps the system identifier.
 -- name: identify
 SELECT
     control.system_identifier,
@@ -96,32 +118,75 @@ SELECT
     (SELECT oid::bigint FROM pg_catalog.pg_namespace WHERE nspname = $1::text)
 FROM pg_catalog.pg_control_system() AS control
 
--- Only for a transaction of its own, never for a caller's: everything in it is committed without waiting for the disk.
--- The changes that it announces are durable already.
+-- Returns the position of this transaction. Writes a message as in commit, so that there is a commit for a standby to
+-- replay.
+-- name: position
+SELECT
+    CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN pg_logical_emit_message(true, 'holdfast', '') END,
+    {schema}.position_v1()
+
+-- Returns whether the server is a standby, its timeline, and the status of the transaction $1. A later snapshot shows
+-- the transaction if the status is 'committed', or 'ended' (so long ago that its status was forgotten). On a standby,
+-- pg_current_snapshot() lists no running transactions, so only the status counts. A transaction that is newer than all
+-- that have ended is running if it holds its lock; otherwise its number was not assigned yet. A standby knows its
+-- timeline from the last restart point, or from the server that sends its log.
+-- name: find_standing
+SELECT
+    pg_is_in_recovery()
+    -- part: timeline
+    , CASE
+        WHEN pg_is_in_recovery() THEN greatest(
+            (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint()),
+            (SELECT min_recovery_end_timeline FROM pg_catalog.pg_control_recovery()),
+            (SELECT received_tli FROM pg_catalog.pg_stat_wal_receiver)
+        )::bigint
+        ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint
+    END
+    -- end part
+    -- part: transaction
+    , CASE
+        WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot())
+            THEN coalesce(pg_xact_status($1::text::xid8), 'ended')
+        WHEN NOT pg_is_in_recovery() AND EXISTS (
+            SELECT 1
+            FROM pg_catalog.pg_locks
+            WHERE locktype = 'transactionid'
+                AND transactionid = $1::text::xid8::xid
+        ) THEN 'in progress'
+        ELSE 'ahead'
+    END
+    -- end part
+
+-- Only in a transaction of its own, never in a lent one: it commits without waiting for the disk. The changes that it
+-- announces are durable already.
 -- name: notify
 SELECT
     set_config('synchronous_commit', 'off', true),
     pg_notify($1::text, $2::text)
 
--- A row if a pooler stands before the server: it makes up a process id of its own for each client, or keeps the settings
--- of our connections to itself. Sent alone, because behind a pooler two messages may reach two servers: the process id
--- that the client was given follows the text.
+-- Returns a row if there is a pooler before the server: it gives each client a process id of its own, or does not pass
+-- on the settings of the connection. Sent as one message, because a pooler may send two to two servers; so the client's
+-- process id is appended to this text.
 -- name: find_pooler
 SELECT 1
 WHERE false
     -- part: settings
     OR current_setting('row_security') <> 'off'
-    OR current_setting('plan_cache_mode') <> 'force_generic_plan'
+    OR current_setting('enable_bitmapscan') <> 'off'
     -- end part
     OR pg_backend_pid() <>
 
--- A row if the driver's own names of prepared statements reach the server. This statement has one, unless the driver
--- keeps none, or a pooler gives them names of its own.
+-- Returns a row if the driver's own names of prepared statements reach the server. This statement has such a name,
+-- unless the driver prepares none, or a pooler renames them.
 -- name: find_prepared
 SELECT 1
 FROM pg_catalog.pg_prepared_statements
 WHERE starts_with(name, '__asyncpg_')
 LIMIT 1
+
+-- On a cluster, a generic plan cannot send a statement to the node that a parameter determines.
+-- name: plan_each_time
+SET plan_cache_mode = auto
 
 -- name: ping
 SELECT 1

@@ -42,11 +42,18 @@ ORDER BY family, hash
 
 -- name: dump_work
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 FROM {schema}.work
 ORDER BY enqueue_seq
+
+-- name: dump_ready
+SELECT
+    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto
+FROM {schema}.ready
+ORDER BY session_key
 
 -- name: dump_leases
 SELECT

@@ -2,34 +2,81 @@
 
 -- name: enqueue_work
 SELECT
-    verdict, enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    verdict, (batch).enqueue_seq, (batch).batch_id, (batch).session_key, (batch).family, (batch).source_key,
+    (batch).draft_hash, (batch).delivery, (batch).slot, (batch).merge_key, (batch).kind, (batch).priority,
+    (batch).available_at_ms, (batch).enqueued_at_ms, (batch).payloads, (batch).settled_state, (batch).settled_at_ms,
+    (batch).settled_revision, (batch).claim_id, (batch).claim_owner, (batch).claim_token_hash, (batch).claim_fence,
+    (batch).claimed_at_ms, (batch).claim_expires_at_ms, (batch).claim_exclusive, (batch).claim_size,
+    (batch).attempts, (batch).retry_at_ms, (batch).last_error
 FROM {schema}.enqueue_work_v1(
-    $1::text, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::bigint, $10::bytea
+    $1::text, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::bigint,
+    $11::bigint, $12::bytea, $13::bigint, $14::bigint
 )
 
 -- name: claim_work
 SELECT
-    verdict, enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    verdict, (batch).enqueue_seq, (batch).batch_id, (batch).session_key, (batch).family, (batch).source_key,
+    (batch).draft_hash, (batch).delivery, (batch).slot, (batch).merge_key, (batch).kind, (batch).priority,
+    (batch).available_at_ms, (batch).enqueued_at_ms, (batch).payloads, (batch).settled_state, (batch).settled_at_ms,
+    (batch).settled_revision, (batch).claim_id, (batch).claim_owner, (batch).claim_token_hash, (batch).claim_fence,
+    (batch).claimed_at_ms, (batch).claim_expires_at_ms, (batch).claim_exclusive, (batch).claim_size,
+    (batch).attempts, (batch).retry_at_ms, (batch).last_error
 FROM {schema}.claim_work_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::bigint, $7::text, $8::bigint, $9::text[], $10::text,
-    $11::bigint, $12::text, $13::bigint, $14::text[], $15::boolean
+    $11::bigint, $12::text, $13::bigint, $14::text[], $15::boolean, $16::bigint
 )
+
+-- name: claim_next
+SELECT
+    verdict, session_id, (batch).enqueue_seq, (batch).batch_id, (batch).session_key, (batch).family,
+    (batch).source_key, (batch).draft_hash, (batch).delivery, (batch).slot, (batch).merge_key, (batch).kind,
+    (batch).priority, (batch).available_at_ms, (batch).enqueued_at_ms, (batch).payloads, (batch).settled_state,
+    (batch).settled_at_ms, (batch).settled_revision, (batch).claim_id, (batch).claim_owner, (batch).claim_token_hash,
+    (batch).claim_fence, (batch).claimed_at_ms, (batch).claim_expires_at_ms, (batch).claim_exclusive,
+    (batch).claim_size, (batch).attempts, (batch).retry_at_ms, (batch).last_error
+FROM {schema}.claim_next_v1(
+    $1::bigint, $2::text, $3::text[], $4::bigint, $5::bigint, $6::text, $7::bigint, $8::boolean, $9::bigint,
+    $10::bigint
+)
+
+-- name: settle_claim
+SELECT
+    verdict, settled_at_ms, settled_revision, reached
+FROM {schema}.settle_claim_v1($1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::bigint)
+
+-- name: settle_and_claim
+SELECT
+    verdict, settled_at_ms, settled_revision, reached, next_verdict, session_id, (batch).enqueue_seq,
+    (batch).batch_id, (batch).session_key, (batch).family, (batch).source_key, (batch).draft_hash, (batch).delivery,
+    (batch).slot, (batch).merge_key, (batch).kind, (batch).priority, (batch).available_at_ms, (batch).enqueued_at_ms,
+    (batch).payloads, (batch).settled_state, (batch).settled_at_ms, (batch).settled_revision, (batch).claim_id,
+    (batch).claim_owner, (batch).claim_token_hash, (batch).claim_fence, (batch).claimed_at_ms,
+    (batch).claim_expires_at_ms, (batch).claim_exclusive, (batch).claim_size, (batch).attempts, (batch).retry_at_ms,
+    (batch).last_error
+FROM {schema}.settle_and_claim_v1(
+    $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::text, $8::text[], $9::bigint, $10::bigint,
+    $11::text, $12::bigint, $13::boolean
+)
+
+-- name: lock_ready
+SELECT {schema}.lock_ready_v1($1::bigint[], $2::bigint[])
+
+-- name: touch_ready
+SELECT {schema}.touch_ready_v1($1::bigint, $2::bigint, $3::bigint, $4::boolean)
 
 -- name: renew_claim
 SELECT
     verdict, expires_at_ms
-FROM {schema}.renew_claim_v1($1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::bigint)
+FROM {schema}.renew_claim_v1(
+    $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::bigint, $8::bigint
+)
 
 -- name: take_lease
 SELECT
     verdict, process_status, kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
-FROM {schema}.take_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::text, $6::bigint)
+FROM {schema}.take_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::text, $6::bigint, $7::bigint)
 
 -- name: renew_lease
 SELECT
     verdict, kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
-FROM {schema}.renew_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::bigint, $6::bigint)
+FROM {schema}.renew_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::bigint, $6::bigint, $7::bigint)

@@ -1,24 +1,31 @@
--- What an operation reads in one statement, and so in one snapshot. Rows come as arrays of records in the order of the
+-- Reads of an operation in one statement, and so in one snapshot. Returns rows as arrays of records in the order of the
 -- fields.
 
--- A claim that could not be handed out is given back; its fence stays used.
+-- Gives back a claim that could not be handed out. Its fence stays used.
 -- name: give_back_at_once
-UPDATE {schema}.work AS batch
-SET
-    claim_id = NULL,
-    claim_owner = NULL,
-    claim_token_hash = NULL,
-    claimed_at_ms = NULL,
-    claim_expires_at_ms = NULL,
-    claim_exclusive = 0
-FROM {schema}.sessions AS session
-WHERE session.session_key = $1::bigint
-    AND batch.family = session.family
-    AND batch.session_key = session.session_key
-    AND batch.claim_id IS NOT NULL
-    AND batch.claim_token_hash = $2::text
+WITH given_back AS (
+    UPDATE {schema}.work AS batch
+    SET
+        claim_id = NULL,
+        claim_owner = NULL,
+        claim_token_hash = NULL,
+        claimed_at_ms = NULL,
+        claim_expires_at_ms = NULL,
+        claim_exclusive = 0,
+        claim_size = 0,
+        attempts = batch.attempts - 1
+    FROM {schema}.sessions AS session
+    WHERE session.session_key = $1::bigint
+        AND batch.family + 0 = session.family
+        AND batch.session_key = session.session_key
+        AND batch.settled_state IS NULL
+        AND batch.claim_token_hash = $2::text
+    RETURNING batch.family, batch.session_key
+)
+SELECT {schema}.touch_ready_v1(queue.family, queue.session_key, NULL, true)
+FROM (SELECT DISTINCT family, session_key FROM given_back) AS queue
 
--- A process and a page of its log.
+-- Returns a process and a page of its log.
 -- name: gather_events
 SELECT
     ARRAY(
@@ -66,7 +73,7 @@ SELECT
         ORDER BY sequence
     )
 
--- Everything that the view of a session shows: the session, its head, the path to the leaf, contents and counters.
+-- Returns everything in the view of a session: the session, its head, the path to the leaf, contents and counters.
 -- name: gather_view
 WITH RECURSIVE session AS MATERIALIZED (
     SELECT
@@ -105,7 +112,8 @@ path AS (
     SELECT
         node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
         node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-        1::bigint AS depth
+        1::bigint AS depth,
+        octet_length(node.payload)::bigint + coalesce(octet_length(node.caused_by), 0) AS bytes
     FROM head
     CROSS JOIN LATERAL (
         SELECT
@@ -122,7 +130,8 @@ path AS (
     SELECT
         node.family, node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind,
         node.frame_id, node.caused_by, node.created_at_ms, node.payload, node.mark, node.revision,
-        path.depth + 1
+        path.depth + 1,
+        path.bytes + octet_length(node.payload) + coalesce(octet_length(node.caused_by), 0)
     FROM path
     CROSS JOIN LATERAL (
         SELECT
@@ -137,6 +146,8 @@ path AS (
     WHERE path.parent_key < path.node_key
         AND node.mark = 0
         AND path.depth < $2::bigint
+        -- The driver decodes a row in one go, so a very large path is read as separate rows, in a transaction.
+        AND path.bytes <= $3::bigint
 )
 SELECT
     ARRAY(
@@ -157,7 +168,7 @@ SELECT
         SELECT ROW(
             path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
             path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
-            -- The next node of the path is the parent, but for the last one, whose parent may be hidden or not asked for.
+            -- The next node of the path is the parent. The last node's parent may be hidden or beyond the limit.
             coalesce(
                 lead(path.node_id) OVER (ORDER BY path.depth),
                 (
@@ -169,6 +180,7 @@ SELECT
             )
         )
         FROM path
+        WHERE (SELECT max(bytes) FROM path) <= $3::bigint
         ORDER BY path.depth
     ),
     ARRAY(
@@ -213,4 +225,5 @@ SELECT
             ORDER BY place
             OFFSET 0
         ) AS counter
-    )
+    ),
+    (SELECT max(bytes) FROM path) > $3::bigint

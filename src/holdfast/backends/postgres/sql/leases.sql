@@ -1,4 +1,4 @@
--- Leases, and the floor that keeps fences rising after a lease's row is gone.
+-- Leases, and the fence floor, which keeps fences rising after a lease row was deleted.
 
 -- name: find_lease
 SELECT
@@ -6,6 +6,9 @@ SELECT
 FROM {schema}.leases
 WHERE kind = $1::text
     AND resource = $2::text
+    -- part: by_family
+    AND family = $3::bigint
+    -- end part
 
 -- Differs: the clock is read behind the lock.
 -- name: lock_lease
@@ -15,6 +18,9 @@ WITH locked AS (
     FROM {schema}.leases
     WHERE kind = $1::text
         AND resource = $2::text
+        -- part: by_family
+        AND family = $3::bigint
+        -- end part
     FOR UPDATE
 )
 SELECT
@@ -22,28 +28,20 @@ SELECT
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 
--- Holds the claims and the lease that a turn is judged by, so that no renewal changes them, and reads the clock behind
--- the locks. The lease is of the session $4; NULL for none.
--- name: hold_expiring
+-- Locks the lease that a turn is judged by, so that no renewal changes it, and reads the clock after the lock.
+-- name: share_lease
 WITH lease AS (
     SELECT 1
     FROM {schema}.leases
     WHERE kind = 'session'
-        AND resource = $4::text
+        AND resource = $1::text
+        -- part: by_family
+        AND family = $2::bigint
+        -- end part
     FOR SHARE
-),
-held AS (
-    SELECT 1
-    FROM {schema}.work
-    WHERE family = $1::bigint
-        AND session_key = $2::bigint
-        AND claim_id = ANY($3::text[])
-    ORDER BY enqueue_seq
-    FOR NO KEY UPDATE
 )
 SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
 FROM (SELECT count(*) FROM lease) AS locked_lease
-CROSS JOIN (SELECT count(*) FROM held) AS locked_batches
 
 -- name: release_lease
 UPDATE {schema}.leases
@@ -52,14 +50,28 @@ SET
     token_hash = NULL
 WHERE kind = $1::text
     AND resource = $2::text
+    -- part: by_family
+    AND family = $3::bigint
+    -- end part
 
 -- name: save_lease
 INSERT INTO {schema}.leases (
+    -- part: by_family
+    family,
+    -- end part
     kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
 ) VALUES (
+    -- part: by_family
+    $8::bigint,
+    -- end part
     $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint
 )
-ON CONFLICT (kind, resource) DO UPDATE
+ON CONFLICT (
+    -- part: by_family
+    family,
+    -- end part
+    kind, resource
+) DO UPDATE
 SET
     owner_id = excluded.owner_id,
     token_hash = excluded.token_hash,
@@ -83,6 +95,26 @@ FROM dropped
 HAVING count(*) > 0
 ON CONFLICT (name) DO UPDATE
 SET value = greatest(settings.value, excluded.value)
+
+-- name: drop_lease
+-- part: by_family
+DELETE FROM {schema}.leases
+WHERE kind = $1::text
+    AND resource = $2::text
+    AND family = $3::bigint
+RETURNING fence
+-- end part
+
+-- name: raise_fence_floor
+-- part: by_family
+INSERT INTO {schema}.settings (
+    name, value
+) VALUES (
+    'fence_floor', $1::bigint
+)
+ON CONFLICT (name) DO UPDATE
+SET value = greatest(settings.value, excluded.value)
+-- end part
 
 -- name: fence_floor
 SELECT value

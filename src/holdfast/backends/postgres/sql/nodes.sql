@@ -1,4 +1,4 @@
--- Nodes. Each is read with its parent's id, which the parent's own row holds. Parents are of the same family.
+-- Nodes. Each is read with its parent's id, from the parent's own row. Parents are of the same family.
 
 -- name: insert_nodes
 INSERT INTO {schema}.nodes (
@@ -32,13 +32,15 @@ CROSS JOIN LATERAL (
     WHERE named.session_key = segment.session_key
         AND named.epoch = segment.epoch
         AND named.node_id = wanted.node_id
+        -- part: by_family
+        AND named.family = $1::bigint
+        -- end part
     LIMIT 1
 ) AS node
 WHERE node.node_key <= segment.last_key
 ORDER BY node.node_key
 
--- A parent is older than its child, so a step always goes to a smaller key: a damaged row cannot make this run in
--- circles.
+-- A parent is older than its child, so each step goes to a smaller key: a damaged row cannot cause an endless loop.
 -- name: read_path
 WITH RECURSIVE path AS (
     SELECT
@@ -71,7 +73,7 @@ WITH RECURSIVE path AS (
 SELECT
     path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
     path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
-    -- The next node of the path is the parent, but for the last one, whose parent may be hidden or not asked for.
+    -- The next node of the path is the parent. The last node's parent may be hidden or beyond the limit.
     coalesce(
         lead(path.node_id) OVER (ORDER BY path.depth),
         (
@@ -144,6 +146,13 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY node_key DESC
 
+-- name: count_nodes
+SELECT count(*)
+FROM {schema}.nodes
+WHERE family = $1::bigint
+    AND node_key BETWEEN $3::bigint AND $4::bigint
+    AND epoch = $2::bigint
+
 -- name: mark_nodes
 UPDATE {schema}.nodes
 SET mark = 1
@@ -172,6 +181,9 @@ WITH found AS (
     FROM {schema}.nodes
     WHERE mark = 1
         AND ($3::bigint IS NULL OR session_key = $3::bigint)
+        -- part: by_family
+        AND family = $4::bigint
+        -- end part
     LIMIT $1::bigint
     FOR UPDATE
 )
@@ -183,19 +195,37 @@ SET
 FROM found
 WHERE node.family = found.family
     AND node.node_key = found.node_key
+    -- part: by_family
+    AND node.family = $4::bigint
+    -- end part
 
--- One step for each epoch, however many nodes it has.
+-- name: tombstoned_families
+-- part: by_family
+SELECT DISTINCT family
+FROM {schema}.nodes
+WHERE mark = 1
+    AND ($1::bigint IS NULL OR session_key = $1::bigint)
+LIMIT $2::bigint
+-- end part
+
+-- One index lookup per epoch, however many nodes it has.
 -- name: node_epochs
 WITH RECURSIVE found (epoch) AS (
     SELECT min(epoch)
     FROM {schema}.nodes
     WHERE session_key = $1::bigint
+        -- part: by_family
+        AND family = $2::bigint
+        -- end part
     UNION ALL
     SELECT (
         SELECT min(epoch)
         FROM {schema}.nodes
         WHERE session_key = $1::bigint
             AND epoch > found.epoch
+            -- part: by_family
+            AND family = $2::bigint
+            -- end part
     )
     FROM found
     WHERE found.epoch IS NOT NULL
@@ -204,8 +234,8 @@ SELECT epoch
 FROM found
 WHERE epoch IS NOT NULL
 
--- The highest first, so that what is left after a stop at the limit still has its parents. An epoch ends where the next
--- one begins, and nodes beyond that need no look.
+-- Highest keys first, so that nodes left after the limit still have their parents. An epoch ends where the next one
+-- begins, and later nodes are not read.
 -- name: drop_nodes
 DELETE FROM {schema}.nodes
 WHERE family = $1::bigint

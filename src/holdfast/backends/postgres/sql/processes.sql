@@ -7,7 +7,7 @@ SELECT
 FROM {schema}.processes
 WHERE process_id = $1::text
 
--- Differs: whoever may write holds the row, so that two transactions on one process never interleave.
+-- Differs: a transaction that may write locks the row, so that two on one process never interleave.
 -- name: lock_process
 WITH locked AS (
     SELECT

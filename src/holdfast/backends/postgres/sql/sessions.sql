@@ -6,10 +6,13 @@ SELECT
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
 FROM {schema}.sessions
 WHERE session_id = $1::text
+    -- part: by_family
+    AND family = $2::bigint
+    -- end part
 ORDER BY incarnation DESC
 LIMIT 1
 
--- Differs: whoever may write holds the row, so that two transactions on one session never interleave. The clock is read
+-- Differs: a transaction that may write locks the row, so that two on one session never interleave. The clock is read
 -- behind the lock.
 -- name: lock_session
 WITH locked AS (
@@ -18,6 +21,9 @@ WITH locked AS (
         deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
     FROM {schema}.sessions
     WHERE session_id = $1::text
+        -- part: by_family
+        AND family = $2::bigint
+        -- end part
     ORDER BY incarnation DESC
     LIMIT 1
     FOR NO KEY UPDATE
@@ -28,7 +34,7 @@ SELECT
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 
--- Differs: whoever only needs the session to be there shares its key with those who change it.
+-- Differs: a transaction that only needs the session to exist takes a key share, beside those that change it.
 -- name: share_session
 WITH locked AS (
     SELECT
@@ -36,6 +42,9 @@ WITH locked AS (
         deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
     FROM {schema}.sessions
     WHERE session_id = $1::text
+        -- part: by_family
+        AND family = $2::bigint
+        -- end part
     ORDER BY incarnation DESC
     LIMIT 1
     FOR KEY SHARE
@@ -59,6 +68,11 @@ SELECT
 FROM {schema}.sessions
 WHERE session_key = ANY($1::bigint[])
 
+-- name: draw_session_key
+-- part: cluster
+SELECT nextval('{schema}.session_keys')
+-- end part
+
 -- name: insert_session
 WITH fresh AS (
     SELECT nextval('{schema}.session_keys') AS session_key
@@ -76,6 +90,40 @@ FROM fresh
 RETURNING
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+
+-- On a cluster distributed by family, reserves the id first.
+-- name: take_name
+-- part: by_family
+INSERT INTO {schema}.session_names (
+    session_id, incarnation, family
+) VALUES (
+    $1::text, $2::bigint, $3::bigint
+)
+-- end part
+
+-- name: find_name
+-- part: by_family
+SELECT family
+FROM {schema}.session_names
+WHERE session_id = $1::text
+ORDER BY incarnation DESC
+LIMIT 1
+-- end part
+
+-- name: insert_session_of_family
+-- part: by_family
+INSERT INTO {schema}.sessions (
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+)
+VALUES (
+    $1::bigint, $2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::bigint, $8::bytea, $9::bigint, $10::bigint,
+    $11::bigint, $12::text, $13::text, $14::text, $15::text, $16::text, $17::bytea
+)
+RETURNING
+    session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+-- end part
 
 -- name: save_session
 UPDATE {schema}.sessions
@@ -152,7 +200,7 @@ FROM {schema}.sessions
 WHERE family = $1::bigint
 ORDER BY session_key
 
--- Differs: nobody in the family commits, forks or attaches while what it shares is being judged.
+-- Differs: locked, so that no session of the family commits, forks or attaches while shared rows are judged.
 -- name: lock_family
 SELECT session_key
 FROM {schema}.sessions
@@ -160,8 +208,16 @@ WHERE family = $1::bigint
 ORDER BY session_key
 FOR NO KEY UPDATE
 
--- One step for each family, however many sessions it has.
+-- One index lookup per family, however many sessions it has.
 -- name: list_families
+-- part: by_family
+SELECT DISTINCT family
+FROM {schema}.sessions
+WHERE family > $1::bigint
+ORDER BY family
+LIMIT $2::bigint
+-- end part
+-- part: one_place
 WITH RECURSIVE found (family) AS (
     SELECT min(family)
     FROM {schema}.sessions
@@ -179,6 +235,7 @@ SELECT family
 FROM found
 WHERE family IS NOT NULL
 LIMIT $2::bigint
+-- end part
 
 -- name: find_revision
 SELECT
@@ -273,6 +330,11 @@ dropped_work AS (
     WHERE family = $1::bigint
         AND session_key = $2::bigint
     RETURNING 1
+),
+dropped_ready AS (
+    DELETE FROM {schema}.ready
+    WHERE family = $1::bigint
+        AND session_key = $2::bigint
 ),
 dropped_attachments AS (
     DELETE FROM {schema}.attachments

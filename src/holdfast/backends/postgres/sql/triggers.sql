@@ -150,7 +150,7 @@ ORDER BY sequence
 LIMIT $10::bigint
 FOR SHARE
 
--- Differs: held first, so that nobody reserves a delivery between the two deletions.
+-- Differs: locked first, so that no delivery is reserved between the two deletions.
 -- name: lock_session_subscriptions
 SELECT sequence
 FROM {schema}.subscriptions
@@ -314,7 +314,7 @@ ORDER BY occurred_at_ms, occurrence_id
 LIMIT $2::bigint
 FOR UPDATE
 
--- Differs: asked again once they are locked, because somebody may have reserved a delivery while we waited.
+-- Differs: asked again once they are locked, because a delivery may have been reserved during the wait.
 -- name: still_finished_occurrences
 SELECT occurrence_id
 FROM {schema}.occurrences

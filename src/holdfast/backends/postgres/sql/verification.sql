@@ -1,5 +1,5 @@
--- What verification reads: every table by its key, over rows that cannot be read if need be.
--- A walk starts at a key, includes it if asked to, and leaves some rows out.
+-- Reads of verification: every table by its key, skipping rows that cannot be read.
+-- A walk starts after a key, or at it if asked to, and skips a number of rows.
 -- Differs: what a session owns is walked family by family, in the order of its primary key. Those walks select that key
 -- before the row.
 
@@ -15,7 +15,8 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms, deleted_at_ms,
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+            deleted_at_ms,
             created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
         FROM {schema}.sessions
         WHERE session_key >= $1::bigint
@@ -39,7 +40,8 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            family AS key_family, session_key AS key_session_key, revision AS key_revision, session_key, revision, family,
+            family AS key_family, session_key AS key_session_key, revision AS key_revision, session_key, revision,
+            family,
             turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref, refs, body, committed_at_ms
         FROM {schema}.revisions
         WHERE (family, session_key, revision) >= ($1::bigint, $2::bigint, $3::bigint)
@@ -114,8 +116,10 @@ ORDER BY family, hash
 -- name: walk_work
 SELECT
     key_family, key_session_key, key_enqueue_seq, enqueue_seq, batch_id, session_key, family, source_key, draft_hash,
-    delivery, slot, merge_key, available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id,
-    claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    delivery, slot, merge_key, kind, priority, available_at_ms, enqueued_at_ms, payloads, settled_state,
+    settled_at_ms, settled_revision, claim_id,
+    claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size,
+    attempts, retry_at_ms, last_error
 FROM (
     SELECT
         *,
@@ -125,9 +129,11 @@ FROM (
     FROM (
         SELECT
             family AS key_family, session_key AS key_session_key, enqueue_seq AS key_enqueue_seq, enqueue_seq, batch_id,
-            session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms, enqueued_at_ms, payloads,
-            settled_state, settled_at_ms, claim_id, claim_owner, claim_token_hash, claim_fence, claimed_at_ms,
-            claim_expires_at_ms, claim_exclusive
+            session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority, available_at_ms,
+            enqueued_at_ms, payloads,
+            settled_state, settled_at_ms, settled_revision, claim_id, claim_owner, claim_token_hash, claim_fence,
+            claimed_at_ms,
+            claim_expires_at_ms, claim_exclusive, claim_size, attempts, retry_at_ms, last_error
         FROM {schema}.work
         WHERE (family, session_key, enqueue_seq) >= ($1::bigint, $2::bigint, $3::bigint)
             AND ($4::boolean OR (family, session_key, enqueue_seq) <> ($1::bigint, $2::bigint, $3::bigint))
@@ -137,6 +143,16 @@ FROM (
 ) AS measured
 WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY family, session_key, enqueue_seq
+
+-- name: walk_ready
+SELECT
+    family, session_key,
+    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto
+FROM {schema}.ready
+WHERE (family, session_key) >= ($1::bigint, $2::bigint)
+    AND ($3::boolean OR (family, session_key) <> ($1::bigint, $2::bigint))
+ORDER BY family, session_key
+LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_leases
 SELECT
@@ -366,7 +382,7 @@ JOIN {schema}.revisions AS revision
         AND revision.session_key = wanted.session_key
         AND revision.revision = wanted.revision
 
--- Without its documents: many large ones would be in memory at once.
+-- Without documents: many large ones would be in memory at once.
 -- name: nodes_with_keys
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
@@ -391,6 +407,15 @@ WHERE process_id = ANY($1::text[])
 SELECT process_id
 FROM {schema}.processes
 WHERE process_id = ANY($1::text[])
+
+-- name: ready_with_keys
+SELECT
+    ready.session_key, ready.family, ready.level, ready.kind, ready.priority, ready.served, ready.due_at_ms,
+    ready.claimed_upto
+FROM unnest($1::bigint[], $2::bigint[]) AS wanted (family, session_key)
+JOIN {schema}.ready AS ready
+    ON ready.family = wanted.family
+        AND ready.session_key = wanted.session_key
 
 -- name: keys_of_subscriptions
 SELECT sequence
@@ -451,13 +476,6 @@ SELECT
     count(*)
 FROM {schema}.events
 WHERE process_id = $1::text
-
--- name: count_nodes
-SELECT count(*)
-FROM {schema}.nodes
-WHERE family = $1::bigint
-    AND node_key BETWEEN $3::bigint AND $4::bigint
-    AND epoch = $2::bigint
 
 -- name: count_endings
 SELECT count(terminal_state)

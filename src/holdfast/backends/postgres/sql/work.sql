@@ -1,252 +1,285 @@
--- The queue. Whoever writes holds the session's row, and locks the batches besides.
+-- The queue. A writer locks the session's ready row, and then the batches.
 
 -- name: find_sources
 SELECT
     batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
-    batch.delivery, batch.slot, batch.merge_key, batch.available_at_ms, batch.enqueued_at_ms, batch.payloads,
-    batch.settled_state, batch.settled_at_ms, batch.claim_id, batch.claim_owner, batch.claim_token_hash,
-    batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive
+    batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
+    batch.enqueued_at_ms, batch.payloads,
+    batch.settled_state, batch.settled_at_ms, batch.settled_revision, batch.claim_id, batch.claim_owner,
+    batch.claim_token_hash,
+    batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size,
+    batch.attempts, batch.retry_at_ms, batch.last_error
 FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS pair (family, session_key, source_key)
 JOIN {schema}.work AS batch
-    ON batch.family = pair.family
+    ON batch.family + 0 = pair.family
         AND batch.session_key = pair.session_key
         AND batch.source_key = pair.source_key
 ORDER BY batch.enqueue_seq
 
 -- name: insert_batches
 INSERT INTO {schema}.work (
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 )
 SELECT
     nextval('{schema}.enqueue_seqs'),
     draft.batch_id, draft.session_key, draft.family, draft.source_key, draft.draft_hash, draft.delivery, draft.slot,
-    draft.merge_key, draft.available_at_ms, draft.enqueued_at_ms, draft.payloads,
-    NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0
+    draft.merge_key, draft.kind, draft.priority, draft.available_at_ms, draft.enqueued_at_ms, draft.payloads,
+    NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0, 0, 0, 0, NULL
 FROM unnest(
-    $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[],
-    $10::bigint[], $11::bytea[]
+    $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+    $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[]
 ) WITH ORDINALITY AS draft (
-    batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms,
+    batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority, available_at_ms,
     enqueued_at_ms, payloads, place
 )
 ORDER BY draft.place
 RETURNING
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 
 -- name: ready_batches
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 FROM {schema}.work
-WHERE family = $1::bigint
+WHERE family + 0 = $1::bigint
     AND session_key = $2::bigint
     AND settled_state IS NULL
     AND available_at_ms <= $3::bigint
+    AND (retry_at_ms <= $3::bigint OR $5::boolean)
     AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $3::bigint)
 ORDER BY enqueue_seq
 LIMIT $4::bigint
-
--- Differs: a batch that another claimer is at work on is waited for, never overtaken.
--- name: lock_ready_batches
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM {schema}.work
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND settled_state IS NULL
-    AND available_at_ms <= $3::bigint
-    AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $3::bigint)
-ORDER BY enqueue_seq
-LIMIT $4::bigint
-FOR UPDATE
 
 -- name: sessions_with_work
-SELECT DISTINCT
+SELECT
     session.session_key, session.session_id
-FROM {schema}.work AS batch
+FROM {schema}.ready AS queue
 JOIN {schema}.sessions AS session
-    ON session.family = batch.family
-        AND session.session_key = batch.session_key
-WHERE batch.settled_state IS NULL
-    AND batch.session_key > $2::bigint
-    AND batch.available_at_ms <= $1::bigint
-    AND (batch.claim_expires_at_ms IS NULL OR batch.claim_expires_at_ms <= $1::bigint)
+    ON session.family = queue.family
+        AND session.session_key = queue.session_key
+WHERE queue.session_key > $2::bigint
+    AND EXISTS (
+        SELECT 1
+        FROM {schema}.work AS batch
+        WHERE batch.family + 0 = queue.family
+            AND batch.session_key = queue.session_key
+            AND batch.settled_state IS NULL
+            AND batch.available_at_ms <= $1::bigint
+            AND batch.retry_at_ms <= $1::bigint
+            AND (batch.claim_expires_at_ms IS NULL OR batch.claim_expires_at_ms <= $1::bigint)
+    )
 ORDER BY session.session_key
 LIMIT $3::bigint
 
 -- name: other_claims
 SELECT
     count(*) > 0,
-    coalesce(max(claim_exclusive), 0) > 0
-FROM {schema}.work
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND claim_id IS NOT NULL
-    AND claim_expires_at_ms > $4::bigint
-    AND claim_id <> $3::text
+    coalesce(max(batch.claim_exclusive), 0) > 0
+FROM {schema}.ready AS queue
+JOIN {schema}.work AS batch
+    ON batch.family + 0 = queue.family
+        AND batch.session_key = queue.session_key
+        AND batch.enqueue_seq <= queue.claimed_upto
+WHERE queue.family = $1::bigint
+    AND queue.session_key = $2::bigint
+    AND batch.settled_state IS NULL
+    AND batch.claim_id <> $3::text
+    AND batch.claim_expires_at_ms > $4::bigint
 
 -- name: find_batches
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM {schema}.work
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND batch_id = ANY($3::text[])
-ORDER BY enqueue_seq
+    batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
+    batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
+    batch.enqueued_at_ms, batch.payloads, batch.settled_state, batch.settled_at_ms, batch.settled_revision,
+    batch.claim_id, batch.claim_owner, batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms,
+    batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size, batch.attempts, batch.retry_at_ms,
+    batch.last_error
+FROM (SELECT DISTINCT unnest($3::text[])) AS wanted (batch_id)
+CROSS JOIN LATERAL (
+    SELECT
+        named.enqueue_seq, named.batch_id, named.session_key, named.family, named.source_key, named.draft_hash,
+        named.delivery, named.slot, named.merge_key, named.kind, named.priority, named.available_at_ms,
+        named.enqueued_at_ms, named.payloads, named.settled_state, named.settled_at_ms, named.settled_revision,
+        named.claim_id, named.claim_owner, named.claim_token_hash, named.claim_fence, named.claimed_at_ms,
+        named.claim_expires_at_ms, named.claim_exclusive, named.claim_size, named.attempts, named.retry_at_ms,
+        named.last_error
+    FROM {schema}.work AS named
+    WHERE named.batch_id = wanted.batch_id
+        AND named.session_key = $2::bigint
+        AND named.family + 0 = $1::bigint
+    LIMIT 1
+) AS batch
+ORDER BY batch.enqueue_seq
 
--- Differs: the clock is read behind each lock.
+-- Differs: the batches are locked in the order of their numbers, and the clock is read behind each lock.
 -- name: lock_batches
-WITH locked AS (
-    SELECT
-        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-        available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-        claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-    FROM {schema}.work
-    WHERE family = $1::bigint
-        AND session_key = $2::bigint
-        AND batch_id = ANY($3::text[])
-    ORDER BY enqueue_seq
-    FOR UPDATE
-)
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
-    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
-FROM locked
-ORDER BY enqueue_seq
-
--- name: claimed_batches
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM {schema}.work
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND claim_id = $3::text
-    AND settled_state IS NULL
-ORDER BY enqueue_seq
-
--- Differs: the clock is read behind each lock.
--- name: lock_claimed_batches
-WITH locked AS (
-    SELECT
-        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-        available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-        claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-    FROM {schema}.work
-    WHERE family = $1::bigint
-        AND session_key = $2::bigint
-        AND claim_id = $3::text
-        AND settled_state IS NULL
-    ORDER BY enqueue_seq
-    FOR UPDATE
-)
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
-    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
-FROM locked
-ORDER BY enqueue_seq
-
--- name: batches_of_token
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM {schema}.work
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND claim_id IS NOT NULL
-    AND claim_token_hash = $3::text
-    AND settled_state IS NULL
-ORDER BY enqueue_seq
-
--- name: find_places
-SELECT
-    enqueue_seq, family, session_key
-FROM {schema}.work
-WHERE enqueue_seq = ANY($1::bigint[])
-
--- name: stamp_claim
-UPDATE {schema}.work AS batch
-SET
-    claim_id = $4::text,
-    claim_owner = $5::text,
-    claim_token_hash = $6::text,
-    claim_fence = $7::bigint,
-    claimed_at_ms = $8::bigint,
-    claim_expires_at_ms = $9::bigint,
-    claim_exclusive = $10::bigint
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS place (family, session_key, enqueue_seq)
-WHERE batch.family = place.family
-    AND batch.session_key = place.session_key
-    AND batch.enqueue_seq = place.enqueue_seq
-    AND batch.settled_state IS NULL
-
--- name: clear_claim
-UPDATE {schema}.work AS batch
-SET
-    claim_id = NULL,
-    claim_owner = NULL,
-    claim_token_hash = NULL,
-    claimed_at_ms = NULL,
-    claim_expires_at_ms = NULL,
-    claim_exclusive = 0
-FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS place (family, session_key, enqueue_seq)
-WHERE batch.family = place.family
-    AND batch.session_key = place.session_key
-    AND batch.enqueue_seq = place.enqueue_seq
-    AND batch.settled_state IS NULL
-
--- name: settle_batches
-WITH kept AS (
-    UPDATE {schema}.work AS batch
-    SET
-        settled_state = $4::text,
-        settled_at_ms = $5::bigint,
-        claim_id = NULL,
-        claim_owner = NULL,
-        claim_token_hash = NULL,
-        claimed_at_ms = NULL,
-        claim_expires_at_ms = NULL,
-        claim_exclusive = 0
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS place (family, session_key, enqueue_seq)
-    WHERE batch.family = place.family
-        AND batch.session_key = place.session_key
-        AND batch.enqueue_seq = place.enqueue_seq
-        AND batch.settled_state IS NULL
-        AND batch.source_key IS NOT NULL
-    RETURNING 1
+WITH place AS MATERIALIZED (
+    SELECT named.enqueue_seq
+    FROM (SELECT DISTINCT unnest($3::text[])) AS wanted (batch_id)
+    CROSS JOIN LATERAL (
+        SELECT enqueue_seq
+        FROM {schema}.work
+        WHERE batch_id = wanted.batch_id
+            AND session_key = $2::bigint
+            AND family + 0 = $1::bigint
+        LIMIT 1
+    ) AS named
+    ORDER BY named.enqueue_seq
 ),
-dropped AS (
-    DELETE FROM {schema}.work AS batch
-    USING unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS place (family, session_key, enqueue_seq)
-    WHERE batch.family = place.family
-        AND batch.session_key = place.session_key
-        AND batch.enqueue_seq = place.enqueue_seq
-        AND batch.settled_state IS NULL
-        AND batch.source_key IS NULL
-    RETURNING 1
+locked AS (
+    SELECT
+        batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
+        batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
+        batch.enqueued_at_ms, batch.payloads, batch.settled_state, batch.settled_at_ms, batch.settled_revision,
+        batch.claim_id, batch.claim_owner, batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms,
+        batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size, batch.attempts, batch.retry_at_ms,
+        batch.last_error
+    FROM place
+    CROSS JOIN LATERAL (
+        SELECT
+            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
+            priority, available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision,
+            claim_id, claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
+            claim_size, attempts, retry_at_ms, last_error
+        FROM {schema}.work
+        WHERE family = $1::bigint
+            AND session_key = $2::bigint
+            AND enqueue_seq = place.enqueue_seq
+        FOR UPDATE
+    ) AS batch
 )
-SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM dropped)
+SELECT
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error,
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
+FROM locked
+
+-- name: find_claimed
+SELECT
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
+FROM {schema}.work
+WHERE family + 0 = $1::bigint
+    AND session_key = $2::bigint
+    AND settled_state IS NULL
+    AND enqueue_seq <= (
+        SELECT claimed_upto
+        FROM {schema}.ready
+        WHERE family = $1::bigint
+            AND session_key = $2::bigint
+    )
+    AND claim_id = $3::text
+ORDER BY enqueue_seq
+
+-- Differs: the batches are locked, and the clock is read behind each lock.
+-- name: lock_claimed
+WITH locked AS (
+    SELECT
+        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+        available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+        claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+        retry_at_ms, last_error
+    FROM {schema}.work
+    WHERE family + 0 = $1::bigint
+        AND session_key = $2::bigint
+        AND settled_state IS NULL
+        AND enqueue_seq <= (
+            SELECT claimed_upto
+            FROM {schema}.ready
+            WHERE family = $1::bigint
+                AND session_key = $2::bigint
+        )
+        AND claim_id = $3::text
+    ORDER BY enqueue_seq
+    FOR UPDATE
+)
+SELECT
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error,
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
+FROM locked
+
+-- name: save_batches
+UPDATE {schema}.work AS batch
+SET
+    settled_state = saved.settled_state,
+    settled_at_ms = saved.settled_at_ms,
+    settled_revision = saved.settled_revision,
+    claim_id = saved.claim_id,
+    claim_owner = saved.claim_owner,
+    claim_token_hash = saved.claim_token_hash,
+    claim_fence = saved.claim_fence,
+    claimed_at_ms = saved.claimed_at_ms,
+    claim_expires_at_ms = saved.claim_expires_at_ms,
+    claim_exclusive = saved.claim_exclusive,
+    claim_size = saved.claim_size,
+    attempts = saved.attempts,
+    retry_at_ms = saved.retry_at_ms,
+    last_error = saved.last_error
+FROM unnest(
+    $1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
+    $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
+    $16::bigint[], $17::text[]
+) AS saved (
+    family, session_key, enqueue_seq, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
+)
+WHERE batch.family = saved.family
+    AND batch.session_key = saved.session_key
+    AND batch.enqueue_seq = saved.enqueue_seq
+
+-- name: list_dead
+SELECT
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
+FROM {schema}.work
+WHERE settled_state = 'dead'
+    AND enqueue_seq > $3::bigint
+    AND ($1::bigint IS NULL OR session_key = $1::bigint)
+    AND ($2::text IS NULL OR kind = $2::text)
+ORDER BY enqueue_seq
+LIMIT $4::bigint
+
+-- name: offers_work
+SELECT EXISTS (
+    SELECT 1
+    FROM {schema}.ready
+    WHERE level > 0
+        AND level = ANY($1::bigint[])
+        -- part: kinds
+        AND kind = ANY($2::text[])
+        -- end part
+)
+
+-- name: next_ready_due_ms
+SELECT min(due_at_ms)
+FROM {schema}.ready
+WHERE due_at_ms IS NOT NULL
 
 -- name: list_batches
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms,
-    enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner, claim_token_hash, claim_fence,
-    claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms,
+    enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner, claim_token_hash,
+    claim_fence,
+    claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts, retry_at_ms, last_error
 FROM (
     SELECT
         *,
@@ -255,11 +288,13 @@ FROM (
         ) AS bytes_before
     FROM (
         SELECT
-            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, available_at_ms,
-            enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner, claim_token_hash, claim_fence,
-            claimed_at_ms, claim_expires_at_ms, claim_exclusive
+            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
+            priority, available_at_ms,
+            enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+            claim_token_hash, claim_fence,
+            claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts, retry_at_ms, last_error
         FROM {schema}.work
-        WHERE family = $1::bigint
+        WHERE family + 0 = $1::bigint
             AND session_key = $2::bigint
             AND enqueue_seq > $4::bigint
             AND settled_state IS NULL
@@ -276,19 +311,26 @@ SELECT least(
     (
         SELECT min(available_at_ms)
         FROM {schema}.work
-        WHERE family = $1::bigint
+        WHERE family + 0 = $1::bigint
             AND session_key = $2::bigint
             AND settled_state IS NULL
             AND available_at_ms > 0
             AND available_at_ms > $3::bigint
     ),
     (
-        SELECT min(claim_expires_at_ms)
-        FROM {schema}.work
-        WHERE family = $1::bigint
-            AND session_key = $2::bigint
-            AND claim_id IS NOT NULL
-            AND claim_expires_at_ms > $3::bigint
+        -- Batches that were never claimed have neither a claim nor a back-off.
+        SELECT least(
+            min(batch.claim_expires_at_ms) FILTER (WHERE batch.claim_expires_at_ms > $3::bigint),
+            min(batch.retry_at_ms) FILTER (WHERE batch.retry_at_ms > $3::bigint)
+        )
+        FROM {schema}.ready AS queue
+        JOIN {schema}.work AS batch
+            ON batch.family + 0 = queue.family
+                AND batch.session_key = queue.session_key
+                AND batch.enqueue_seq <= queue.claimed_upto
+        WHERE queue.family = $1::bigint
+            AND queue.session_key = $2::bigint
+            AND batch.settled_state IS NULL
     )
 )
 
@@ -298,6 +340,7 @@ FROM (
     SELECT 1
     FROM {schema}.work
     WHERE settled_state IS NOT NULL
+        AND settled_state <> 'dead'
         AND settled_at_ms <= $1::bigint
     LIMIT $2::bigint
 ) AS old
@@ -308,6 +351,7 @@ WITH old AS (
         family, session_key, enqueue_seq
     FROM {schema}.work
     WHERE settled_state IS NOT NULL
+        AND settled_state <> 'dead'
         AND settled_at_ms <= $1::bigint
     ORDER BY settled_at_ms, enqueue_seq
     LIMIT $2::bigint
@@ -318,3 +362,75 @@ USING old
 WHERE batch.family = old.family
     AND batch.session_key = old.session_key
     AND batch.enqueue_seq = old.enqueue_seq
+
+-- On a cluster, only the coordinator draws numbers of work.
+-- name: draw_numbers
+-- part: cluster
+SELECT nextval('{schema}.enqueue_seqs')
+FROM generate_series(1, $1::bigint)
+-- end part
+
+-- Returns families in which time alone may have changed the offer.
+-- name: find_due_families
+-- part: by_family
+SELECT DISTINCT family
+FROM {schema}.ready
+WHERE due_at_ms <= {schema}.now_ms_v1($1::bigint)
+    AND due_at_ms IS NOT NULL
+-- end part
+
+-- name: find_best_family
+-- part: by_family
+SELECT family
+FROM {schema}.ready
+WHERE level = ANY($1::bigint[])
+    AND level > 0
+    AND ($2::text[] IS NULL OR kind = ANY($2::text[]))
+    AND family <> ALL($3::bigint[])
+ORDER BY priority DESC, served
+LIMIT 1
+-- end part
+
+-- name: find_claimed_next
+-- part: by_family
+SELECT
+    'claimed', owner.session_id, bearer.enqueue_seq, bearer.batch_id, bearer.session_key, bearer.family, bearer.source_key,
+    bearer.draft_hash, bearer.delivery, bearer.slot, bearer.merge_key, bearer.kind, bearer.priority,
+    bearer.available_at_ms, bearer.enqueued_at_ms, bearer.payloads, bearer.settled_state, bearer.settled_at_ms,
+    bearer.settled_revision, bearer.claim_id, bearer.claim_owner, bearer.claim_token_hash, bearer.claim_fence,
+    bearer.claimed_at_ms, bearer.claim_expires_at_ms, bearer.claim_exclusive, bearer.claim_size, bearer.attempts,
+    bearer.retry_at_ms, bearer.last_error
+FROM {schema}.ready AS queue
+JOIN {schema}.work AS bearer
+    ON bearer.family = queue.family
+        AND bearer.session_key = queue.session_key
+JOIN {schema}.sessions AS owner
+    ON owner.family = queue.family
+        AND owner.session_key = queue.session_key
+WHERE queue.claimed_upto > 0
+    AND bearer.enqueue_seq <= queue.claimed_upto
+    AND bearer.settled_state IS NULL
+    AND bearer.claim_token_hash = $1::text
+    AND bearer.claim_expires_at_ms > {schema}.now_ms_v1($2::bigint)
+-- end part
+
+-- name: find_settled_batches
+-- part: by_family
+SELECT
+    family, session_key, enqueue_seq
+FROM {schema}.work
+WHERE settled_state IS NOT NULL
+    AND settled_state <> 'dead'
+    AND settled_at_ms <= $1::bigint
+ORDER BY settled_at_ms, enqueue_seq
+LIMIT $2::bigint
+-- end part
+
+-- name: drop_batches_of_family
+-- part: by_family
+DELETE FROM {schema}.work AS batch
+USING unnest($2::bigint[], $3::bigint[]) AS old (session_key, enqueue_seq)
+WHERE batch.family = $1::bigint
+    AND batch.session_key = old.session_key
+    AND batch.enqueue_seq = old.enqueue_seq
+-- end part

@@ -1,7 +1,8 @@
-"""Everything that an operation may do in PostgreSQL, in one transaction."""
+"""The PostgreSQL transaction: implements `ports.Transaction` on one connection."""
 
 from __future__ import annotations
 
+from holdfast import rows as r
 from holdfast.backends.postgres.transaction.attachments import Attachments
 from holdfast.backends.postgres.transaction.commits import Commits
 from holdfast.backends.postgres.transaction.grants import Grants
@@ -11,6 +12,7 @@ from holdfast.backends.postgres.transaction.server_functions import ServerFuncti
 from holdfast.backends.postgres.transaction.sessions import Sessions
 from holdfast.backends.postgres.transaction.triggers import Triggers
 from holdfast.backends.postgres.transaction.verification import Verification
+from holdfast.ports.verdicts import WorkVerdict
 
 
 class PostgresTransaction(
@@ -19,6 +21,12 @@ class PostgresTransaction(
     """One transaction on one connection."""
 
     __slots__ = ()
+
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> WorkVerdict | None:
+        """Enqueue a batch. Return None if its session must be created first: a number drawn before would be lost."""
+        if self._link.distribution and await self.find_session(session_id, presence=True) is None:
+            return None
+        return await super().enqueue_new(session_id, row)
 
 
 __all__ = ["PostgresTransaction"]

@@ -1,4 +1,4 @@
-"""An attachment is a manifest row in each session that has it, and bytes that its family shares."""
+"""Tables of attachments: a manifest row in each session that has one, and bytes that its family shares."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Attachments(Base):
         return await self._all(r.AttachmentRow, "list_session_uncommitted", *bindings, family, session_key)
 
     async def _list_held_uncommitted(self, *bindings: int | str) -> list[r.AttachmentRow]:
-        """Uncommitted rows of any session; for a writer, nobody can make one of them permanent any more.
+        """Return uncommitted rows of any session. For a writer, lock their families, so that they stay uncommitted.
 
-        Sessions are held before rows are judged, as everybody does who commits or records an intent.
+        Locks sessions before it reads rows to judge, as every commit and every recorded intent does.
         """
         while True:
             rows = await self._all(r.AttachmentRow, "list_uncommitted", *bindings)
@@ -60,7 +60,7 @@ class Attachments(Base):
         return await self._run("copy_committed_attachments", await self._family(from_key), from_key, to_key)
 
     async def attachment_is_referenced(self, family: int, attachment_id: str) -> bool:
-        # Whoever records an intent holds its session: nobody can while the answer counts.
+        # Recording an intent locks its session, so no intent can be added while the answer counts.
         await self._lock_family(family)
         return bool(await self._number("attachment_is_referenced", family, attachment_id))
 

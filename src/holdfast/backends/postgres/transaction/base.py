@@ -1,4 +1,4 @@
-"""A transaction is a connection, one clock reading and the topics that it will publish; writers lock what they find."""
+"""Base of the transaction: a connection, one clock reading, and topics to publish. Writers lock the rows they find."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.link import Link, Values
+from holdfast.backends.postgres.transaction.function_calls import NO_FAMILY, FunctionCalls
 from holdfast.errors import Corrupt
 from holdfast.ports import Clock
+from holdfast.records.limits import MIB
 
 R = TypeVar("R", bound=r.Row)
 
@@ -22,6 +25,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.BlobRow: ("blobs", 1),
     r.ObjectRow: ("attachment_objects", 1),
     r.BatchRow: ("work", 1),
+    r.ReadyRow: ("ready", 1),
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),
     r.ProcessRow: ("processes", 1),
@@ -33,45 +37,73 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.ArtifactRow: ("artifacts", 2),
     r.ArtifactHead: ("artifacts", 2),
 }
-"""The table of each kind of row, and how many of its first columns name a row in a message."""
+"""The table of each kind of row, and the number of its first columns that identify a row in a message."""
 
-NO_FAMILY: Final = 0
-"""Of a session that does not exist: it owns nothing."""
+PORTION_BYTES: Final = 8 * MIB
+PORTION_ROWS: Final = 2_000
+"""Most bytes and rows of one statement, if it can be divided."""
 
 
 class Seen(msgspec.Struct):
-    """What a transaction leaves behind, as later ones may count on it once it is durable."""
+    """Rows that a transaction wrote or saw, to be cached once it is durable."""
 
     heads: list[tuple[r.SessionRow, r.RevisionRow | None]] = []
     processes: list[r.ProcessRow] = []
 
 
 def fetched(kind: type[R], record: Sequence[Any]) -> R:
-    """The row that these columns are, checked."""
+    """Return the row of these columns, checked."""
     table, key_columns = TABLES[kind]
     values = tuple(record)
     return r.row_of(kind, values, table=table, key=values[:key_columns])
 
 
 def all_fetched(kind: type[R], records: Sequence[Sequence[Any]]) -> list[R]:
-    """The rows that these columns are, checked."""
+    """Return the rows of these columns, checked."""
     table, key_columns = TABLES[kind]
     return r.rows_of(kind, list(map(tuple, records)), table=table, key_columns=key_columns)
 
 
 def columns_of(rows: Sequence[r.Row], count: int, *, first: int = 0) -> list[list[Any]]:
-    """`count` columns of the rows as arrays, from the field `first` on."""
+    """Return `count` columns of the rows as arrays, from the field `first` on."""
     if not rows:
         return [[] for _ in range(count)]
     columns = list(zip(*(msgspec.structs.astuple(row) for row in rows), strict=True))
     return [list(column) for column in columns[first : first + count]]
 
 
-class Base:
-    """What every family of tables builds on."""
+def unpacked_bytes(rows: Sequence[object]) -> int:
+    """Return the size of the rows' contents after decompression."""
+    return sum(row.size for row in rows if isinstance(row, r.BlobRow | r.ObjectRow | r.ArtifactRow))
+
+
+def fits(rows: Sequence[r.Row]) -> bool:
+    """Return whether one statement may carry all of these rows."""
+    return len(rows) <= PORTION_ROWS and sum(map(_weight, rows)) <= PORTION_BYTES
+
+
+def _weight(row: r.Row) -> int:
+    return columns.weight(msgspec.structs.astuple(row))
+
+
+def portions(rows: Sequence[R]) -> list[Sequence[R]]:
+    """Divide rows so that the driver, which encodes on the event loop, blocks it for one part at a time."""
+    parts: list[Sequence[R]] = []
+    first = size = 0
+    for place, row in enumerate(rows):
+        weight = _weight(row)
+        if place > first and (size + weight > PORTION_BYTES or place - first >= PORTION_ROWS):
+            parts.append(rows[first:place])
+            first, size = place, 0
+        size += weight
+    return [*parts, rows[first:]]
+
+
+class Base(FunctionCalls):
+    """Common base of the transaction's parts."""
 
     __slots__ = (
-        "_clock", "_families", "_link", "_locked_families", "_now_ms", "_now_was_used", "_places", "_schema", "_writes",
+        "_clock", "_families", "_link", "_locked_families", "_now_ms", "_now_was_used", "_schema", "_writes",
         "again", "declined", "seen", "topics",
     )  # fmt: skip
 
@@ -89,12 +121,11 @@ class Base:
         self._now_ms = now_ms
         self._now_was_used = False
         self._clock = clock
-        # Kept for one transaction: after a failover or a restore, another session may have a lost one's key.
+        # Cached for one transaction only: after a failover or a restore, another session may have a lost one's key.
         self._families: dict[int, int] = {}
         self._schema = schema
         self._writes = writes
         self._locked_families: set[int] = set()
-        self._places: dict[int, tuple[int, int]] = {}
         self.again = again
         self.declined = False
         self.topics: list[str] = []
@@ -102,29 +133,31 @@ class Base:
 
     @property
     def now_ms(self) -> int:
-        """The transaction's one clock reading: the last one before it was first asked for."""
+        """The transaction's one clock reading: the last one taken before its first use."""
         self._now_was_used = True
         return self._now_ms
 
     @property
     def given_ms(self) -> int | None:
-        """The time of a test's clock; None lets a server function read the server's, after its locks."""
+        """The time of a test clock; None lets a server function read the server's clock, after its locks."""
         return None if self._clock is None else self._clock.now_ms()
 
     async def _call(self, name: str, *bindings: Any) -> Sequence[Sequence[Any]]:
         return await self._link.all(name, *bindings)
 
     def notify(self, topic: str) -> None:
-        """Wake those who wait on a topic, once and after the transaction is durable."""
+        """Wake the waiters on a topic, once and after the transaction is durable."""
         self.topics.append(topic)
 
     def _locking(self, find: str, lock: str) -> str:
-        """The name of the statement that reads, and for a writer the one that locks what it reads."""
+        """Return the statement that reads or, for a writer, the one that also locks."""
         return lock if self._writes else find
 
     async def _one(self, kind: type[R], name: str, *bindings: Any) -> R | None:
         found = await self._link.all(name, *bindings)
-        return fetched(kind, found[0]) if found else None
+        row = fetched(kind, found[0]) if found else None
+        await self._link.before_unpacking(unpacked_bytes([row]))
+        return row
 
     async def _locked(self, kind: type[R], find: str, lock: str, *bindings: Any) -> R | None:
         """Return the row, and lock it for a writer."""
@@ -134,8 +167,8 @@ class Base:
     async def _all_locked(self, kind: type[R], find: str, lock: str, *bindings: Any) -> list[R]:
         """Return the rows, and lock them for a writer.
 
-        The statement that locks returns the server's clock behind the columns, so that whatever expires is judged by a
-        reading that is younger than its lock.
+        The statement that locks returns the server's clock after the columns, so that expiry is judged by a reading
+        that is younger than the lock.
         """
         if not self._writes:
             return await self._all(kind, find, *bindings)
@@ -151,7 +184,9 @@ class Base:
             self._now_ms = server_ms if self._clock is None else self._clock.now_ms()
 
     async def _all(self, kind: type[R], name: str, *bindings: Any) -> list[R]:
-        return all_fetched(kind, await self._link.all(name, *bindings))
+        rows = all_fetched(kind, await self._link.all(name, *bindings))
+        await self._link.before_unpacking(unpacked_bytes(rows))
+        return rows
 
     async def _run(self, name: str, *bindings: Any) -> int:
         return await self._link.run(name, *bindings)
@@ -160,7 +195,7 @@ class Base:
         return await self._link.all(name, *bindings)
 
     async def _numbers(self, name: str, *bindings: Any) -> list[Values]:
-        """Rows of nothing but whole numbers: a column whose type was changed may hold anything."""
+        """Return rows of whole numbers. Raises Corrupt for other values: a column's type may have been changed."""
         found = await self._link.all(name, *bindings)
         if any(type(number) is not int for values in found for number in values):
             raise Corrupt("database", self._schema, "a column of numbers holds something else")
@@ -174,7 +209,7 @@ class Base:
         return await self._link.run(name, *msgspec.structs.astuple(row))
 
     async def _family(self, session_key: int) -> int:
-        """The family that a session belongs to; every key of what it owns begins with it."""
+        """Return the family of a session. Keys of all that the session owns begin with it."""
         return (await self._families_of([session_key]))[session_key]
 
     async def _families_of(self, session_keys: Iterable[int]) -> dict[int, int]:
@@ -185,11 +220,11 @@ class Base:
         return {key: self._families.get(key, NO_FAMILY) for key in wanted}
 
     async def _lock_family(self, family: int) -> None:
-        """Hold every session of the family, so that what they share can be judged. Does nothing for a reader."""
+        """Lock every session of the family, so that rows they share can be judged. Does nothing for a reader."""
         if not self._writes or family in self._locked_families:
             return
         held: list[Values] | None = None
-        # Whoever forks holds the session that it forks, so that a fork that we waited for shows in the next round.
+        # A fork locks its source. So a fork whose lock was waited for here appears in the next round.
         while True:
             found = [tuple(values) for values in await self._link.all("lock_family", family)]
             if found == held:

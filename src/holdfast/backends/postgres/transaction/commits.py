@@ -1,4 +1,7 @@
-"""A turn's facts come in one trip, and the server function that judges it writes it in another."""
+"""Commit a turn in two trips: one reads its facts, and one calls the server function that judges and writes it.
+
+A very large turn takes several statements, because the driver encodes all of a statement at once.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,29 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.asks import Head, TurnAsk, TurnPlan
-from holdfast.backends.postgres.transaction.base import fetched
+from holdfast.backends.postgres.transaction.base import columns_of, fetched, fits, portions
 from holdfast.backends.postgres.transaction.graph import Graph, places_of
-from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, turn_bindings
-from holdfast.backends.postgres.transaction.work import Work
+from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call, hash_of, turn_bindings
+from holdfast.backends.postgres.transaction.work import SESSION_LEASE, Work
 from holdfast.backends.postgres.translation import DriverFailure
 from holdfast.errors import Corrupt
 from holdfast.ports.verdicts import TurnVerdict
 
+BLOB_COLUMNS = len(r.BlobRow.__struct_fields__)
+
 
 class Commits(Graph, Work, TurnFunctions):
-    """What a turn needs."""
+    """Reads and writes of a turn."""
 
     __slots__ = ()
 
     async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
-        """Commit a turn or look at its head; None once a call without a transaction was declined."""
-        return None if self.declined else await super().commit_turn(ask)
+        """Commit a turn or read its head. Return None if a call without a transaction was declined before."""
+        too_much = ask.plan is not None and not fits_one_call(ask.plan)
+        return None if self.declined or too_much else await super().commit_turn(ask)
 
     def hinted_head(self, session_id: str) -> Head | None:
-        """None: the function shows the head while it locks it."""
+        """Return None: the server function returns the head and locks it."""
         return None
 
     def _wrote(self, row: Head | r.ProcessRow) -> None:
@@ -39,7 +45,11 @@ class Commits(Graph, Work, TurnFunctions):
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         session = query.session
-        await self.hold_expiring(session, query.claim_ids, with_lease=query.with_lease)
+        await self.hold_expiring(session, query.batch_ids, with_lease=query.with_lease)
+        if self._link.distribution:
+            return await self._load_facts_apart(query)
+        # The driver decodes a row in one go, so nodes of a large turn are read as rows of their own.
+        apart = self._link.heavy
         lease_resource = str(session.session_key) if query.with_lease else None
         [facts] = await self._values(
             "load_commit_facts",
@@ -48,36 +58,93 @@ class Commits(Graph, Work, TurnFunctions):
             session.revision,
             query.turn_id,
             *places_of(query.segments),
-            list(query.node_ids),
+            [] if apart else list(query.node_ids),
             list(query.hashes),
-            list(query.claim_ids),
+            list(query.batch_ids),
             lease_resource,
             list(query.attachment_ids),
             *await self._source_places(query.sources),
         )
         heads, turns, nodes, hashes, batches, sources, attachment_ids, leases = facts
+        found = [] if turns or not apart else await self.find_nodes(query.segments, query.node_ids)
         return r.CommitFacts(
             head=_first(r.RevisionRow, heads),
             turn=_first(r.RevisionRow, turns),
-            nodes=tuple(fetched(r.NodeRow, values) for values in nodes),
+            nodes=(*found, *(fetched(r.NodeRow, values) for values in nodes)),
             hashes=frozenset(hashes),
-            batches=tuple(self._noted([fetched(r.BatchRow, values) for values in batches])),
-            sources=tuple(self._noted([fetched(r.BatchRow, values) for values in sources])),
+            batches=tuple(fetched(r.BatchRow, values) for values in batches),
+            sources=tuple(fetched(r.BatchRow, values) for values in sources),
             attachment_ids=frozenset(attachment_ids),
             lease=_first(r.LeaseRow, leases),
+        )
+
+    async def _load_facts_apart(self, query: r.CommitQuery) -> r.CommitFacts:
+        """Load each kind of fact that the turn needs by a statement of its own."""
+        family, session_key = place = query.session.family, query.session.session_key
+        head = await self._one(r.RevisionRow, "find_revision", *place, query.session.revision)
+        turn = None
+        if query.turn_id is not None:
+            turn = await self._one(r.RevisionRow, "find_turn", *place, query.turn_id)
+        nodes: list[r.NodeRow] = []
+        if query.segments and query.node_ids:
+            asked = *places_of(query.segments), list(query.node_ids)
+            nodes = await self._all(r.NodeRow, "find_nodes", family, *asked)
+        hashes = await self._values("find_hashes", family, list(query.hashes)) if query.hashes else []
+        batches = await self._batches("find_batches", *place, list(query.batch_ids)) if query.batch_ids else []
+        sources: list[r.BatchRow] = []
+        if query.sources:
+            sources = await self._batches("find_sources", *await self._source_places(query.sources))
+        attachments: list[Any] = []
+        if query.attachment_ids:
+            attachments = await self._values("find_stored_attachments", *place, list(query.attachment_ids))
+        lease = None
+        if query.with_lease:
+            lease_place = await self._lease_place(SESSION_LEASE, str(session_key))
+            lease = await self._one(r.LeaseRow, "find_lease", *lease_place)
+        return r.CommitFacts(
+            head=head,
+            turn=turn,
+            nodes=tuple(nodes),
+            hashes=frozenset(found for (found,) in hashes),
+            batches=tuple(batches),
+            sources=tuple(sources),
+            attachment_ids=frozenset(found for (found,) in attachments),
+            lease=lease,
         )
 
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
         """Write a turn that the rule accepted, in a transaction that holds its session. The function judges again."""
         session, revision = plan.session, plan.revision
         whole = plan if isinstance(plan, TurnPlan) else TurnPlan(**msgspec.structs.asdict(plan))
-        [(verdict, detail, *_)] = await self._call("commit_turn", *turn_bindings(whole, None, now_ms))
+        rest = whole if fits_one_call(whole) else await self._write_in_portions(whole)
+        numbers = await self._numbers_for(len(rest.enqueues))
+        [(verdict, detail, *_, self._link.reached)] = await self._call(
+            "commit_turn", *turn_bindings(rest, None, now_ms, numbers)
+        )
         if verdict == "absent":
             raise Corrupt("sessions", str(session.session_key), "the head is missing")
         if verdict != "committed":
-            # What is not the session's own was changed since the facts were read: the rule has to judge it anew.
+            # A row outside the session was changed since the facts were read: the rule must judge the turn anew.
             raise DriverFailure(asyncpg.SerializationError(f"{verdict}: {detail}"))
         self.seen.heads.append((session, revision))
+
+    async def _write_in_portions(self, plan: TurnPlan) -> TurnPlan:
+        """Write the rows that exceed one call, and return the rest. Other transactions see both at the commit."""
+        blobs = sorted(plan.blobs, key=hash_of)
+        for portion in portions(blobs) if blobs else []:
+            if fits(portion):
+                await self._run("insert_blobs", plan.session.family, *columns_of(portion, BLOB_COLUMNS))
+            else:
+                # Not as an array, which the driver would copy again.
+                await self._run("insert_blob", plan.session.family, *msgspec.structs.astuple(portion[0]))
+        *early_nodes, nodes = portions(plan.nodes)
+        for some_nodes in early_nodes:
+            await self.insert_nodes(some_nodes)
+        *early_drafts, drafts = portions(plan.enqueues)
+        for some_drafts in early_drafts:
+            await self.insert_batches(some_drafts)
+        targets = plan.targets[len(plan.targets) - len(drafts) :]
+        return msgspec.structs.replace(plan, blobs=(), nodes=tuple(nodes), enqueues=tuple(drafts), targets=targets)
 
 
 def _first(kind: type[Any], found: list[tuple[Any, ...]]) -> Any:

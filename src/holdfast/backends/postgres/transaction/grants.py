@@ -1,4 +1,4 @@
-"""A grant is one scope's handle on one process."""
+"""Table of grants: one scope's handle on one process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Grants(Base):
     async def grants_of_process(
         self, process_id: str, *, after: tuple[str, str] | None, limit: int
     ) -> list[r.GrantRow]:
-        # No session has the empty id, so that this stands before every grant.
+        # No session has the empty id, so this is before every grant.
         return await self._all(r.GrantRow, "grants_of_process", process_id, *(after or ("", "")), limit)
 
     async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:

@@ -1,4 +1,4 @@
-"""Nodes are found by id, read along their parents or in the order of their keys; contents are found by hash."""
+"""Tables of nodes and blobs. Nodes are found by id, or read along their parents or by key; blobs by hash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import Base, columns_of
+from holdfast.backends.postgres.transaction.base import Base, columns_of, portions
 from holdfast.columns import fitting, weight
 from holdfast.errors import Corrupt
 from holdfast.records.limits import LARGEST_INTEGER
@@ -17,7 +17,7 @@ POSITIONS = (1 << r.POSITION_BITS) - 1
 """The highest position that a node can have in its session."""
 
 NO_PAYLOAD = b"null"
-"""What is left of a vacuumed node's payload."""
+"""The payload of a vacuumed node."""
 
 NODE_COLUMNS = len(r.NodeRow.__struct_fields__) - 1
 """The last field is the parent's id, which is not stored."""
@@ -46,7 +46,7 @@ class Graph(Base):
     ) -> list[r.NodeRow]:
         found: list[r.NodeRow] = []
         left, room = (LARGEST_INTEGER, LARGEST_INTEGER) if limit is None else (limit, columns.PAGE_BYTES)
-        # One range after the other: a join of all of them would be read to its end and sorted before it is cut.
+        # One range after the other: a join of all ranges would be read to its end and sorted before the limit applies.
         for segment in sorted(segments, key=_first_key_of, reverse=descending):
             first_key, last_key = segment.first_key, segment.last_key
             if after is not None:
@@ -65,14 +65,19 @@ class Graph(Base):
             weights = [weight(msgspec.structs.astuple(row)) for row in found]
             if fitting(weights) < len(found):
                 break
-            # One row more than fits, from the next range if need be, says that there is one.
+            # One row more than fits, if necessary from the next range, shows that another page follows.
             room = max(1, columns.PAGE_BYTES - sum(weights))
         return found
+
+    async def count_nodes(self, epoch: int, first_key: int, last_key: int) -> int:
+        family = await self._family(first_key >> r.POSITION_BITS)
+        return await self._number("count_nodes", family, epoch, first_key, last_key)
 
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
         if rows:
             family = await self._family(rows[0].session_key)
-            await self._run("insert_nodes", family, *columns_of(rows, NODE_COLUMNS))
+            for portion in portions(rows):
+                await self._run("insert_nodes", family, *columns_of(portion, NODE_COLUMNS))
 
     async def mark_nodes(self, node_keys: Sequence[int]) -> int:
         if not node_keys:
@@ -85,13 +90,19 @@ class Graph(Base):
         return await self._run("revive_nodes", family, list(node_keys))
 
     async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
-        return await self._run("vacuum_nodes", limit, NO_PAYLOAD, session_key)
+        if not self._by_family:
+            return await self._run("vacuum_nodes", limit, NO_PAYLOAD, session_key)
+        vacuumed = 0
+        for (family,) in await self._values("tombstoned_families", session_key, limit):
+            vacuumed += await self._run("vacuum_nodes", limit - vacuumed, NO_PAYLOAD, session_key, family)
+        return vacuumed
 
     async def count_tombstoned(self, session_key: int | None) -> int:
         return await self._number("count_tombstoned", session_key)
 
     async def node_epochs(self, session_key: int) -> list[int]:
-        found = await self._numbers("node_epochs", session_key)
+        place = (session_key, await self._family(session_key)) if self._by_family else (session_key,)
+        found = await self._numbers("node_epochs", *place)
         return [epoch for (epoch,) in found]
 
     async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
@@ -119,7 +130,7 @@ class Graph(Base):
 
 
 def proven_path(path: list[r.NodeRow]) -> list[r.NodeRow]:
-    """The path, if every node on it has its parent, and an older one."""
+    """Return the path. Raises Corrupt unless every node's parent exists and is older."""
     for node in path:
         if node.parent_key is None:
             continue
@@ -131,7 +142,7 @@ def proven_path(path: list[r.NodeRow]) -> list[r.NodeRow]:
 
 
 def places_of(segments: Sequence[r.Segment]) -> tuple[list[int], list[int], list[int]]:
-    """The segments as three arrays: sessions, epochs and last keys."""
+    """Return the segments as three arrays: sessions, epochs and last keys."""
     return (
         [segment.session_key for segment in segments],
         [segment.epoch for segment in segments],

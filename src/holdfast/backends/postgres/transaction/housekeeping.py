@@ -1,4 +1,4 @@
-"""Artifacts are kept by kind and ref; counts are counted when they are asked for."""
+"""Artifacts by kind and ref, and counts, which are computed on demand."""
 
 from __future__ import annotations
 
@@ -66,12 +66,17 @@ class Housekeeping(Base):
         )
 
     async def identify(self) -> Values:
-        """Which schema of which database of which server this is."""
+        """Return the identity of the schema, its database and its server."""
         [found] = await self._values("identify", self._schema)
         return tuple(found)
 
+    async def timeline(self) -> int:
+        """Return the timeline of this server."""
+        [(_, timeline)] = await self._values("find_standing+timeline+")
+        return int(timeline)
+
     async def dump(self) -> dict[str, list[Values]]:
-        """Every row of every table, by table."""
+        """Return every row of every table, by table."""
         return {
             name.removeprefix(DUMP): [tuple(values) for values in await self._values(name)]
             for name in self._link.texts

@@ -1,4 +1,4 @@
-"""A process keeps its events in sequence; when it is dropped, all that hangs on it goes with it."""
+"""Tables of processes and events. Dropping a process drops its events, grants and lease."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Processes(Work):
         return await self._locked(r.ProcessRow, "find_process", "lock_process", process_id)
 
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
-        """The process itself, locked."""
+        """Return the process, locked."""
         return await self.find_process(process_id)
 
     async def insert_process(self, row: r.ProcessRow) -> None:
@@ -40,7 +40,7 @@ class Processes(Work):
             filter.definition_hash,
             filter.originator_session_id,
         )
-        # The rarest property that is asked for chooses the index; what stands after it is not asked for.
+        # The most selective given filter chooses the index; the filters after it in `bindings` are not given.
         if filter.originator_session_id is not None:
             return await self._all(r.ProcessRow, "list_processes_of_originator", *bindings, columns.PAGE_BYTES)
         if filter.definition_hash is not None:
@@ -66,7 +66,7 @@ class Processes(Work):
         await self.save_process(write.process)
         self.seen.processes.append(write.process)
         if write.event.terminal_state is not None:
-            await self._run("release_lease", PROCESS_LEASE, write.process.process_id)
+            await self._run("release_lease", *await self._lease_place(PROCESS_LEASE, write.process.process_id))
         if write.batch is None:
             return write
         [batch] = await self.insert_batches([write.batch])
@@ -91,13 +91,19 @@ class Processes(Work):
         return await self._run("ack_wake", process_id, sequence)
 
     async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
-        name = "ended_processes" if dry_run else self._locking("ended_processes", "lock_ended_processes")
+        by_family = self._by_family
+        locks = self._writes and not dry_run
+        name = "lock_ended_processes" if locks and not by_family else "ended_processes"
         process_ids = [process_id for (process_id,) in await self._values(name, updated_until_ms, limit)]
+        if locks and by_family:
+            # Rows on several nodes are locked one by one. An ended process stays ended.
+            for process_id in sorted(process_ids):
+                await self.find_process(process_id)
         if not process_ids:
             return 0, 0
         if dry_run:
             return len(process_ids), await self._number("count_events_of_processes", process_ids)
         events = await self._run("drop_events_of_processes", process_ids)
         await self._run("drop_grants_of_processes", process_ids)
-        await self._run("drop_leases", PROCESS_LEASE, process_ids)
+        await self._drop_leases(PROCESS_LEASE, process_ids)
         return await self._run("drop_processes", process_ids), events

@@ -1,4 +1,4 @@
-"""Sessions are found by id, listed by key, and keep their revisions and counters."""
+"""Tables of sessions, revisions and usage. Sessions are found by id and listed by key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class Sessions(Base):
 
     async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
         lock = self.PRESENCE_LOCK if presence else "lock_session"
-        row = await self._locked(r.SessionRow, "find_session", lock, session_id)
+        family = await self._family_of(session_id)
+        place = (session_id,) if family is None else (session_id, family)
+        row = await self._locked(r.SessionRow, "find_session", lock, *place)
         if row is not None:
             self._families[row.session_key] = row.family
         return row
@@ -30,7 +32,14 @@ class Sessions(Base):
         return dict(await self._values("session_ids", list(session_keys)))
 
     async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
-        stored = await self._one(r.SessionRow, "insert_session", *msgspec.structs.astuple(row)[1:])
+        if self._by_family:
+            [(session_key,)] = await self._link.all("draw_session_key")
+            family = row.family or session_key
+            await self._run("take_name", row.session_id, row.incarnation, family)
+            row = msgspec.structs.replace(row, session_key=session_key, family=family)
+            stored = await self._one(r.SessionRow, "insert_session_of_family", *msgspec.structs.astuple(row))
+        else:
+            stored = await self._one(r.SessionRow, "insert_session", *msgspec.structs.astuple(row)[1:])
         assert stored is not None
         self._families[stored.session_key] = stored.family
         self.seen.heads.append((stored, None))
@@ -43,7 +52,7 @@ class Sessions(Base):
         after = 0 if filter.after is None else filter.after[-1]
         since_ms = filter.changed_since_ms
         if since_ms is not None:
-            # Keys start at 1, so that (minute, 0) stands before every session that changed in that minute.
+            # Keys start at 1, so (minute, 0) is before every session that changed in that minute.
             since = (since_ms // CHANGE_BUCKET_MS, 0)
             minute, after = max(since, filter.after or since)
             changed = (after, filter.limit, filter.owner, filter.parent, minute, since_ms)
@@ -94,7 +103,8 @@ class Sessions(Base):
         return await self._all(r.UsageRow, "read_ledger", await self._family(session_key), session_key)
 
     async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
-        [(usage, work, attachments)] = await self._values(
-            "drop_session_content", await self._family(session_key), session_key
-        )
+        family = await self._family(session_key)
+        # Claims lock the queue before its batches.
+        await self._values("lock_ready", [family], [session_key])
+        [(usage, work, attachments)] = await self._values("drop_session_content", family, session_key)
         return usage, work, attachments

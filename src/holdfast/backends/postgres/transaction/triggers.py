@@ -1,4 +1,4 @@
-"""A subscription has one delivery for each occurrence, and each delivery one process."""
+"""Tables of triggers. A subscription has one delivery per occurrence, and each delivery one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Triggers(Base):
         return stored
 
     async def restore_subscription(self, row: r.SubscriptionRow) -> None:
-        # Drawn and not set: that needs no more right than any insertion, and never takes the sequence back.
+        # Drawn and not set: that needs no further privilege than an insert, and never moves the sequence back.
         drawn = await self._number("draw_subscription_sequences", 1)
         if drawn < row.sequence:
             await self._number("draw_subscription_sequences", row.sequence - drawn)

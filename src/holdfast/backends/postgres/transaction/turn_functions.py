@@ -1,4 +1,4 @@
-"""Calls the server functions that commit turns and append events: each judges and writes in one trip."""
+"""Call the server functions that commit turns and append events. Each judges and writes in one trip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.asks import UNTIMED, EventAsk, Head, TurnAsk, TurnPlan
-from holdfast.backends.postgres.transaction.base import columns_of, fetched
+from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.positions import position_text
+from holdfast.backends.postgres.transaction.base import columns_of, fetched, fits
+from holdfast.backends.postgres.transaction.function_calls import FunctionCalls
 from holdfast.backends.postgres.transaction.graph import places_of
 from holdfast.ports.verdicts import EventVerdict, TurnVerdict
 
@@ -20,36 +23,38 @@ PROCESS_COLUMNS: Final = len(r.ProcessRow.__struct_fields__)
 NOTHING: Final = (None,)
 
 
-class TurnFunctions:
-    """The turns and events of `ports.Shortcuts`. A class that inherits from it says how a function is called."""
+class TurnFunctions(FunctionCalls):
+    """The turns and events of `ports.Shortcuts`. Subclasses define `_call`."""
 
     __slots__ = ()
 
-    @property
-    def given_ms(self) -> int | None:
-        """The time of a test's clock; None lets the function read the server's, after its locks."""
-        raise NotImplementedError
-
-    async def _call(self, name: str, *bindings: Any) -> Sequence[Sequence[Any]]:
-        """Run a statement that calls a function, and return its rows."""
-        raise NotImplementedError
-
     def _found(self, row: Head | r.ProcessRow) -> None:
-        """Take note of a row that others wrote."""
+        """Note a row that another transaction wrote."""
 
     def _wrote(self, row: Head | r.ProcessRow) -> None:
-        """Take note of a row as this call has written it."""
+        """Note a row as this call has written it."""
 
     LOOKS_LOCK: ClassVar = True
-    """Whether a look at a head holds the session."""
+    """Reading a head locks the session."""
+
+    _link: Link
+
+    async def position(self) -> str:
+        reached = self._link.reached
+        if reached is None:
+            [(_, reached)] = await self._call("position")
+        return position_text(self._link.system, reached)
 
     async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
         plan = ask.plan
         if plan is None:
-            found = await self._call("show_head", ask.session_id, ask.turn_id, self.LOOKS_LOCK, ask.draws_key)
+            family = await self._family_of(ask.session_id)
+            found = await self._call("show_head", ask.session_id, ask.turn_id, self.LOOKS_LOCK, ask.draws_key, family)
         else:
-            found = await self._call("commit_turn", *turn_bindings(plan, ask.head, self.given_ms, is_new=ask.is_new))
-        [(verdict, detail, now_ms, *columns)] = found
+            numbers = await self._numbers_for(len(plan.enqueues))
+            bindings = turn_bindings(plan, ask.head, self.given_ms, numbers, is_new=ask.is_new)
+            found = await self._call("commit_turn", *bindings)
+        [(verdict, detail, now_ms, *columns, self._link.reached)] = found
         if verdict == "committed":
             assert plan is not None, "only a plan is committed"
             session = msgspec.structs.replace(plan.session, changed_at_ms=now_ms)
@@ -67,8 +72,9 @@ class TurnFunctions:
         return TurnVerdict(verdict, head=head)
 
     async def append_event(self, ask: EventAsk) -> EventVerdict | None:
-        [found] = await self._call("append_event", *event_bindings(ask, self.given_ms))
-        verdict, now_ms, sequence, batch_id, is_enqueued, *columns = found
+        numbers = await self._numbers_for(0 if ask.batch is None else 1)
+        [found] = await self._call("append_event", *event_bindings(ask, self.given_ms, numbers))
+        verdict, now_ms, sequence, batch_id, is_enqueued, *columns, self._link.reached = found
         process = None if columns[0] is None else fetched(r.ProcessRow, columns[:PROCESS_COLUMNS])
         event = None
         if verdict == "replayed":
@@ -83,8 +89,15 @@ class TurnFunctions:
         )
 
 
-def turn_bindings(plan: TurnPlan, head: Head | None, given_ms: int | None, *, is_new: bool = False) -> list[Any]:
-    """The arguments of `commit_turn`. What a turn has nothing of is NULL, which costs least.
+def fits_one_call(plan: TurnPlan) -> bool:
+    """Return whether one call may carry all rows of a turn."""
+    return all(map(fits, (plan.nodes, plan.blobs, plan.enqueues)))
+
+
+def turn_bindings(
+    plan: TurnPlan, head: Head | None, given_ms: int | None, numbers: Sequence[int] | None, *, is_new: bool = False
+) -> list[Any]:
+    """Return the arguments of `commit_turn`. Parts that a turn does not have are NULL, which is cheapest.
 
     Without a head, the transaction holds the session that the plan was made for.
     """
@@ -115,11 +128,12 @@ def turn_bindings(plan: TurnPlan, head: Head | None, given_ms: int | None, *, is
         *_blobs_of(plan.blobs),
         *(columns_of(plan.usage, USAGE_COLUMNS) if plan.usage else NOTHING * USAGE_COLUMNS),
         *_drafts_of(plan),
+        numbers,
     ]
 
 
 def _head_of(head: Head | None) -> Sequence[Any]:
-    """What shows that a stored head is this one: where it ends, and all that it carries over to the next."""
+    """Return the columns that identify a stored head: its end, and everything that it passes on to the next."""
     if head is None:
         return NOTHING * 8
     session, last = head.session, head.revision
@@ -147,7 +161,7 @@ def _claims_of(plan: TurnPlan) -> Sequence[Any]:
 
 
 def _nodes_of(rows: Sequence[r.NodeRow]) -> Sequence[Any]:
-    """New nodes: whatever all of them share, the turn has said already."""
+    """Return the columns of new nodes, without those that they share and that the turn has given already."""
     if not rows:
         return NOTHING * 8
     return (
@@ -163,13 +177,13 @@ def _nodes_of(rows: Sequence[r.NodeRow]) -> Sequence[Any]:
 
 
 def _blobs_of(found: Sequence[r.BlobRow]) -> Sequence[Any]:
-    """New contents and the key frames of their deltas, in the order of their keys.
+    """Return the columns of new contents, and the key frames of their deltas, in the order of their keys.
 
-    So two sessions of a family that store the same contents do not deadlock.
+    The order avoids deadlocks between two sessions of a family that store the same contents.
     """
     if not found:
         return NOTHING * 6
-    rows = sorted(found, key=_hash_of)
+    rows = sorted(found, key=hash_of)
     return (
         [row.hash for row in rows],
         [row.encoding for row in rows],
@@ -180,14 +194,15 @@ def _blobs_of(found: Sequence[r.BlobRow]) -> Sequence[Any]:
     )
 
 
-def _hash_of(row: r.BlobRow) -> str:
+def hash_of(row: r.BlobRow) -> str:
+    """Return the key that contents are sorted by."""
     return row.hash
 
 
 def _drafts_of(plan: TurnPlan) -> Sequence[Any]:
     rows = plan.enqueues
     if not rows:
-        return NOTHING * 9
+        return NOTHING * 11
     return (
         plan.targets,
         [row.batch_id for row in rows],
@@ -196,13 +211,15 @@ def _drafts_of(plan: TurnPlan) -> Sequence[Any]:
         [row.delivery for row in rows],
         [row.slot for row in rows],
         [row.merge_key for row in rows],
+        [row.kind for row in rows],
+        [row.priority for row in rows],
         [row.available_at_ms for row in rows],
         [row.payloads for row in rows],
     )
 
 
-def event_bindings(ask: EventAsk, given_ms: int | None) -> list[Any]:
-    """The arguments of `append_event`."""
+def event_bindings(ask: EventAsk, given_ms: int | None, numbers: Sequence[int] | None) -> list[Any]:
+    """Return the arguments of `append_event`."""
     event, process, batch = ask.event, ask.process, ask.batch
     return [
         event.process_id,
@@ -222,7 +239,7 @@ def event_bindings(ask: EventAsk, given_ms: int | None) -> list[Any]:
         ask.outcome,
         ask.target_session_id,
         *(
-            NOTHING * 8
+            NOTHING * 10
             if batch is None
             else (
                 batch.batch_id,
@@ -231,8 +248,11 @@ def event_bindings(ask: EventAsk, given_ms: int | None) -> list[Any]:
                 batch.delivery,
                 batch.slot,
                 batch.merge_key,
+                batch.kind,
+                batch.priority,
                 batch.available_at_ms,
                 batch.payloads,
             )
         ),
+        None if numbers is None else numbers[0],
     ]

@@ -1,4 +1,4 @@
-"""Every table can be walked by its primary key, and a row that cannot be read can be stepped over."""
+"""Scan every table by its primary key. Rows that cannot be read can be skipped."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ FAMILY_FIRST: Final[dict[type[r.Row], Key]] = {
     r.NodeRow: (SMALLEST_INTEGER, SMALLEST_INTEGER),
     StoredUsage: (SMALLEST_INTEGER, SMALLEST_INTEGER, "", ""),
     r.BatchRow: (SMALLEST_INTEGER, SMALLEST_INTEGER, SMALLEST_INTEGER),
+    r.ReadyRow: (SMALLEST_INTEGER, SMALLEST_INTEGER),
     r.AttachmentRow: (SMALLEST_INTEGER, SMALLEST_INTEGER, ""),
 }
-"""Tables whose primary key is not what their rows begin with: the least that it can be."""
+"""Tables whose rows do not begin with the primary key, and the smallest value of that key."""
 
-NARROW: Final = (StoredUsage, r.LeaseRow, r.AttachmentRow, DoomedObject, r.DeliveryRow, Setting)
-"""Tables without a column of bytes: their pages are limited by rows alone."""
+NARROW: Final = (StoredUsage, r.ReadyRow, r.LeaseRow, r.AttachmentRow, DoomedObject, r.DeliveryRow, Setting)
+"""Tables without a column of bytes: their pages are limited by rows only."""
 
 
 class Verification(Base):
-    """Everything, to be read and not to be trusted."""
+    """Reads of every table, without trust in their contents."""
 
     __slots__ = ()
 
@@ -61,13 +62,9 @@ class Verification(Base):
         [(least, greatest, count)] = await self._values(f"span_of_{table_of(kind)}", *bindings)
         return least, greatest, count
 
-    async def count_nodes(self, segment: r.Segment) -> int:
-        family = await self._family(segment.session_key)
-        return await self._number("count_nodes", family, segment.epoch, segment.first_key, segment.last_key)
-
     async def count_endings(self, process_id: str) -> int:
         return await self._number("count_endings", process_id)
 
     async def check_structures(self) -> list[str]:
-        """What only this schema has: PostgreSQL checks pages and indexes with tools of its own (checksums, amcheck)."""
+        """Return problems of this schema. For pages and indexes, PostgreSQL has its own tools (checksums, amcheck)."""
         return [problem for (problem,) in await self._values("check_structures")]

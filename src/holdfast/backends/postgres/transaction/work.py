@@ -1,16 +1,24 @@
-"""A batch stands in its queue by sequence, whoever claims it, until it is settled."""
+"""Tables of work and leases. A batch keeps its place in its queue, by sequence, until it is settled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base, all_fetched, columns_of
+from holdfast.backends.postgres.transaction.function_calls import process_family
 
-DRAFT_COLUMNS = 11
-"""What a batch is born with, from its id to its payloads; the sequence number before is given, the rest is empty."""
+DRAFT_COLUMNS = 13
+"""Columns of a new batch, from its id to its payloads. The database gives the sequence; the rest is empty."""
+
+SESSION_LEASE = "session"
+
+SAVED_COLUMNS = 14
+"""Columns of a batch that change: all after its payloads."""
 
 
 class Work(Base):
@@ -24,27 +32,13 @@ class Work(Base):
         return await self._batches("find_sources", *await self._source_places(pairs))
 
     async def _source_places(self, pairs: Sequence[tuple[int, str]]) -> tuple[list[int], list[int], list[str]]:
-        """The pairs as three arrays with their families; a pair that is asked for twice is still one batch."""
+        """Return the pairs as three arrays with their families, each pair once."""
         unique = list(dict.fromkeys(pairs))
         families = await self._families_of(key for key, _ in unique)
         return [families[key] for key, _ in unique], [key for key, _ in unique], [source for _, source in unique]
 
     async def _batches(self, name: str, *bindings: Any) -> list[r.BatchRow]:
-        return self._noted(all_fetched(r.BatchRow, await self._link.all(name, *bindings)))
-
-    def _noted(self, rows: list[r.BatchRow]) -> list[r.BatchRow]:
-        """Remember where the batches are, for whoever names them by their sequence numbers alone."""
-        self._places.update((row.enqueue_seq, (row.family, row.session_key)) for row in rows)
-        return rows
-
-    async def _places_of(self, seqs: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-        """The batches' whole keys as three arrays."""
-        unknown = [seq for seq in seqs if seq not in self._places]
-        if unknown:
-            found = await self._values("find_places", unknown)
-            self._places.update((seq, (family, session_key)) for seq, family, session_key in found)
-        known = [(*self._places[seq], seq) for seq in seqs if seq in self._places]
-        return [family for family, _, _ in known], [key for _, key, _ in known], [seq for _, _, seq in known]
+        return all_fetched(r.BatchRow, await self._link.all(name, *bindings))
 
     async def insert_batches(self, batches: Sequence[r.BatchRow]) -> list[r.BatchRow]:
         if not batches:
@@ -52,9 +46,11 @@ class Work(Base):
         stored = await self._batches("insert_batches", *columns_of(batches, DRAFT_COLUMNS, first=1))
         return sorted(stored, key=_seq_of)
 
-    async def ready_batches(self, session_key: int, now_ms: int, limit: int) -> list[r.BatchRow]:
-        name = self._locking("ready_batches", "lock_ready_batches")
-        return await self._batches(name, await self._family(session_key), session_key, now_ms, limit)
+    async def ready_batches(
+        self, session_key: int, now_ms: int, limit: int, *, with_back_off: bool
+    ) -> list[r.BatchRow]:
+        family = await self._family(session_key)
+        return await self._batches("ready_batches", family, session_key, now_ms, limit, with_back_off)
 
     async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
         return [(key, session_id) for key, session_id in await self._values("sessions_with_work", now_ms, after, limit)]
@@ -66,37 +62,40 @@ class Work(Base):
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         place = (await self._family(session_key), session_key)
-        return self._noted(await self._all_locked(r.BatchRow, "find_batches", "lock_batches", *place, list(batch_ids)))
+        if self._writes:
+            await self.hold_queue(*place)
+        return await self._held_or_found(*place, batch_ids)
 
-    async def claimed_batches(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
+    async def _held_or_found(self, family: int, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
+        return await self._all_locked(r.BatchRow, "find_batches", "lock_batches", family, session_key, list(batch_ids))
+
+    async def find_claimed(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
         place = (await self._family(session_key), session_key)
-        return self._noted(
-            await self._all_locked(r.BatchRow, "claimed_batches", "lock_claimed_batches", *place, claim_id)
-        )
+        if self._writes:
+            await self.hold_queue(*place)
+        return await self._all_locked(r.BatchRow, "find_claimed", "lock_claimed", *place, claim_id)
 
-    async def batches_of_token(self, session_key: int, token_hash: str) -> list[r.BatchRow]:
-        return await self._batches("batches_of_token", await self._family(session_key), session_key, token_hash)
+    async def hold_queue(self, family: int, session_key: int) -> None:
+        """Lock a session's queue, as claims do before its lease and its batches."""
+        await self._values("lock_ready", [family], [session_key])
 
-    async def stamp_claim(self, seqs: Sequence[int], claim: r.ClaimStamp) -> int:
-        return await self._run(
-            "stamp_claim",
-            *await self._places_of(seqs),
-            claim.claim_id,
-            claim.owner_id,
-            claim.token_hash,
-            claim.fence,
-            claim.claimed_at_ms,
-            claim.expires_at_ms,
-            claim.exclusive,
-        )
+    async def save_batches(self, rows: Sequence[r.BatchRow]) -> int:
+        families = [row.family for row in rows]
+        keys = [row.session_key for row in rows]
+        seqs = [row.enqueue_seq for row in rows]
+        return await self._run("save_batches", families, keys, seqs, *columns_of(rows, SAVED_COLUMNS, first=14))
 
-    async def clear_claim(self, seqs: Sequence[int]) -> int:
-        return await self._run("clear_claim", *await self._places_of(seqs)) if seqs else 0
+    async def list_dead(self, session_key: int | None, kind: str | None, *, after: int, limit: int) -> list[r.BatchRow]:
+        return await self._batches("list_dead", session_key, kind, after, limit)
 
-    async def settle_batches(self, seqs: Sequence[int], state: str, now_ms: int) -> int:
-        if not seqs:
-            return 0
-        return await self._number("settle_batches", *await self._places_of(seqs), state, now_ms)
+    async def offers_work(self, levels: Sequence[int], kinds: Sequence[str] | None) -> bool:
+        name, wanted = ("offers_work+", ()) if kinds is None else ("offers_work+kinds+", (list(kinds),))
+        [(offers,)] = await self._values(name, list(levels), *wanted)
+        return bool(offers)
+
+    async def next_ready_due_ms(self) -> int | None:
+        [(due_at_ms,)] = await self._values("next_ready_due_ms")
+        return None if due_at_ms is None else int(due_at_ms)
 
     async def list_batches(
         self, session_key: int, *, pending_at_ms: int | None, after: int, limit: int
@@ -111,23 +110,55 @@ class Work(Base):
     async def drop_settled_batches(self, *, settled_until_ms: int, limit: int, dry_run: bool) -> int:
         if dry_run:
             return await self._number("count_settled_batches", settled_until_ms, limit)
-        return await self._run("drop_settled_batches", settled_until_ms, limit)
+        if not self._by_family:
+            return await self._run("drop_settled_batches", settled_until_ms, limit)
+        # Settled work stays settled, and needs no lock.
+        by_family: dict[int, list[tuple[int, int]]] = {}
+        for family, *place in await self._values("find_settled_batches", settled_until_ms, limit):
+            by_family.setdefault(family, []).append((place[0], place[1]))
+        dropped = 0
+        for family, places in by_family.items():
+            keys, seqs = [key for key, _ in places], [seq for _, seq in places]
+            dropped += await self._run("drop_batches_of_family", family, keys, seqs)
+        return dropped
 
     async def find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
-        return await self._locked(r.LeaseRow, "find_lease", "lock_lease", kind, resource)
+        return await self._locked(r.LeaseRow, "find_lease", "lock_lease", *await self._lease_place(kind, resource))
 
-    async def hold_expiring(self, session: r.SessionRow, claim_ids: Sequence[str], *, with_lease: bool) -> None:
-        """Lock the claims and the lease that a turn is judged by, and read the clock behind the locks."""
-        resource = str(session.session_key) if with_lease else None
-        if self._writes and (with_lease or claim_ids):
-            place = (session.family, session.session_key)
-            self._read_behind_lock(await self._number("hold_expiring", *place, list(claim_ids), resource))
+    async def _lease_place(self, kind: str, resource: str) -> tuple[str | int, ...]:
+        """Return the key of a lease, with its family on a cluster that is distributed by family."""
+        if not self._by_family:
+            return kind, resource
+        family = await self._family(int(resource)) if kind == SESSION_LEASE else process_family(resource)
+        return kind, resource, family
+
+    async def hold_expiring(self, session: r.SessionRow, batch_ids: Sequence[str], *, with_lease: bool) -> None:
+        """Lock the claims and the lease that a turn is judged by, and read the clock after the locks."""
+        place = (session.family, session.session_key)
+        if self._writes and (with_lease or batch_ids):
+            await self.hold_queue(*place)
+        if self._writes and with_lease:
+            _, *lease = await self._lease_place(SESSION_LEASE, str(session.session_key))
+            self._read_behind_lock(await self._number("share_lease", *lease))
+        if self._writes and batch_ids:
+            await self._held_or_found(*place, batch_ids)
 
     async def save_lease(self, row: r.LeaseRow) -> None:
-        await self._store("save_lease", row)
+        _, _, *family = await self._lease_place(row.kind, row.resource)
+        await self._run("save_lease", *msgspec.structs.astuple(row), *family)
 
     async def drop_lease(self, kind: str, resource: str) -> None:
-        await self._run("drop_leases", kind, [resource])
+        await self._drop_leases(kind, [resource])
+
+    async def _drop_leases(self, kind: str, resources: Sequence[str]) -> None:
+        if not self._by_family:
+            await self._run("drop_leases", kind, list(resources))
+            return
+        fences: list[int] = []
+        for resource in resources:
+            fences += [fence for (fence,) in await self._values("drop_lease", *await self._lease_place(kind, resource))]
+        if fences:
+            await self._run("raise_fence_floor", max(fences))
 
     async def fence_floor(self) -> int:
         found = await self._values("fence_floor")

@@ -105,29 +105,53 @@ CREATE TABLE work (
     delivery TEXT NOT NULL,
     slot TEXT NOT NULL,
     merge_key TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    priority INTEGER NOT NULL,
     available_at_ms INTEGER NOT NULL,
     enqueued_at_ms INTEGER NOT NULL,
     payloads BLOB NOT NULL,
     settled_state TEXT,
     settled_at_ms INTEGER,
+    settled_revision INTEGER,
     claim_id TEXT,
     claim_owner TEXT,
     claim_token_hash TEXT,
     claim_fence INTEGER NOT NULL,
     claimed_at_ms INTEGER,
     claim_expires_at_ms INTEGER,
-    claim_exclusive INTEGER NOT NULL
+    claim_exclusive INTEGER NOT NULL,
+    claim_size INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    retry_at_ms INTEGER NOT NULL,
+    last_error TEXT
 ) STRICT;
 
 CREATE UNIQUE INDEX work_source ON work (session_key, source_key) WHERE source_key IS NOT NULL;
 -- Holds all that decides whether a batch is ready, so that skipping one that is not never touches its row.
-CREATE INDEX work_unsettled ON work (session_key, enqueue_seq, available_at_ms, claim_expires_at_ms)
+CREATE INDEX work_unsettled ON work (session_key, enqueue_seq, available_at_ms, retry_at_ms, claim_expires_at_ms)
 WHERE settled_state IS NULL;
 CREATE INDEX work_due ON work (session_key, available_at_ms) WHERE settled_state IS NULL;
-CREATE INDEX work_claim ON work (claim_id, session_key) WHERE claim_id IS NOT NULL;
+CREATE INDEX work_retry ON work (session_key, retry_at_ms) WHERE settled_state IS NULL AND retry_at_ms > 0;
 CREATE INDEX work_claim_expiry ON work (session_key, claim_expires_at_ms, claim_id, claim_exclusive)
-WHERE claim_id IS NOT NULL;
+WHERE settled_state IS NULL AND claim_id IS NOT NULL;
 CREATE INDEX work_settled ON work (settled_at_ms) WHERE settled_state IS NOT NULL;
+CREATE INDEX work_of_session ON work (session_key) WHERE settled_state IS NOT NULL;
+CREATE INDEX work_dead ON work (enqueue_seq) WHERE settled_state = 'dead';
+
+-- One row for each session with unsettled work: what a claim of any session's work looks at.
+CREATE TABLE ready (
+    session_key INTEGER PRIMARY KEY,
+    family INTEGER NOT NULL,
+    level INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    served INTEGER NOT NULL,
+    due_at_ms INTEGER,
+    claimed_upto INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX ready_next ON ready (level, kind, priority DESC, served) WHERE level > 0;
+CREATE INDEX ready_due ON ready (due_at_ms) WHERE due_at_ms IS NOT NULL;
 
 CREATE TABLE leases (
     kind TEXT NOT NULL,

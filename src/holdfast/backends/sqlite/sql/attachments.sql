@@ -104,7 +104,7 @@ SELECT EXISTS (
         AND attachment_id = ?2
 )
 
--- Bytes that differ are damaged, because their hash is their name: they are replaced.
+-- Bytes are named by their hash, so stored bytes that differ are damaged, and are replaced.
 -- name: put_object
 INSERT INTO attachment_objects (
     family, attachment_id, hash, encoding, size, body

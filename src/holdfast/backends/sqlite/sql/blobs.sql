@@ -9,7 +9,7 @@ INSERT INTO blobs (
 )
 ON CONFLICT (family, hash) DO NOTHING
 
--- Run once for each hash: cheaper than taking a list apart, because a turn brings few.
+-- Run once per hash: cheaper than unpacking a list, because a turn has few.
 -- name: find_hash
 SELECT hash
 FROM blobs
@@ -40,7 +40,7 @@ WHERE family = ?1
     AND base_hash IS NULL
 
 -- Differs: refs is cast to text, because SQLite may take a blob that starts like a list for its own binary JSON.
--- Deltas come first, so that none is ever without its key frame.
+-- Deltas first, so that none is ever without its key frame.
 -- name: unreferenced_blobs
 SELECT
     hash,

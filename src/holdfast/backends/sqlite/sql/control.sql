@@ -1,4 +1,4 @@
--- Where transactions begin and end.
+-- Begin and end of transactions.
 
 -- name: begin_write
 BEGIN IMMEDIATE
@@ -21,7 +21,7 @@ ROLLBACK TO member
 -- name: release_member
 RELEASE member
 
--- Around one operation inside a transaction of a caller's.
+-- Savepoint around one operation inside a lent transaction.
 -- name: save_operation
 SAVEPOINT holdfast_operation
 
@@ -37,7 +37,7 @@ PRAGMA synchronous
 -- name: query_only
 PRAGMA query_only
 
--- What a connection calls by the name of one of our tables; SQLite would take it for ours.
+-- Finds a temporary object that hides or touches one of the store's tables.
 -- name: find_shadows
 SELECT name
 FROM temp.sqlite_schema
@@ -47,6 +47,11 @@ LIMIT 1
 -- Changes when another connection commits, and not when this one does.
 -- name: data_version
 PRAGMA data_version
+
+-- name: stored_schema
+SELECT
+    type, name, tbl_name, sql
+FROM sqlite_schema
 
 -- Differs: schema objects that SQLite makes by itself do not count.
 -- name: count_objects

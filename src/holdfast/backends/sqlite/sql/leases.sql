@@ -1,4 +1,4 @@
--- Leases, and the floor that keeps fences rising after a lease's row is gone.
+-- Leases, and the fence floor, which keeps fences rising after a lease row was deleted.
 
 -- name: find_lease
 SELECT

@@ -1,4 +1,4 @@
--- Nodes. Each is read with its parent's id, which the parent's own row holds.
+-- Nodes. Each is read with its parent's id, from the parent's own row.
 
 -- name: insert_node
 INSERT INTO nodes (
@@ -8,7 +8,7 @@ INSERT INTO nodes (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12
 )
 
--- Run once for each segment and id: cheaper than taking lists apart, because a turn names few.
+-- Run once per segment and id: cheaper than unpacking lists, because a turn names few.
 -- name: find_node
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
@@ -22,7 +22,7 @@ WHERE node.session_key = ?1
     AND node.node_id = ?4
     AND node.node_key <= ?3
 
--- A parent is older than its child, so a step always goes to a smaller key: a damaged row cannot make this run in circles.
+-- A parent is older than its child, so each step goes to a smaller key: a damaged row cannot cause an endless loop.
 -- name: read_path
 WITH RECURSIVE path (
     node_key, session_key, epoch, node_id, parent_key, kind, frame_id, caused_by, created_at_ms, payload, mark,
@@ -86,6 +86,12 @@ WHERE node.node_key BETWEEN :first_key AND :last_key
 ORDER BY node.node_key DESC
 LIMIT :limit
 
+-- name: count_nodes
+SELECT count(*)
+FROM nodes
+WHERE node_key BETWEEN ?2 AND ?3
+    AND epoch = ?1
+
 -- name: mark_nodes
 UPDATE nodes
 SET mark = 1
@@ -136,7 +142,7 @@ WHERE node_key IN (
     LIMIT ?1
 )
 
--- One step for each epoch, however many nodes it has.
+-- One index lookup per epoch, however many nodes it has.
 -- name: node_epochs
 WITH RECURSIVE found (epoch) AS (
     SELECT min(epoch)
@@ -156,8 +162,8 @@ SELECT epoch
 FROM found
 WHERE epoch IS NOT NULL
 
--- The highest first, so that what is left after a stop at the limit still has its parents. An epoch ends where the next
--- one begins, and nodes beyond that need no look.
+-- Highest keys first, so that nodes left after the limit still have their parents. An epoch ends where the next one
+-- begins, and later nodes are not read.
 -- name: drop_nodes
 DELETE FROM nodes
 WHERE node_key IN (

@@ -64,7 +64,7 @@ SET
     caused_by = ?17
 WHERE session_key = ?1
 
--- What a turn changes of its session, and nothing that an index other than that of the time holds.
+-- Updates only the columns that a turn changes. Of these, only the time of change is in an index.
 -- name: move_head
 UPDATE sessions
 SET
@@ -244,16 +244,16 @@ SET
 DELETE FROM usage
 WHERE session_key = ?1
 
--- Work is unsettled or has a source key, and each of the two has an index.
+-- Two statements, because unsettled and settled work each have an index.
 -- name: drop_session_unsettled_work
 DELETE FROM work
 WHERE session_key = ?1
     AND settled_state IS NULL
 
--- name: drop_session_keyed_work
+-- name: drop_session_settled_work
 DELETE FROM work
 WHERE session_key = ?1
-    AND source_key IS NOT NULL
+    AND settled_state IS NOT NULL
 
 -- name: drop_session_attachments
 DELETE FROM attachments

@@ -1,5 +1,5 @@
--- What verification reads: every table by its key, over rows that cannot be read if need be.
--- A walk starts at a key, includes it if `:inclusive`, and leaves `:skip` rows out.
+-- Reads of verification: every table by its key, skipping rows that cannot be read.
+-- A walk starts at a key, includes it if `:inclusive`, and skips `:skip` rows.
 
 -- name: walk_sessions
 SELECT
@@ -54,13 +54,23 @@ LIMIT :limit OFFSET :skip
 
 -- name: walk_work
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 FROM work
 WHERE enqueue_seq >= :enqueue_seq
     AND (:inclusive OR enqueue_seq <> :enqueue_seq)
 ORDER BY enqueue_seq
+LIMIT :limit OFFSET :skip
+
+-- name: walk_ready
+SELECT
+    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto
+FROM ready
+WHERE session_key >= :session_key
+    AND (:inclusive OR session_key <> :session_key)
+ORDER BY session_key
 LIMIT :limit OFFSET :skip
 
 -- name: walk_leases
@@ -192,7 +202,7 @@ CROSS JOIN revisions
     ON revisions.session_key = pair.value ->> 0
         AND revisions.revision = pair.value ->> 1
 
--- Without its documents: many large ones would be in memory at once.
+-- Without documents: many large ones would be in memory at once.
 -- name: nodes_with_keys
 SELECT
     node.node_key, node.session_key, node.epoch, node.node_id, node.parent_key, node.kind, node.frame_id,
@@ -214,6 +224,12 @@ WHERE process_id IN (SELECT value ->> 0 FROM json_each(?1))
 SELECT process_id
 FROM processes
 WHERE process_id IN (SELECT value ->> 0 FROM json_each(?1))
+
+-- name: ready_with_keys
+SELECT
+    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto
+FROM ready
+WHERE session_key IN (SELECT value ->> 0 FROM json_each(?1))
 
 -- name: keys_of_subscriptions
 SELECT sequence
@@ -273,13 +289,6 @@ SELECT
 FROM events
 WHERE process_id = ?1
 
--- name: count_nodes
-SELECT count(*)
-FROM nodes
-WHERE session_key = ?1
-    AND epoch = ?2
-    AND node_key BETWEEN ?3 AND ?4
-
 -- name: count_endings
 SELECT count(terminal_state)
 FROM events
@@ -287,6 +296,18 @@ WHERE process_id = ?1
 
 -- name: check_structures
 PRAGMA integrity_check(100)
+
+-- name: check_structures_of_table
+SELECT integrity_check
+FROM pragma_integrity_check(?1)
+
+-- name: foreign_tables
+SELECT entry.name
+FROM sqlite_schema AS entry
+WHERE entry.type = 'table'
+    AND entry.name NOT LIKE 'sqlite\_%' ESCAPE '\'
+    AND entry.name NOT IN (SELECT value FROM json_each(?1))
+LIMIT 1
 
 -- name: declared_columns
 SELECT entry.name, listed.strict, declared.name, declared.type, declared."notnull", declared.pk

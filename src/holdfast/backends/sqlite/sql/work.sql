@@ -3,9 +3,12 @@
 -- name: find_sources
 SELECT
     batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
-    batch.delivery, batch.slot, batch.merge_key, batch.available_at_ms, batch.enqueued_at_ms, batch.payloads,
-    batch.settled_state, batch.settled_at_ms, batch.claim_id, batch.claim_owner, batch.claim_token_hash,
-    batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive
+    batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
+    batch.enqueued_at_ms, batch.payloads,
+    batch.settled_state, batch.settled_at_ms, batch.settled_revision, batch.claim_id, batch.claim_owner,
+    batch.claim_token_hash,
+    batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size,
+    batch.attempts, batch.retry_at_ms, batch.last_error
 FROM json_each(?1) AS pair
 CROSS JOIN work AS batch
     ON batch.session_key = pair.value ->> 0
@@ -16,9 +19,10 @@ ORDER BY batch.enqueue_seq
 -- what fits, the next number behind the rows that fit is taken.
 -- name: insert_batch
 INSERT INTO work (
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 ) VALUES (
     CASE
         WHEN max(
@@ -27,22 +31,26 @@ INSERT INTO work (
         ) >= 4611686018427387903
             THEN (SELECT coalesce(max(enqueue_seq), 0) + 1 FROM work WHERE enqueue_seq < 4611686018427387903)
     END,
-    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
+    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
+    ?24, ?25, ?26, ?27, ?28
 )
 RETURNING
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 
 -- name: ready_batches
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 FROM work INDEXED BY work_unsettled
 WHERE session_key = :session_key
     AND settled_state IS NULL
     AND available_at_ms <= :now_ms
+    AND (:with_back_off OR retry_at_ms <= :now_ms)
     AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= :now_ms)
 ORDER BY enqueue_seq
 LIMIT :limit
@@ -55,6 +63,7 @@ JOIN sessions ON sessions.session_key = work.session_key
 WHERE work.settled_state IS NULL
     AND work.session_key > :after
     AND work.available_at_ms <= :now_ms
+    AND work.retry_at_ms <= :now_ms
     AND (work.claim_expires_at_ms IS NULL OR work.claim_expires_at_ms <= :now_ms)
 ORDER BY work.session_key
 LIMIT :limit
@@ -65,103 +74,84 @@ SELECT
     coalesce(max(claim_exclusive), 0)
 FROM work INDEXED BY work_claim_expiry
 WHERE session_key = ?1
+    AND settled_state IS NULL
     AND claim_id IS NOT NULL
     AND claim_expires_at_ms > ?3
     AND claim_id <> ?2
 
 -- name: find_batches
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 FROM work
 WHERE batch_id IN (SELECT value FROM json_each(?2))
     AND session_key = ?1
 ORDER BY enqueue_seq
 
--- name: claimed_batches
+-- name: find_claimed
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM work
-WHERE claim_id = ?2
-    AND session_key = ?1
-    AND settled_state IS NULL
-ORDER BY enqueue_seq
-
--- name: batches_of_token
-SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM work
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
+FROM work INDEXED BY work_claim_expiry
 WHERE session_key = ?1
-    AND claim_token_hash = ?2
     AND settled_state IS NULL
+    AND claim_id IS NOT NULL
+    AND claim_id = ?2
 ORDER BY enqueue_seq
 
--- name: batches_of_claims
+-- name: save_batch
+UPDATE work
+SET
+    settled_state = ?15,
+    settled_at_ms = ?16,
+    settled_revision = ?17,
+    claim_id = ?18,
+    claim_owner = ?19,
+    claim_token_hash = ?20,
+    claim_fence = ?21,
+    claimed_at_ms = ?22,
+    claim_expires_at_ms = ?23,
+    claim_exclusive = ?24,
+    claim_size = ?25,
+    attempts = ?26,
+    retry_at_ms = ?27,
+    last_error = ?28
+WHERE enqueue_seq = ?1
+RETURNING enqueue_seq
+
+-- name: complete_batches
+UPDATE work
+SET
+    settled_state = 'completed',
+    settled_at_ms = ?2,
+    settled_revision = ?3
+WHERE settled_state IS NULL
+    AND enqueue_seq IN (SELECT value FROM json_each(?1))
+
+-- name: list_dead
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
-FROM work
-WHERE claim_id IN (SELECT value FROM json_each(?2))
-    AND session_key = ?1
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
+FROM work INDEXED BY work_dead
+WHERE settled_state = 'dead'
+    AND enqueue_seq > :after
+    AND (:session_key IS NULL OR session_key = :session_key)
+    AND (:kind IS NULL OR kind = :kind)
 ORDER BY enqueue_seq
-
--- name: stamp_claim
-UPDATE work
-SET
-    claim_id = ?2,
-    claim_owner = ?3,
-    claim_token_hash = ?4,
-    claim_fence = ?5,
-    claimed_at_ms = ?6,
-    claim_expires_at_ms = ?7,
-    claim_exclusive = ?8
-WHERE settled_state IS NULL
-    AND enqueue_seq IN (SELECT value FROM json_each(?1))
-
--- name: clear_claim
-UPDATE work
-SET
-    claim_id = NULL,
-    claim_owner = NULL,
-    claim_token_hash = NULL,
-    claimed_at_ms = NULL,
-    claim_expires_at_ms = NULL,
-    claim_exclusive = 0
-WHERE settled_state IS NULL
-    AND enqueue_seq IN (SELECT value FROM json_each(?1))
-
--- name: settle_keyed_batches
-UPDATE work
-SET
-    settled_state = ?2,
-    settled_at_ms = ?3,
-    claim_id = NULL,
-    claim_owner = NULL,
-    claim_token_hash = NULL,
-    claimed_at_ms = NULL,
-    claim_expires_at_ms = NULL,
-    claim_exclusive = 0
-WHERE settled_state IS NULL
-    AND source_key IS NOT NULL
-    AND enqueue_seq IN (SELECT value FROM json_each(?1))
-
--- name: settle_unkeyed_batches
-DELETE FROM work
-WHERE settled_state IS NULL
-    AND source_key IS NULL
-    AND enqueue_seq IN (SELECT value FROM json_each(?1))
+LIMIT :limit
 
 -- name: list_batches
 SELECT
-    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive
+    enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
+    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
+    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error
 FROM work INDEXED BY work_unsettled
 WHERE session_key = :session_key
     AND enqueue_seq > :after
@@ -182,14 +172,23 @@ FROM (
     SELECT min(claim_expires_at_ms)
     FROM work INDEXED BY work_claim_expiry
     WHERE session_key = ?1
+        AND settled_state IS NULL
         AND claim_id IS NOT NULL
         AND claim_expires_at_ms > ?2
+    UNION ALL
+    SELECT min(retry_at_ms)
+    FROM work INDEXED BY work_retry
+    WHERE session_key = ?1
+        AND settled_state IS NULL
+        AND retry_at_ms > 0
+        AND retry_at_ms > ?2
 )
 
 -- name: settled_batches
 SELECT enqueue_seq
 FROM work
 WHERE settled_state IS NOT NULL
+    AND settled_state <> 'dead'
     AND settled_at_ms <= ?1
 ORDER BY settled_at_ms, enqueue_seq
 LIMIT ?2

@@ -1,4 +1,4 @@
-"""Everything that an operation may do in SQLite, in one transaction."""
+"""The SQLite transaction: implements `ports.Transaction` on one connection."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from holdfast.backends.sqlite.transaction.commits import Commits
 from holdfast.backends.sqlite.transaction.grants import Grants
 from holdfast.backends.sqlite.transaction.housekeeping import Housekeeping
 from holdfast.backends.sqlite.transaction.processes import Processes
+from holdfast.backends.sqlite.transaction.ready import Ready
 from holdfast.backends.sqlite.transaction.sessions import Sessions
 from holdfast.backends.sqlite.transaction.triggers import Triggers
 from holdfast.ports.shortcuts import NoShortcuts
 
 
-class SqliteTransaction(Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping, NoShortcuts):
+class SqliteTransaction(Sessions, Commits, Ready, Attachments, Processes, Grants, Triggers, Housekeeping, NoShortcuts):
     """One transaction on one connection."""
 
     __slots__ = ()

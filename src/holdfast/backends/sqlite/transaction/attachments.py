@@ -1,4 +1,4 @@
-"""An attachment is a manifest row in each session that has it, and bytes that its family shares."""
+"""Tables of attachments: a manifest row in each session that has one, and bytes that its family shares."""
 
 from __future__ import annotations
 
@@ -17,29 +17,23 @@ class Attachments(Base):
     __slots__ = ()
 
     async def find_attachment(self, session_key: int, attachment_id: str) -> r.AttachmentRow | None:
-        """One manifest row."""
         return self._one(r.AttachmentRow, "find_attachment", (session_key, attachment_id))
 
     async def save_attachment(self, row: r.AttachmentRow) -> None:
-        """Insert or overwrite."""
         self._store("save_attachment", row)
 
     async def stamp_attachments(self, session_key: int, attachment_ids: Sequence[str], now_ms: int) -> int:
-        """Set `committed_at_ms` where it is None and the bytes are stored."""
         return self._run("stamp_attachments", (session_key, json_list(attachment_ids), now_ms))
 
     async def forget_attachment(self, session_key: int, attachment_id: str) -> int:
-        """Delete one manifest row."""
         return self._run("forget_attachment", (session_key, attachment_id))
 
     async def list_attachments(self, session_key: int, *, after: str, limit: int) -> list[r.AttachmentRow]:
-        """A session's rows by attachment id, greater than `after`."""
         return self._all(r.AttachmentRow, "list_attachments", (session_key, after, limit))
 
     async def list_uncommitted(
         self, session_key: int | None, *, older_than_ms: int, after: tuple[int, str, int] | None, limit: int
     ) -> list[r.AttachmentRow]:
-        """Uncommitted rows with `intent_at_ms <=` the bound, by (intent_at_ms, attachment_id, session_key)."""
         after_ms, after_id, after_key = after or (SMALLEST_INTEGER, "", 0)
         bindings = {
             "older_than_ms": older_than_ms,
@@ -53,23 +47,18 @@ class Attachments(Base):
         return self._all(r.AttachmentRow, "list_session_uncommitted", bindings | {"session_key": session_key})
 
     async def copy_committed_attachments(self, from_key: int, to_key: int) -> int:
-        """Give a session the committed rows of another one of its family."""
         return self._run("copy_committed_attachments", (from_key, to_key))
 
     async def attachment_is_referenced(self, family: int, attachment_id: str) -> bool:
-        """Whether any session of the family has a manifest row for it."""
         return bool(self._number("attachment_is_referenced", (family, attachment_id)))
 
     async def put_object(self, family: int, attachment_id: str, row: r.ObjectRow) -> None:
-        """Store bytes, over what is there if that differs."""
         self._run("put_object", (family, attachment_id, *msgspec.structs.astuple(row)))
 
     async def get_object(self, family: int, attachment_id: str) -> r.ObjectRow | None:
-        """Stored bytes."""
         return self._one(r.ObjectRow, "get_object", (family, attachment_id))
 
     async def drop_object(self, family: int, attachment_id: str) -> int | None:
-        """Delete stored bytes."""
         sizes = [size for (size,) in self._numbers("drop_object", (family, attachment_id))]
         return sizes[0] if sizes else None
 

@@ -1,4 +1,4 @@
-"""A transaction is a connection, one clock reading and the topics that it will publish."""
+"""Base of the transaction: a connection, one clock reading, and topics to publish."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.sqlite.link import Bindings, Link, Values
+from holdfast.backends.sqlite.budget import Bindings, Values
+from holdfast.backends.sqlite.link import Link
 from holdfast.errors import Corrupt
 
 R = TypeVar("R", bound=r.Row)
@@ -22,6 +23,7 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.BlobRow: ("blobs", 1),
     r.ObjectRow: ("attachment_objects", 1),
     r.BatchRow: ("work", 1),
+    r.ReadyRow: ("ready", 1),
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),
     r.ProcessRow: ("processes", 1),
@@ -33,30 +35,33 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.ArtifactRow: ("artifacts", 2),
     r.ArtifactHead: ("artifacts", 2),
 }
-"""The table of each kind of row, and how many of its first columns name a row in a message."""
+"""The table of each kind of row, and the number of its first columns that identify a row in a message."""
+
+POSITION = "sqlite"
+"""The only position: every read of a file shows all that was committed before it, by any process."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def json_list(values: Sequence[object]) -> str:
-    """A set of values as one parameter."""
+    """Return values as one parameter."""
     return _encode(values).decode()
 
 
 def fetched(kind: type[R], values: Values) -> R:
-    """The row that these columns are, checked."""
+    """Return the row of these columns, checked."""
     table, key_columns = TABLES[kind]
     return r.row_of(kind, values, table=table, key=values[:key_columns])
 
 
 def all_fetched(kind: type[R], found: Sequence[Values]) -> list[R]:
-    """The rows that these columns are, checked."""
+    """Return the rows of these columns, checked."""
     table, key_columns = TABLES[kind]
     return r.rows_of(kind, found, table=table, key_columns=key_columns)
 
 
 class Base:
-    """What every family of tables builds on."""
+    """Common base of the transaction's parts."""
 
     __slots__ = ("_link", "_now_ms", "topics")
 
@@ -71,8 +76,12 @@ class Base:
         return self._now_ms
 
     def notify(self, topic: str) -> None:
-        """Wake those who wait on a topic, once and after the transaction is durable."""
+        """Wake the waiters on a topic, once and after the transaction is durable."""
         self.topics.append(topic)
+
+    async def position(self) -> str:
+        """Return the only position."""
+        return POSITION
 
     def _one(self, kind: type[R], name: str, bindings: Bindings) -> R | None:
         found = self._link.all(name, bindings)
@@ -82,7 +91,7 @@ class Base:
         return all_fetched(kind, self._link.all(name, bindings))
 
     def _page(self, kind: type[R], name: str, bindings: Bindings, most_bytes: int | None = None) -> list[R]:
-        """Rows of a listing: one more than a page takes, by its limit or by its bytes."""
+        """Return rows of a listing: one more than a page has room for, by its limit or by its bytes."""
         return all_fetched(
             kind, self._link.page(name, bindings, columns.PAGE_BYTES if most_bytes is None else most_bytes)
         )
@@ -99,7 +108,7 @@ class Base:
         return number
 
     def _numbers(self, name: str, bindings: Bindings) -> list[Values]:
-        """Rows of nothing but whole numbers: a table that lost its rules may hold anything."""
+        """Return rows of whole numbers. Raises Corrupt for other values, which a table may hold that is not STRICT."""
         found = self._link.all(name, bindings)
         if any(type(number) is not int for values in found for number in values):
             raise Corrupt("database", self._link.path, "a column of numbers holds something else")

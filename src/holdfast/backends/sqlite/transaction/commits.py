@@ -1,4 +1,4 @@
-"""A commit reads its facts and writes its plan, touching only the tables that the turn touches."""
+"""Read the facts of a turn and write its plan, using only the tables that the turn touches."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from holdfast.backends.sqlite.transaction.work import Work
 SESSION_LEASE = "session"
 """The kind of a session's lease; its resource is the session's key."""
 
-COMPLETED = "completed"
-
 
 class Commits(Graph, Work):
-    """What a turn needs, in as few statements as it needs."""
+    """Reads and writes of a turn, in as few statements as it needs."""
 
     __slots__ = ()
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
-        """Everything that a commit is judged by."""
         session = query.session
         return r.CommitFacts(
             head=self._one(r.RevisionRow, "find_revision", (session.session_key, session.revision)),
@@ -31,8 +28,8 @@ class Commits(Graph, Work):
             nodes=tuple(self._find_nodes(query.segments, query.node_ids)),
             hashes=self._existing_hashes(session.family, query.hashes),
             batches=()
-            if not query.claim_ids
-            else tuple(self._all(r.BatchRow, "batches_of_claims", (session.session_key, json_list(query.claim_ids)))),
+            if not query.batch_ids
+            else tuple(self._all(r.BatchRow, "find_batches", (session.session_key, json_list(query.batch_ids)))),
             sources=tuple(self._find_sources(query.sources)),
             attachment_ids=self._stored_attachments(session.session_key, query.attachment_ids),
             lease=self._find_lease(SESSION_LEASE, str(session.session_key)) if query.with_lease else None,
@@ -50,7 +47,6 @@ class Commits(Graph, Work):
         return frozenset(attachment_id for (attachment_id,) in found)
 
     async def apply_commit(self, plan: r.CommitPlan, now_ms: int) -> None:
-        """Write everything."""
         session = plan.session
         head = (session.session_key, session.revision, session.node_count, session.epoch, session.changed_at_ms)
         self._run("move_head", head)
@@ -62,7 +58,8 @@ class Commits(Graph, Work):
         if plan.usage:
             usage = ((session.session_key, *msgspec.structs.astuple(counter)) for counter in plan.usage)
             self._link.run_many("add_usage", usage)
-        self._settle_batches(plan.completed_seqs, COMPLETED, now_ms)
+        if plan.completed_seqs:
+            self._run("complete_batches", (json_list(plan.completed_seqs), now_ms, session.revision))
         if plan.attachment_ids:
             self._run("stamp_attachments", (session.session_key, json_list(plan.attachment_ids), now_ms))
         self._store_all(r.BatchRow, "insert_batch", plan.enqueues)

@@ -1,4 +1,4 @@
-"""A grant is one scope's handle on one process."""
+"""Table of grants: one scope's handle on one process."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ class Grants(Base):
     __slots__ = ()
 
     async def find_grant(self, session_id: str, frame_id: str, process_id: str) -> r.GrantRow | None:
-        """One grant."""
         return self._one(r.GrantRow, "find_grant", (session_id, frame_id, process_id))
 
     async def save_grant(self, row: r.GrantRow) -> None:
-        """Insert or overwrite."""
         self._store("save_grant", row)
 
     async def drop_grant(self, session_id: str, frame_id: str, process_id: str) -> int:
-        """Delete."""
         return self._run("drop_grant", (session_id, frame_id, process_id))
 
     async def list_grants(
         self, session_id: str, frame_id: str, *, running_only: bool, after: str, limit: int
     ) -> list[tuple[r.GrantRow, r.ProcessRow]]:
-        """Grants of exactly this scope with their processes, by process id, greater than `after`."""
         bindings = {
             "session_id": session_id,
             "frame_id": frame_id,
@@ -44,16 +40,13 @@ class Grants(Base):
     async def grants_of_process(
         self, process_id: str, *, after: tuple[str, str] | None, limit: int
     ) -> list[r.GrantRow]:
-        """Grants of a process, by (session_id, frame_id)."""
-        # No session has the empty id, so that this stands before every grant.
+        # No session has the empty id, so this is before every grant.
         return self._all(r.GrantRow, "grants_of_process", (process_id, *(after or ("", "")), limit))
 
     async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:
-        """For each process granted to any frame of the session: (process id, its status, grants held by others)."""
         return [
             (process_id, status, others) for process_id, status, others in self._values("grant_census", (session_id,))
         ]
 
     async def drop_session_grants(self, session_id: str) -> int:
-        """Delete the grants of every frame of a session."""
         return self._run("drop_session_grants", (session_id,))

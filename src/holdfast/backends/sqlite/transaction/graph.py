@@ -1,4 +1,4 @@
-"""Nodes are found by id, read along their parents or in the order of their keys; contents are found by hash."""
+"""Tables of nodes and blobs. Nodes are found by id, or read along their parents or by key; blobs by hash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POSITIONS = (1 << r.POSITION_BITS) - 1
 """The highest position that a node can have in its session."""
 
 NO_PAYLOAD = b"null"
-"""What is left of a vacuumed node's payload."""
+"""The payload of a vacuumed node."""
 
 
 class Graph(Base):
@@ -26,7 +26,6 @@ class Graph(Base):
     __slots__ = ()
 
     async def find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
-        """Nodes with these ids inside the segments, whatever their mark, by key."""
         return self._find_nodes(segments, node_ids)
 
     def _find_nodes(self, segments: Sequence[r.Segment], node_ids: Sequence[str]) -> list[r.NodeRow]:
@@ -42,12 +41,11 @@ class Graph(Base):
         return found
 
     async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
-        """From the leaf towards the root, leaf first, at most `last`; a node that is not live ends it, left out."""
         if last is not None and last <= 0:
             return []
         bindings = {"leaf_key": leaf_key, "last": LARGEST_INTEGER if last is None else last}
         path = self._all(r.NodeRow, "read_path", bindings)
-        # A step always goes to a smaller key, so this is the order of the path; SQL itself promises none.
+        # A parent always has a smaller key, so this is the order of the path. SQL itself guarantees none.
         path.sort(key=_key_of, reverse=True)
         for node in path:
             if node.parent_key is None:
@@ -61,10 +59,9 @@ class Graph(Base):
     async def read_nodes(
         self, segments: Sequence[r.Segment], *, kind: str | None, after: int | None, descending: bool, limit: int | None
     ) -> list[r.NodeRow]:
-        """Live nodes of the segments by key, beyond `after` in the direction of travel."""
         found: list[r.NodeRow] = []
         left, room = (LARGEST_INTEGER, LARGEST_INTEGER) if limit is None else (limit, columns.PAGE_BYTES)
-        # One range after the other: a join of all of them would be read to its end and sorted before it is cut.
+        # One range after the other: a join of all ranges would be read to its end and sorted before the limit applies.
         for segment in sorted(segments, key=_first_key_of, reverse=descending):
             first_key, last_key = segment.first_key, segment.last_key
             if after is not None:
@@ -78,22 +75,26 @@ class Graph(Base):
                 "last_key": last_key,
                 "epoch": segment.epoch,
                 "kind": kind,
-                "limit": left,
+                "limit": min(left, last_key - first_key + 1),
             }
-            page = self._page(r.NodeRow, "read_nodes_down" if descending else "read_nodes_up", bindings, room)
+            name = "read_nodes_down" if descending else "read_nodes_up"
+            if limit is None:
+                found += self._all(r.NodeRow, name, bindings)
+                continue
+            page = self._page(r.NodeRow, name, bindings, room)
             found += page
             left -= len(page)
-            if limit is None:
-                continue
             weights = [weight(msgspec.structs.astuple(row)) for row in found]
             if fitting(weights) < len(found):
                 break
-            # One row more than fits, from the next range if need be, says that there is one.
+            # One row more than fits, if necessary from the next range, shows that another page follows.
             room = max(1, columns.PAGE_BYTES - sum(weights))
         return found
 
+    async def count_nodes(self, epoch: int, first_key: int, last_key: int) -> int:
+        return self._number("count_nodes", (epoch, first_key, last_key))
+
     async def insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
-        """Insert."""
         self._insert_nodes(rows)
 
     def _insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
@@ -102,31 +103,25 @@ class Graph(Base):
             self._link.run_many("insert_node", (msgspec.structs.astuple(row)[:-1] for row in rows))
 
     async def mark_nodes(self, node_keys: Sequence[int]) -> int:
-        """Turn live nodes into tombstoned ones."""
         return self._run("mark_nodes", (json_list(node_keys),))
 
     async def revive_nodes(self, node_keys: Sequence[int]) -> int:
-        """Turn tombstoned nodes into live ones. Returns the count."""
         return self._run("revive_nodes", (json_list(node_keys),))
 
     async def vacuum_nodes(self, session_key: int | None, limit: int) -> int:
-        """Turn up to `limit` tombstoned nodes (of one session, or of all) into vacuumed ones."""
         if session_key is None:
             return self._run("vacuum_nodes", (limit, NO_PAYLOAD))
         return self._run("vacuum_session_nodes", (limit, NO_PAYLOAD, session_key))
 
     async def count_tombstoned(self, session_key: int | None) -> int:
-        """How many nodes, of one session or all, `vacuum_nodes` would take."""
         if session_key is None:
             return self._number("count_tombstoned", ())
         return self._number("count_session_tombstoned", (session_key,))
 
     async def node_epochs(self, session_key: int) -> list[int]:
-        """The distinct epochs that the session's stored nodes have."""
         return [epoch for (epoch,) in self._numbers("node_epochs", (session_key,))]
 
     async def drop_nodes(self, session_key: int, epoch: int, *, above: int, limit: int) -> int:
-        """Delete up to `limit` nodes of the epoch whose position is greater than `above`."""
         base = session_key << r.POSITION_BITS
         bindings = {
             "session_key": session_key,
@@ -139,22 +134,19 @@ class Graph(Base):
         return self._run("drop_nodes", bindings)
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
-        """The contents that exist, in any order."""
         return self._all(r.BlobRow, "load_blobs", (family, json_list(hashes)))
 
     async def hold_key_frames(self, family: int, hashes: Sequence[str]) -> frozenset[str]:
-        """Those that are stored whole. Nobody else writes while this transaction does."""
+        """Return those that are stored whole. No lock needed: there is only one writer at a time."""
         return frozenset(hash for (hash,) in self._values("hold_key_frames", (family, json_list(hashes))))
 
     async def drop_unreferenced_blobs(self, family: int, *, limit: int, dry_run: bool) -> tuple[int, int]:
-        """Delete (or only count) up to `limit` blobs that no revision of the family needs: (count, bytes)."""
         found = self._values("unreferenced_blobs", (family, limit))
         if found and not dry_run:
             self._run("drop_blobs", (family, json_list([hash for hash, _ in found])))
         return len(found), sum(size for _, size in found)
 
     async def blob_census(self, family: int) -> tuple[int, int, int]:
-        """How many revisions the family has, how many distinct hashes they list, and how many blobs there are."""
         [(revisions, hashes, blobs)] = self._numbers("blob_census", (family,))
         return revisions, hashes, blobs
 

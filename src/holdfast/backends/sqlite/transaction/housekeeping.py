@@ -1,4 +1,4 @@
-"""Artifacts are kept by kind and ref; counts are counted when they are asked for."""
+"""Artifacts by kind and ref, and counts, which are computed on demand."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 import apsw
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.link import LEVELS, Values
+from holdfast.backends.sqlite.budget import Values
+from holdfast.backends.sqlite.link import LEVELS
 from holdfast.backends.sqlite.mounts import file_system_of
 from holdfast.backends.sqlite.opening import MEMORY, schema_text
 from holdfast.backends.sqlite.transaction.verification import Verification
 from holdfast.records.diagnosis import SqliteFacts, StoreFacts
 from holdfast.statements import index_names
+from holdfast.waiting import undisturbed
 
 CENSUS = (
     "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_work", "claimed_work",
@@ -30,23 +32,18 @@ class Housekeeping(Verification):
     __slots__ = ()
 
     async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
-        """One artifact."""
         return self._one(r.ArtifactRow, "find_artifact", (kind, ref))
 
     async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
-        """Artifacts by kind and ref, without their bytes."""
         return self._all(r.ArtifactHead, "list_artifacts", (*after, limit))
 
     async def save_artifact(self, row: r.ArtifactRow) -> None:
-        """Insert or overwrite."""
         self._store("save_artifact", row)
 
     async def drop_artifact(self, kind: str, ref: str) -> int:
-        """Delete."""
         return self._run("drop_artifact", (kind, ref))
 
     async def census(self, now_ms: int) -> dict[str, int | None]:
-        """The numbers of `records.maintenance.Stats`, by field name."""
         [counts] = self._values("census", {"now_ms": now_ms})
         bytes_on_disk = self._number("bytes_on_disk", ())
         return {
@@ -56,7 +53,6 @@ class Housekeeping(Verification):
         }
 
     async def facts(self, now_ms: int) -> StoreFacts:
-        """What SQLite says about the file, and what has been waiting."""
         [(leases, lease_ms, deliveries, delivery_ms, work, work_ms)] = self._values("waiting", {"now_ms": now_ms})
         there = {name for (name,) in self._values("find_indexes", ())}
         return StoreFacts(
@@ -73,16 +69,25 @@ class Housekeeping(Verification):
         )
 
     def _engine(self) -> SqliteFacts:
-        log = self._link.connection.filename_wal
+        connection = self._link.connection
+        file, log = connection.filename, connection.filename_wal
         level: int = self._link.pragma("synchronous")
+        log_bytes, file_system = undisturbed(lambda: (_size_of(log), None if not file else file_system_of(file)))
         return SqliteFacts(
             version=apsw.SQLITE_VERSION_NUMBER,
             synchronous=LEVELS[level],
             journal_mode=self._link.pragma("journal_mode"),
-            log_bytes=Path(log).stat().st_size if log and Path(log).exists() else 0,
-            file_system=None if self._link.path == MEMORY else file_system_of(self._link.path),
+            log_bytes=log_bytes,
+            file_system=file_system,
         )
 
     def dump(self) -> dict[str, list[Values]]:
-        """Every row of every table, by table."""
+        """Return every row of every table, by table."""
         return {name.removeprefix(DUMP): self._values(name, ()) for name in self._link.names if name.startswith(DUMP)}
+
+
+def _size_of(path: str) -> int:
+    try:
+        return Path(path).stat().st_size if path else 0
+    except FileNotFoundError:
+        return 0

@@ -1,4 +1,4 @@
-"""A process keeps its events in sequence; when it is dropped, all that hangs on it goes with it."""
+"""Tables of processes and events. Dropping a process drops its events, grants and lease."""
 
 from __future__ import annotations
 
@@ -18,21 +18,17 @@ class Processes(Work):
     __slots__ = ()
 
     async def find_process(self, process_id: str) -> r.ProcessRow | None:
-        """One process."""
         return self._one(r.ProcessRow, "find_process", (process_id,))
 
     async def insert_process(self, row: r.ProcessRow) -> None:
-        """Insert."""
         self._store("insert_process", row)
 
     async def save_process(self, row: r.ProcessRow) -> int:
-        """Overwrite."""
         return self._store("save_process", row)
 
     async def list_processes(self, filter: r.ProcessFilter) -> list[r.ProcessRow]:
-        """Matching processes by id."""
         bindings = msgspec.structs.asdict(filter) | {"after": filter.after or ""}
-        # The rarest property that is asked for chooses the index.
+        # The most selective given filter chooses the index.
         if filter.originator_session_id is not None:
             name = "list_processes_of_originator"
         elif filter.definition_hash is not None:
@@ -44,23 +40,18 @@ class Processes(Work):
         return self._page(r.ProcessRow, name, bindings)
 
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
-        """Processes that do not run any longer, by (updated_at_ms, process_id) after that place."""
         return self._page(r.ProcessRow, "list_ended_processes", (*after, limit))
 
     async def clear_wake_targets(self, session_id: str, now_ms: int) -> int:
-        """Remove the wake target of every process that wakes this session, any frame; touch `updated_at_ms`."""
         return self._run("clear_wake_targets", (session_id, now_ms))
 
     async def find_event(self, process_id: str, sequence: int) -> r.EventRow | None:
-        """One event."""
         return self._one(r.EventRow, "find_event", (process_id, sequence))
 
     async def find_replay(self, process_id: str, replay_key: str) -> r.EventRow | None:
-        """The event with this replay key."""
         return self._one(r.EventRow, "find_replay", (process_id, replay_key))
 
     async def apply_event(self, write: r.EventWrite) -> r.EventWrite:
-        """Insert the event and its batch, save the process and, if it ended, let go of its lease."""
         self._store("insert_event", write.event)
         await self.save_process(write.process)
         if write.event.terminal_state is not None:
@@ -71,7 +62,6 @@ class Processes(Work):
         return msgspec.structs.replace(write, batch=batch)
 
     async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
-        """Matching events, ascending."""
         bindings = msgspec.structs.asdict(filter)
         if filter.pending_wakes:
             name = "list_pending_wakes"
@@ -80,20 +70,16 @@ class Processes(Work):
         return self._page(r.EventRow, name, bindings)
 
     async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
-        """The last events, ascending."""
         newest_first = self._all(r.EventRow, "recent_events", (process_id, limit))
         return newest_first[::-1]
 
     async def count_events(self, process_id: str, type: str, through: int) -> int:
-        """How many events of the type have `sequence <= through`."""
         return self._number("count_events", (process_id, type, through))
 
     async def ack_wake(self, process_id: str, sequence: int) -> int:
-        """Mark a wake event acknowledged."""
         return self._run("ack_wake", (process_id, sequence))
 
     async def drop_terminal_processes(self, *, updated_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
-        """Delete (or only count) ended processes with events, grants and leases: (processes, events)."""
         process_ids = [process_id for (process_id,) in self._values("ended_processes", (updated_until_ms, limit))]
         listed = json_list(process_ids)
         if not process_ids:

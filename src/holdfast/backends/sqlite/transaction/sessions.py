@@ -1,4 +1,4 @@
-"""Sessions are found by id, listed by key, and keep their revisions and counters."""
+"""Tables of sessions, revisions and usage. Sessions are found by id and listed by key."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ class Sessions(Base):
     __slots__ = ()
 
     async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
-        """The newest incarnation of this id, deleted or not."""
         return self._one(r.SessionRow, "find_session", (session_id,))
 
     async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
-        """The ids of these sessions, by key."""
         return dict(self._values("session_ids", (json_list(session_keys),)))
 
     async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
-        """Insert with a new key; family 0 becomes that key. Returns the stored row."""
         [stored] = self._store_all(r.SessionRow, "insert_session", [row])
         if stored.family != 0:
             return stored
@@ -31,18 +28,16 @@ class Sessions(Base):
         return fetched(r.SessionRow, values)
 
     async def save_session(self, row: r.SessionRow) -> int:
-        """Overwrite every column of the row with this key."""
         return self._store("save_session", row)
 
     async def list_sessions(self, filter: r.SessionFilter) -> list[r.SessionRow]:
-        """Live sessions: ascending by key, or by (minute of change, key) if `changed_since_ms` is given."""
         bindings: dict[str, int | str | None] = {
             "limit": filter.limit,
             "owner": filter.owner,
             "parent": filter.parent,
         }
         if filter.changed_since_ms is not None:
-            # Keys start at 1, so that (minute, 0) stands before every session that changed in that minute.
+            # Keys start at 1, so (minute, 0) is before every session that changed in that minute.
             since = (filter.changed_since_ms // CHANGE_BUCKET_MS, 0)
             minute, after = max(since, filter.after or since)
             changed = {"after_minute": minute, "after": after, "since_ms": filter.changed_since_ms}
@@ -54,49 +49,39 @@ class Sessions(Base):
         return self._all(r.SessionRow, name, bindings)
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
-        """Every incarnation in the family, deleted ones included, by key."""
         return self._all(r.SessionRow, "family_sessions", (family,))
 
     async def list_families(self, after: int, limit: int) -> list[int]:
-        """Families that own sessions, ascending, greater than `after`."""
         return [family for (family,) in self._numbers("list_families", (after, limit))]
 
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
-        """One revision."""
         return self._one(r.RevisionRow, "find_revision", (session_key, revision))
 
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
-        """The newest revision that ends in this leaf."""
         return self._one(r.RevisionRow, "find_leaf_revision", (session_key, leaf_key))
 
     async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
-        """Revisions greater than `after`, ascending."""
         return self._all(r.RevisionRow, "list_revisions", (session_key, after, limit))
 
     async def list_revisions_down(self, session_key: int, *, before: int, limit: int) -> list[r.RevisionRow]:
-        """Revisions less than `before`, descending."""
         return self._all(r.RevisionRow, "list_revisions_down", (session_key, before, limit))
 
     async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
-        """For each epoch that a stored revision has: (epoch, greatest node count), by epoch."""
         return [(epoch, node_count) for epoch, node_count in self._numbers("revision_epochs", (session_key,))]
 
     async def count_revisions(self, session_key: int, *, below: int) -> int:
-        """How many revisions are less than `below`."""
         return self._number("count_revisions", (session_key, below))
 
     async def drop_revisions(self, session_key: int, *, below: int, limit: int) -> int:
-        """Delete up to `limit` of the oldest revisions that are less than `below`."""
         return self._run("drop_revisions", (session_key, below, limit))
 
     async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
-        """The session's counters, by place."""
         return self._all(r.UsageRow, "read_ledger", (session_key,))
 
     async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
-        """Delete usage, work and attachment rows of a session. Returns those three counts."""
         usage = self._run("drop_session_usage", (session_key,))
         work = self._run("drop_session_unsettled_work", (session_key,))
-        work += self._run("drop_session_keyed_work", (session_key,))
+        work += self._run("drop_session_settled_work", (session_key,))
+        self._run("drop_ready", (session_key,))
         attachments = self._run("drop_session_attachments", (session_key,))
         return usage, work, attachments

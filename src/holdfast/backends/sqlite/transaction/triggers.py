@@ -1,4 +1,4 @@
-"""A subscription has one delivery for each occurrence, and each delivery one process."""
+"""Tables of triggers. A subscription has one delivery per occurrence, and each delivery one process."""
 
 from __future__ import annotations
 
@@ -17,30 +17,25 @@ class Triggers(Base):
     __slots__ = ()
 
     async def insert_subscription(self, row: r.SubscriptionRow) -> r.SubscriptionRow:
-        """Insert with a new sequence number. Returns the stored row."""
         [stored] = self._store_all(r.SubscriptionRow, "insert_subscription", [row])
         return stored
 
     async def restore_subscription(self, row: r.SubscriptionRow) -> None:
-        """Insert with the row's own sequence number; AUTOINCREMENT goes on behind it."""
+        """Insert with the row's own sequence number. AUTOINCREMENT continues above it."""
         self._store("restore_subscription", row)
 
     async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
-        """One subscription."""
         return self._one(r.SubscriptionRow, "find_subscription", (sequence,))
 
     async def find_subscription_key(
         self, session_id: str | None, frame_id: str | None, key: str
     ) -> r.SubscriptionRow | None:
-        """The enabled subscription that exactly this registrant made under this key."""
         return self._one(r.SubscriptionRow, "find_subscription_key", (session_id, frame_id, key))
 
     async def save_subscription(self, row: r.SubscriptionRow) -> int:
-        """Overwrite."""
         return self._store("save_subscription", row)
 
     async def list_subscriptions(self, filter: r.SubscriptionFilter) -> list[r.SubscriptionRow]:
-        """Matching subscriptions by sequence."""
         after, until = filter.after or 0, LARGEST_INTEGER
         if filter.sequence is not None:
             after, until = max(after, filter.sequence - 1), filter.sequence
@@ -56,46 +51,36 @@ class Triggers(Base):
         return self._all(r.SubscriptionRow, name, bindings)
 
     async def drop_session_subscriptions(self, session_id: str) -> int:
-        """Delete the subscriptions of any frame of a session, with their deliveries."""
         self._run("drop_session_deliveries", (session_id,))
         return self._run("drop_session_subscriptions", (session_id,))
 
     async def find_occurrence(self, occurrence_id: str) -> r.OccurrenceRow | None:
-        """One occurrence."""
         return self._one(r.OccurrenceRow, "find_occurrence", (occurrence_id,))
 
     async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
-        """Occurrences by id."""
         return self._page(r.OccurrenceRow, "list_occurrences", (after, limit))
 
     async def insert_occurrence(self, row: r.OccurrenceRow) -> None:
-        """Insert."""
         self._store("insert_occurrence", row)
 
     async def insert_deliveries(self, rows: Sequence[r.DeliveryRow]) -> list[r.DeliveryRow]:
-        """Insert those that are absent, and return only those."""
         return self._store_all(r.DeliveryRow, "insert_delivery", rows)
 
     async def list_deliveries(self, occurrence_id: str, *, after: int, limit: int) -> list[r.DeliveryRow]:
-        """Deliveries of an occurrence by the sequence of their subscription."""
         return self._all(r.DeliveryRow, "list_deliveries", (occurrence_id, after, limit))
 
     async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
-        """One delivery."""
         return self._one(r.DeliveryRow, "find_delivery", (occurrence_id, subscription_sequence))
 
     async def find_process_delivery(self, process_id: str) -> r.DeliveryRow | None:
-        """The delivery that starts this process."""
         return self._one(r.DeliveryRow, "find_process_delivery", (process_id,))
 
     async def save_delivery(self, row: r.DeliveryRow) -> int:
-        """Overwrite."""
         return self._store("save_delivery", row)
 
     async def list_undelivered(
         self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
     ) -> list[r.DeliveryRow]:
-        """Reserved deliveries whose process does not exist, by (reserved_at_ms, occurrence_id, sequence)."""
         after_ms, after_id, after_sequence = after or (SMALLEST_INTEGER, "", 0)
         bindings = {
             "reserved_until_ms": reserved_until_ms,
@@ -107,7 +92,6 @@ class Triggers(Base):
         return self._all(r.DeliveryRow, "list_undelivered", bindings)
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
-        """Delete (or only count) occurrences with no delivery still reserved: (occurrences, deliveries)."""
         found = self._values("finished_occurrences", (occurred_until_ms, limit))
         listed = json_list([occurrence_id for (occurrence_id,) in found])
         if not found:

@@ -1,8 +1,8 @@
-"""Every table can be walked by its key, and a row that cannot be read can be stepped over."""
+"""Scan every table by its key. Rows that cannot be read can be skipped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -10,16 +10,17 @@ import apsw
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.sqlite.link import Values, statements
+from holdfast.backends.sqlite.budget import Values
+from holdfast.backends.sqlite.link import statements
 from holdfast.backends.sqlite.opening import MEMORY, schema_text
 from holdfast.backends.sqlite.transaction.base import Base, json_list
-from holdfast.inventory import Key, key_of, rows_of, smallest_key, table_of
+from holdfast.inventory import Key, key_of, rows_of, smallest_key, table_names, table_of
 
 R = TypeVar("R", bound=r.Row)
 
 
 class Verification(Base):
-    """Everything, to be read and not to be trusted."""
+    """Reads of every table, without trust in their contents."""
 
     __slots__ = ()
 
@@ -41,28 +42,33 @@ class Verification(Base):
         [(least, greatest, count)] = self._numbers(f"span_of_{table_of(kind)}", (key,))
         return least, greatest, count
 
-    async def count_nodes(self, segment: r.Segment) -> int:
-        bindings = (segment.session_key, segment.epoch, segment.first_key, segment.last_key)
-        return self._number("count_nodes", bindings)
-
     async def count_endings(self, process_id: str) -> int:
         return self._number("count_endings", (process_id,))
 
     async def check_structures(self) -> list[str]:
-        """What SQLite finds wrong with its pages and indexes, and which tables lost their rules."""
-        found = [problem for (problem,) in self._values("check_structures", ()) if problem != "ok"]
+        """Return SQLite's findings about its pages and indexes, and tables that are not declared as the schema says."""
+        found = [problem for (problem,) in self._check_structures() if problem != "ok"]
         declared = _by_table(self._values("declared_columns", ()))
-        # A table that forbids nothing may hold anything, and then SQLite finds nothing wrong with it.
+        # SQLite finds nothing wrong with any value in a table without constraints.
         return found + [
             f"table {table} is not declared as it should be: its rules are lost"
             for table, columns in _declared().items()
             if table in declared and declared[table] != columns
         ]
 
+    def _check_structures(self) -> Iterator[Values]:
+        names = table_names()
+        if not self._values("foreign_tables", (json_list(names),)):
+            yield from self._values("check_structures", ())
+            return
+        # Tables of another program may have computed columns, which could take any time to check.
+        for name in names:
+            yield from self._values("check_structures_of_table", (name,))
+
 
 @lru_cache(maxsize=1)
 def _declared() -> dict[str, set[Values]]:
-    """Every column of every table as our schema declares it."""
+    """Return every column of every table as `schema.sql` declares it."""
     connection = apsw.Connection(MEMORY)
     try:
         connection.execute(schema_text())

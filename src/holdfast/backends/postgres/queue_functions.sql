@@ -1,0 +1,1069 @@
+-- Server functions of the queue: one trip for each hot path. Part of the schema; see functions.sql.
+--
+-- The ready row of a session is the lock of its queue. A claim locks it FOR UPDATE, so that claims in one session are
+-- serialized. Enqueueing locks it FOR KEY SHARE, or FOR UPDATE if it changes the session's offer. Settling locks it FOR
+-- UPDATE only if the session offers no other work: then the settled work may have blocked other work, or was the last.
+-- So a row never offers work too late. It may promise too much, and then the claim that finds no work corrects it. The
+-- head of the session is never locked.
+--
+-- Rows are looked up by their whole key, one key at a time, with conditions that fit only one index (see schema.sql):
+-- unsettled work, and batches by id, without the family; batches by number with it.
+
+-- Locks the queues of sessions, always in the same order. Call it before locking a session's lease, or batches of work
+-- FOR UPDATE that claims may wait for. A queue without unsettled work has no row and needs no lock.
+CREATE OR REPLACE FUNCTION {schema}.lock_ready_v1(p_families bigint[], p_session_keys bigint[]) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_queue record;
+    v_locked bigint := 0;
+BEGIN
+    FOR v_queue IN
+        SELECT DISTINCT wanted.family, wanted.session_key
+        FROM unnest(p_families, p_session_keys) AS wanted (family, session_key)
+        ORDER BY wanted.session_key
+    LOOP
+        PERFORM 1
+        FROM {schema}.ready
+        WHERE family = v_queue.family
+            AND session_key = v_queue.session_key
+        FOR UPDATE;
+        v_locked := v_locked + 1;
+    END LOOP;
+    RETURN v_locked;
+END;
+$$;
+
+-- Updates the ready row of a session (rules.ready.ready_row). p_freed: work may have become claimable, or gone;
+-- otherwise work was only added. p_claimed_upto: the last batch of a new claim, which sends the session behind all
+-- others. Every statement that settles, gives back or enqueues work calls this afterwards, in the same transaction.
+CREATE OR REPLACE FUNCTION {schema}.touch_ready_v1(
+    p_family bigint, p_session_key bigint, p_given_ms bigint, p_freed boolean, p_claimed_upto bigint DEFAULT NULL
+)
+RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_before record;
+    v_batch record;
+    v_now_ms bigint;
+    v_claimed_upto bigint;
+    v_blocked_until_ms bigint;
+    v_ready_at_ms bigint;
+    v_is_claimed boolean;
+    v_any boolean := false;
+    v_found boolean := false;
+    v_in_back_off boolean := false;
+    v_kind text;
+    v_priority bigint;
+    v_level bigint;
+    v_due_at_ms bigint;
+    v_served bigint;
+BEGIN
+    IF NOT p_freed THEN
+        -- Work behind a batch on offer changes nothing. The share lock keeps the row until the commit.
+        PERFORM 1
+        FROM {schema}.ready
+        WHERE family = p_family
+            AND session_key = p_session_key
+            AND level + 0 > 0
+        FOR KEY SHARE;
+        IF FOUND THEN
+            RETURN false;
+        END IF;
+    END IF;
+    LOOP
+        SELECT level, kind, priority, due_at_ms, claimed_upto INTO v_before
+        FROM {schema}.ready
+        WHERE family = p_family
+            AND session_key = p_session_key
+        FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO {schema}.ready (session_key, family, level, kind, priority, served, due_at_ms, claimed_upto)
+        VALUES (p_session_key, p_family, 0, '', 0, 0, NULL, 0)
+        ON CONFLICT (family, session_key) DO NOTHING;
+    END LOOP;
+    v_now_ms := {schema}.now_ms_v1(p_given_ms);
+    v_claimed_upto := greatest(v_before.claimed_upto, p_claimed_upto);
+    SELECT expires_at_ms INTO v_blocked_until_ms
+    FROM {schema}.leases
+    WHERE kind = 'session'
+        AND resource = p_session_key::text
+        AND token_hash IS NOT NULL
+        -- part: by_family
+        AND family = p_family
+        -- end part
+    ;
+    v_blocked_until_ms := coalesce(v_blocked_until_ms, 0);
+
+    FOR v_batch IN
+        SELECT
+            enqueue_seq, kind, priority, available_at_ms, retry_at_ms, claim_token_hash, claim_expires_at_ms,
+            claim_exclusive
+        FROM {schema}.work
+        WHERE session_key = p_session_key
+            AND settled_state IS NULL
+            -- part: by_family
+            AND family = p_family
+            -- end part
+        ORDER BY enqueue_seq
+        LIMIT 9223372036854775807
+    LOOP
+        EXIT WHEN v_found AND v_batch.enqueue_seq > v_claimed_upto;
+        v_is_claimed := v_batch.claim_token_hash IS NOT NULL AND v_batch.claim_expires_at_ms > v_now_ms;
+        IF v_is_claimed AND v_batch.claim_exclusive > 0 THEN
+            v_blocked_until_ms := greatest(v_blocked_until_ms, v_batch.claim_expires_at_ms);
+        END IF;
+        v_ready_at_ms := greatest(
+            v_batch.available_at_ms, v_batch.retry_at_ms,
+            CASE WHEN v_is_claimed THEN v_batch.claim_expires_at_ms ELSE 0 END
+        );
+        IF NOT v_found THEN
+            IF NOT v_any OR v_ready_at_ms <= v_now_ms THEN
+                v_kind := v_batch.kind;
+                v_priority := v_batch.priority;
+            END IF;
+            IF v_ready_at_ms <= v_now_ms THEN
+                v_found := true;
+            ELSE
+                v_due_at_ms := least(v_due_at_ms, v_ready_at_ms);
+                v_in_back_off := v_in_back_off OR v_batch.retry_at_ms > v_now_ms;
+            END IF;
+        END IF;
+        v_any := true;
+    END LOOP;
+
+    IF NOT v_any THEN
+        DELETE FROM {schema}.ready
+        WHERE family = p_family
+            AND session_key = p_session_key;
+        RETURN true;
+    END IF;
+    IF v_blocked_until_ms > v_now_ms THEN
+        v_level := 0;
+        v_due_at_ms := v_blocked_until_ms;
+    ELSE
+        v_level := CASE WHEN NOT v_found THEN 0 WHEN v_in_back_off THEN 1 ELSE 2 END;
+    END IF;
+    IF p_claimed_upto IS NOT NULL
+        OR (v_before.level, v_before.kind, v_before.priority, v_before.due_at_ms)
+        IS DISTINCT FROM (v_level, v_kind, v_priority, v_due_at_ms)
+    THEN
+        IF p_claimed_upto IS NOT NULL OR (v_before.level = 0 AND v_level > 0) THEN
+            -- part: one_server
+            v_served := nextval('{schema}.served_numbers');
+            -- end part
+            -- part: cluster
+            -- Only the coordinator has sequences. For this order, roughly synchronized clocks are enough.
+            v_served := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+            -- end part
+        END IF;
+        UPDATE {schema}.ready
+        SET
+            level = v_level,
+            kind = v_kind,
+            priority = v_priority,
+            due_at_ms = v_due_at_ms,
+            claimed_upto = v_claimed_upto,
+            served = coalesce(v_served, served)
+        WHERE family = p_family
+            AND session_key = p_session_key;
+    END IF;
+    RETURN true;
+END;
+$$;
+
+-- Enqueues a batch for a live session. Verdicts: enqueued; known (the source key's earlier batch); absent;
+-- deleted.
+CREATE OR REPLACE FUNCTION {schema}.enqueue_work_v1(
+    p_session_id text, p_given_ms bigint, p_batch_id text, p_source_key text, p_draft_hash text, p_delivery text,
+    p_slot text, p_merge_key text, p_kind text, p_priority bigint, p_available_at_ms bigint, p_payloads bytea,
+    p_family bigint, p_enqueue_seq bigint
+)
+RETURNS TABLE (verdict text, batch {schema}.work)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_family bigint;
+    v_session_key bigint;
+BEGIN
+    SELECT family, session_key INTO v_family, v_session_key
+    FROM {schema}.sessions
+    WHERE session_id = p_session_id
+        AND dead = 0
+        -- part: by_family
+        AND family = p_family
+        -- end part
+    FOR KEY SHARE;
+    IF NOT FOUND THEN
+        verdict := {schema}.absence_v1(p_session_id, p_family);
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    LOOP
+        RETURN QUERY
+        SELECT 'known', ROW(known.*)::{schema}.work
+        FROM {schema}.work AS known
+        WHERE known.session_key = v_session_key
+            AND known.source_key = p_source_key
+            -- part: by_family
+            AND known.family = v_family
+            -- end part
+        ;
+        EXIT WHEN FOUND;
+        RETURN QUERY
+        INSERT INTO {schema}.work AS added (
+            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
+            priority, available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive, claim_size, attempts,
+            retry_at_ms
+        )
+        VALUES (
+            -- part: one_server
+            nextval('{schema}.enqueue_seqs'),
+            -- end part
+            -- part: cluster
+            p_enqueue_seq,
+            -- end part
+            p_batch_id, v_session_key, v_family, p_source_key, p_draft_hash, p_delivery, p_slot, p_merge_key,
+            p_kind, p_priority, p_available_at_ms, {schema}.now_ms_v1(p_given_ms), p_payloads, 0, 0, 0, 0, 0
+        )
+        ON CONFLICT (family, session_key, source_key) WHERE source_key IS NOT NULL DO NOTHING
+        RETURNING 'enqueued', ROW(added.*)::{schema}.work;
+        IF FOUND THEN
+            PERFORM {schema}.touch_ready_v1(v_family, v_session_key, p_given_ms, false);
+            EXIT;
+        END IF;
+        -- Another transaction has just used the source key: find its batch.
+    END LOOP;
+END;
+$$;
+
+-- Claims the next ready batches of a session that go together (rules.claims: may_claim, claim_prefix, new_claim), or
+-- adds them to a held claim (rules.claims: may_join, widened), which may become exclusive even if none is added. The
+-- caller has locked the session's ready row FOR UPDATE. Without a token, nothing is claimed. With p_next, any lease
+-- keeps the claim out, also the owner's own.
+-- Verdicts: claimed (a row for each batch of the claim); claimable; none; lease_lost; claim_lost; claim_widened.
+CREATE OR REPLACE FUNCTION {schema}.claim_in_session_v1(
+    p_family bigint, p_session_key bigint, p_claimed_upto bigint, p_given_ms bigint, p_owner_id text, p_boundary text,
+    p_most bigint, p_exclusive bigint, p_token_hash text, p_ttl_ms bigint, p_exactly text[], p_lease_token_hash text,
+    p_lease_fence bigint, p_held_claim_id text, p_held_fence bigint, p_held_batch_ids text[], p_kinds text[],
+    p_next boolean
+)
+RETURNS TABLE (verdict text, batch {schema}.work)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_lease record;
+    v_held record;
+    v_other_ends_at_ms bigint;
+    v_now_ms bigint;
+    v_batch record;
+    v_first record;
+    v_seqs bigint[];
+    v_seq bigint;
+    v_batch_ids text[];
+    v_locked bigint;
+    v_fence bigint;
+    v_size bigint;
+    v_exclusive bigint := p_exclusive;
+    v_is_alone boolean := false;
+    v_held_kind text;
+    v_becomes_exclusive boolean := false;
+    v_claim_id text;
+    v_claimed_at_ms bigint;
+    v_expires_at_ms bigint;
+BEGIN
+    -- Locks: expiry is judged on the newest rows, by a clock that is read after the last lock.
+    SELECT owner_id, token_hash, fence, expires_at_ms INTO v_lease
+    FROM {schema}.leases
+    WHERE kind = 'session'
+        AND resource = p_session_key::text
+        -- part: by_family
+        AND family = p_family
+        -- end part
+    FOR SHARE;
+    IF p_held_claim_id IS NOT NULL THEN
+        SELECT
+            array_agg(bearer.enqueue_seq) AS seqs,
+            bool_and(
+                bearer.settled_state IS NULL
+                AND bearer.claim_id = p_held_claim_id
+                AND bearer.claim_token_hash = p_token_hash
+                AND bearer.claim_fence >= p_held_fence
+            ) AS is_proven,
+            count(DISTINCT bearer.enqueue_seq) AS size,
+            max(bearer.claim_size) AS claim_size,
+            max(bearer.claim_fence) AS fence,
+            min(bearer.claim_expires_at_ms) AS expires_at_ms,
+            min(bearer.claimed_at_ms) AS claimed_at_ms,
+            max(bearer.claim_exclusive) AS is_exclusive,
+            bool_or(bearer.slot <> 'join') AS is_alone,
+            min(bearer.kind) AS kind
+        INTO v_held
+        FROM unnest(p_held_batch_ids) AS wanted (batch_id)
+        CROSS JOIN LATERAL (
+            SELECT
+                enqueue_seq, settled_state, claim_id, claim_token_hash, claim_fence, claim_size, claim_expires_at_ms,
+                claimed_at_ms, claim_exclusive, slot, kind
+            FROM {schema}.work
+            WHERE batch_id = wanted.batch_id
+                AND session_key = p_session_key
+                -- part: by_family
+                AND family = p_family
+                -- end part
+            FOR UPDATE
+        ) AS bearer;
+        v_exclusive := greatest(v_held.is_exclusive, p_exclusive);
+        v_is_alone := v_held.is_alone;
+        v_held_kind := v_held.kind;
+        v_becomes_exclusive := p_exclusive > 0 AND v_held.is_exclusive = 0;
+    END IF;
+    SELECT max(other.claim_expires_at_ms) INTO v_other_ends_at_ms
+    FROM (
+        SELECT claim_expires_at_ms
+        FROM {schema}.work
+        WHERE session_key = p_session_key
+            AND enqueue_seq <= p_claimed_upto
+            AND settled_state IS NULL
+            AND claim_id IS NOT NULL
+            AND claim_id IS DISTINCT FROM p_held_claim_id
+            AND (claim_exclusive > 0 OR v_exclusive > 0)
+            -- part: by_family
+            AND family = p_family
+            -- end part
+        ORDER BY enqueue_seq
+        FOR SHARE
+    ) AS other;
+    v_now_ms := {schema}.now_ms_v1(p_given_ms);
+
+    IF p_held_claim_id IS NOT NULL THEN
+        verdict := {schema}.judge_claim_v1(
+            v_held.is_proven AND v_held.size = cardinality(p_held_batch_ids) AND v_held.expires_at_ms > v_now_ms,
+            v_held.claim_size, cardinality(p_held_batch_ids), v_held.fence = p_held_fence
+        );
+        IF verdict IS NOT NULL THEN
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
+    IF p_lease_token_hash IS NOT NULL AND NOT coalesce(
+        v_lease.token_hash = p_lease_token_hash AND v_lease.fence = p_lease_fence AND v_lease.expires_at_ms > v_now_ms,
+        false
+    ) THEN
+        verdict := 'lease_lost';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF coalesce(v_lease.token_hash IS NOT NULL AND v_lease.expires_at_ms > v_now_ms
+        AND (p_next OR v_lease.owner_id <> p_owner_id), false)
+        OR coalesce(v_other_ends_at_ms > v_now_ms, false)
+    THEN
+        verdict := 'none';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    -- Choose the prefix of ready batches that go together. Only chosen batches are locked. If a batch's old claim was
+    -- renewed during the wait for its lock, the batch is no longer ready, and the prefix is chosen again. An exclusive
+    -- claim ends before a batch in back-off; other claims skip it.
+    LOOP
+        v_seqs := '{}';
+        v_batch_ids := '{}';
+        v_fence := 0;
+        FOR v_batch IN
+            SELECT enqueue_seq, batch_id, delivery, slot, merge_key, kind, retry_at_ms, claim_fence
+            FROM {schema}.work
+            WHERE session_key = p_session_key
+                AND settled_state IS NULL
+                AND available_at_ms <= v_now_ms
+                AND (retry_at_ms <= v_now_ms OR v_exclusive > 0)
+                AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= v_now_ms)
+                -- part: by_family
+                AND family = p_family
+                -- end part
+            ORDER BY enqueue_seq
+            LIMIT p_most
+        LOOP
+            EXIT WHEN v_batch.retry_at_ms > v_now_ms;
+            IF cardinality(v_seqs) = 0 THEN
+                EXIT WHEN p_boundary = 'active_turn_checkpoint' AND v_batch.delivery <> 'earliest_safe_boundary';
+                EXIT WHEN p_kinds IS NOT NULL AND v_batch.kind <> ALL(p_kinds);
+                EXIT WHEN v_is_alone OR (p_held_claim_id IS NOT NULL AND v_batch.slot <> 'join')
+                    OR v_batch.kind <> v_held_kind;
+                v_first := v_batch;
+            ELSIF v_first.slot <> 'join' OR v_first.merge_key = 'never' OR v_batch.slot <> 'join'
+                OR v_batch.delivery <> v_first.delivery OR v_batch.merge_key <> v_first.merge_key
+                OR v_batch.kind <> v_first.kind
+            THEN
+                EXIT;
+            END IF;
+            v_seqs := v_seqs || v_batch.enqueue_seq;
+            v_batch_ids := v_batch_ids || v_batch.batch_id;
+            v_fence := greatest(v_fence, v_batch.claim_fence);
+            -- Read the next row only if it could join.
+            EXIT WHEN v_first.slot <> 'join' OR v_first.merge_key = 'never';
+        END LOOP;
+        EXIT WHEN cardinality(v_seqs) = 0 AND v_becomes_exclusive;
+        IF cardinality(v_seqs) = 0 OR (p_exactly IS NOT NULL AND v_batch_ids <> p_exactly) THEN
+            verdict := 'none';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        IF p_token_hash IS NULL THEN
+            verdict := 'claimable';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        SELECT count(*) INTO v_locked
+        FROM unnest(v_seqs) AS wanted (seq)
+        CROSS JOIN LATERAL (
+            SELECT 1
+            FROM {schema}.work
+            WHERE family = p_family
+                AND session_key = p_session_key
+                AND enqueue_seq = wanted.seq
+                AND coalesce(settled_state, '') = ''
+                AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= v_now_ms)
+            FOR UPDATE
+        ) AS taken;
+        EXIT WHEN v_locked = cardinality(v_seqs);
+    END LOOP;
+
+    v_fence := greatest(v_fence, p_held_fence) + 1;
+    v_size := cardinality(v_seqs);
+    v_claimed_at_ms := v_now_ms;
+    v_expires_at_ms := {schema}.expiry_v1(v_now_ms, p_ttl_ms);
+    v_claim_id := 'claim:' || v_seqs[1] || ':' || v_fence;
+    IF p_held_claim_id IS NOT NULL THEN
+        v_size := v_size + v_held.size;
+        v_claimed_at_ms := v_held.claimed_at_ms;
+        v_expires_at_ms := greatest(v_expires_at_ms, v_held.expires_at_ms);
+        v_claim_id := p_held_claim_id;
+        v_seqs := v_seqs || v_held.seqs;
+    END IF;
+    FOREACH v_seq IN ARRAY v_seqs LOOP
+        RETURN QUERY
+        UPDATE {schema}.work AS claimed
+        SET
+            claim_id = v_claim_id,
+            claim_owner = p_owner_id,
+            claim_token_hash = p_token_hash,
+            claim_fence = v_fence,
+            claimed_at_ms = v_claimed_at_ms,
+            claim_expires_at_ms = v_expires_at_ms,
+            claim_exclusive = v_exclusive,
+            claim_size = v_size,
+            attempts = claimed.attempts + CASE WHEN coalesce(claimed.claim_id = p_held_claim_id, false) THEN 0 ELSE 1 END
+        WHERE claimed.family = p_family
+            AND claimed.session_key = p_session_key
+            AND claimed.enqueue_seq = v_seq
+        RETURNING 'claimed', ROW(claimed.*)::{schema}.work;
+    END LOOP;
+    PERFORM {schema}.touch_ready_v1(
+        p_family, p_session_key, v_now_ms, true, (SELECT max(taken.seq) FROM unnest(v_seqs) AS taken (seq))
+    );
+END;
+$$;
+
+-- Claims the next work of one session. With p_is_retry, returns an existing claim with the same token again.
+-- Verdicts: those of claim_in_session_v1; absent; deleted; isolation.
+CREATE OR REPLACE FUNCTION {schema}.claim_work_v1(
+    p_session_id text, p_given_ms bigint, p_owner_id text, p_boundary text, p_most bigint, p_exclusive bigint,
+    p_token_hash text, p_ttl_ms bigint, p_exactly text[], p_lease_token_hash text, p_lease_fence bigint,
+    p_held_claim_id text, p_held_fence bigint, p_held_batch_ids text[], p_is_retry boolean, p_family bigint
+)
+RETURNS TABLE (verdict text, batch {schema}.work)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_family bigint;
+    v_session_key bigint;
+    v_claimed_upto bigint;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        verdict := 'isolation';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT family, session_key INTO v_family, v_session_key
+    FROM {schema}.sessions
+    WHERE session_id = p_session_id
+        AND dead = 0
+        -- part: by_family
+        AND family = p_family
+        -- end part
+    ;
+    IF NOT FOUND THEN
+        verdict := {schema}.absence_v1(p_session_id, p_family);
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT claimed_upto INTO v_claimed_upto
+    FROM {schema}.ready
+    WHERE family = v_family
+        AND session_key = v_session_key
+    FOR UPDATE;
+    IF p_is_retry THEN
+        -- The answer to an earlier run was lost. A held claim that this run would widen has the same token, too, but
+        -- still the fence of its proof.
+        RETURN QUERY
+        SELECT 'claimed', found.bearer
+        FROM (
+            SELECT ROW(bearer.*)::{schema}.work AS bearer, bearer.claim_size, count(*) OVER () AS size
+            FROM {schema}.work AS bearer
+            WHERE bearer.session_key = v_session_key
+                AND bearer.enqueue_seq <= v_claimed_upto
+                AND bearer.settled_state IS NULL
+                AND bearer.claim_token_hash = p_token_hash
+                AND bearer.claim_fence > coalesce(p_held_fence, 0)
+                AND bearer.claim_expires_at_ms > {schema}.now_ms_v1(p_given_ms)
+                -- part: by_family
+                AND bearer.family = p_family
+                -- end part
+        ) AS found
+        WHERE found.size = found.claim_size;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    RETURN QUERY
+    SELECT claim.verdict, claim.batch
+    FROM {schema}.claim_in_session_v1(
+        v_family, v_session_key, coalesce(v_claimed_upto, 0), p_given_ms, p_owner_id, p_boundary, p_most, p_exclusive,
+        p_token_hash, p_ttl_ms, p_exactly, p_lease_token_hash, p_lease_fence, p_held_claim_id, p_held_fence,
+        p_held_batch_ids, NULL, false
+    ) AS claim;
+END;
+$$;
+
+-- Claims the next work of any session: by the priority of its next batch, then the session least recently served.
+-- Without a token, nothing is claimed. p_patience: 0 never waits for other transactions; 1 waits only while it holds no
+-- lock itself, so that two calls never wait for each other; 2 always waits. On a cluster distributed by family,
+-- considers only the sessions of one family.
+-- Verdicts: claimed; claimable; none; busy (others have locked claimable work); isolation.
+CREATE OR REPLACE FUNCTION {schema}.claim_next_v1(
+    p_given_ms bigint, p_owner_id text, p_kinds text[], p_most bigint, p_exclusive bigint, p_token_hash text,
+    p_ttl_ms bigint, p_is_retry boolean, p_patience bigint, p_family bigint
+)
+RETURNS TABLE (verdict text, session_id text, batch {schema}.work)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_levels bigint[] := CASE WHEN p_exclusive > 0 THEN '{2}'::bigint[] ELSE '{1,2}'::bigint[] END;
+    v_kinds text[];
+    v_passed bigint[] := '{}';
+    v_busy bigint[] := '{}';
+    v_busy_families bigint[] := '{}';
+    v_holds_lock boolean := false;
+    v_next record;
+    v_due record;
+    v_now_ms bigint;
+    v_claimed_upto bigint;
+    v_session_id text;
+    v_claim record;
+    v_found boolean;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        verdict := 'isolation';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF p_is_retry AND p_token_hash IS NOT NULL THEN
+        -- The answer to an earlier run was lost. Its claim is among the batches up to claimed_upto of some queue.
+        RETURN QUERY
+        SELECT 'claimed', found.session_id, found.bearer
+        FROM (
+            SELECT
+                owner.session_id,
+                ROW(bearer.*)::{schema}.work AS bearer,
+                bearer.claim_size,
+                count(*) OVER () AS size
+            FROM {schema}.ready AS queue
+            JOIN {schema}.work AS bearer
+                ON bearer.session_key = queue.session_key
+                    AND bearer.enqueue_seq <= queue.claimed_upto
+                    AND bearer.settled_state IS NULL
+                    AND bearer.claim_token_hash = p_token_hash
+                    AND bearer.claim_expires_at_ms > {schema}.now_ms_v1(p_given_ms)
+                    -- part: by_family
+                    AND bearer.family = queue.family
+                    -- end part
+            JOIN {schema}.sessions AS owner
+                ON owner.family = queue.family
+                    AND owner.session_key = queue.session_key
+            WHERE queue.claimed_upto > 0
+                -- part: by_family
+                AND queue.family = p_family
+                -- end part
+        ) AS found
+        WHERE found.size = found.claim_size;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    LOOP
+        -- First update rows that time alone may have changed: they may have another next batch now. Read the clock before:
+        -- a volatile function is no index condition.
+        v_now_ms := {schema}.now_ms_v1(p_given_ms);
+        FOR v_due IN
+            SELECT family, session_key
+            FROM {schema}.ready
+            WHERE due_at_ms <= v_now_ms
+                AND due_at_ms IS NOT NULL
+                AND session_key <> ALL(v_busy)
+                -- part: by_family
+                AND family = p_family
+                -- end part
+            ORDER BY due_at_ms, session_key
+        LOOP
+            PERFORM 1
+            FROM {schema}.ready
+            WHERE family = v_due.family
+                AND session_key = v_due.session_key
+            FOR UPDATE SKIP LOCKED;
+            IF FOUND THEN
+                v_holds_lock := true;
+                PERFORM {schema}.touch_ready_v1(v_due.family, v_due.session_key, p_given_ms, true);
+            ELSE
+                v_busy := v_busy || v_due.session_key;
+                v_busy_families := v_busy_families || v_due.family;
+            END IF;
+        END LOOP;
+
+        v_kinds := coalesce(p_kinds, {schema}.ready_kinds_v1(v_levels, p_family));
+        SELECT best.family, best.session_key INTO v_next
+        FROM unnest(v_levels) AS wanted_level (level)
+        CROSS JOIN unnest(v_kinds) AS wanted (kind)
+        CROSS JOIN LATERAL (
+            SELECT family, session_key, priority, served
+            FROM {schema}.ready
+            WHERE level = wanted_level.level
+                AND level > 0
+                AND kind = wanted.kind
+                AND session_key <> ALL(v_passed)
+                AND session_key <> ALL(v_busy)
+                -- part: by_family
+                AND family = p_family
+                -- end part
+            ORDER BY priority DESC, served
+            LIMIT 1
+        ) AS best
+        ORDER BY best.priority DESC, best.served
+        LIMIT 1;
+        IF NOT FOUND THEN
+            IF cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock) THEN
+                verdict := CASE WHEN cardinality(v_busy) = 0 THEN 'none' ELSE 'busy' END;
+                RETURN NEXT;
+                RETURN;
+            END IF;
+            -- Other transactions have locked all claimable work. Wait for the first: it may leave some.
+            PERFORM 1
+            FROM {schema}.ready
+            WHERE family = v_busy_families[1]
+                AND session_key = v_busy[1]
+            FOR UPDATE;
+            v_holds_lock := true;
+            v_busy := v_busy[2:];
+            v_busy_families := v_busy_families[2:];
+            CONTINUE;
+        END IF;
+
+        SELECT claimed_upto INTO v_claimed_upto
+        FROM {schema}.ready
+        WHERE family = v_next.family
+            AND session_key = v_next.session_key
+            AND level + 0 > 0
+        FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            v_busy := v_busy || v_next.session_key;
+            v_busy_families := v_busy_families || v_next.family;
+            CONTINUE;
+        END IF;
+        v_holds_lock := true;
+        SELECT owner.session_id INTO v_session_id
+        FROM {schema}.sessions AS owner
+        WHERE owner.family = v_next.family
+            AND owner.session_key = v_next.session_key
+            AND owner.dead = 0;
+        v_found := false;
+        FOR v_claim IN
+            SELECT claim.verdict, claim.batch
+            FROM {schema}.claim_in_session_v1(
+                v_next.family, v_next.session_key, v_claimed_upto, p_given_ms, p_owner_id, 'idle', p_most, p_exclusive,
+                p_token_hash, p_ttl_ms, NULL, NULL, NULL, NULL, NULL, NULL, p_kinds, true
+            ) AS claim
+            WHERE v_session_id IS NOT NULL
+        LOOP
+            v_found := v_found OR v_claim.verdict <> 'none';
+            IF v_found THEN
+                verdict := v_claim.verdict;
+                session_id := v_session_id;
+                batch := v_claim.batch;
+                RETURN NEXT;
+            END IF;
+        END LOOP;
+        IF v_found THEN
+            RETURN;
+        END IF;
+        -- The row promised too much.
+        PERFORM {schema}.touch_ready_v1(v_next.family, v_next.session_key, p_given_ms, true);
+        v_passed := v_passed || v_next.session_key;
+    END LOOP;
+END;
+$$;
+
+-- Returns the kinds of work on offer at these levels, each found by one index lookup.
+CREATE OR REPLACE FUNCTION {schema}.ready_kinds_v1(p_levels bigint[], p_family bigint) RETURNS text[]
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+STABLE
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_kinds text[] := '{}';
+    v_level bigint;
+    v_kind text;
+BEGIN
+    FOREACH v_level IN ARRAY p_levels LOOP
+        v_kind := '';
+        LOOP
+            SELECT kind INTO v_kind
+            FROM {schema}.ready
+            WHERE level = v_level
+                AND level > 0
+                AND kind > v_kind COLLATE "C"
+                -- part: by_family
+                AND family = p_family
+                -- end part
+            ORDER BY kind
+            LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            IF v_kind <> ALL(v_kinds) THEN
+                v_kinds := v_kinds || v_kind;
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN v_kinds;
+END;
+$$;
+
+-- Settles a claim without a revision (rules.claims: require_claim, settled_before). Verdicts: completed; claim_lost;
+-- claim_widened; absent; deleted; isolation.
+CREATE OR REPLACE FUNCTION {schema}.settle_claim_v1(
+    p_session_id text, p_given_ms bigint, p_claim_id text, p_token_hash text, p_fence bigint, p_batch_ids text[],
+    p_family bigint
+)
+RETURNS TABLE (verdict text, settled_at_ms bigint, settled_revision bigint, reached text)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_family bigint;
+    v_session_key bigint;
+    v_held record;
+    v_seq bigint;
+    v_now_ms bigint;
+    v_is_named boolean;
+    v_is_freed boolean := false;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        verdict := 'isolation';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT family, session_key INTO v_family, v_session_key
+    FROM {schema}.sessions
+    WHERE session_id = p_session_id
+        AND dead = 0
+        -- part: by_family
+        AND family = p_family
+        -- end part
+    ;
+    IF NOT FOUND THEN
+        verdict := {schema}.absence_v1(p_session_id, p_family);
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    -- A session that offers work goes on offering it: this claim blocked no other, because an exclusive claim leaves
+    -- nothing on offer. Otherwise lock the row before the batches, as claims do.
+    PERFORM 1
+    FROM {schema}.ready
+    WHERE family = v_family
+        AND session_key = v_session_key
+        AND level + 0 > 0;
+    IF NOT FOUND THEN
+        v_is_freed := true;
+        PERFORM 1
+        FROM {schema}.ready
+        WHERE family = v_family
+            AND session_key = v_session_key
+        FOR UPDATE;
+    END IF;
+    SELECT
+        array_agg(bearer.enqueue_seq) AS seqs,
+        count(DISTINCT bearer.enqueue_seq) AS size,
+        bool_and(
+            bearer.claim_id = p_claim_id
+            AND bearer.claim_token_hash = p_token_hash
+            AND bearer.claim_fence >= p_fence
+        ) AS is_proven,
+        max(bearer.claim_size) AS claim_size,
+        max(bearer.claim_fence) AS fence,
+        bool_and(bearer.settled_state IS NULL) AS is_unsettled,
+        bool_and(bearer.settled_state = 'completed') AS is_completed,
+        min(bearer.claim_expires_at_ms) AS expires_at_ms,
+        min(bearer.settled_at_ms) AS settled_at_ms,
+        min(bearer.settled_revision) AS settled_revision
+    INTO v_held
+    FROM unnest(p_batch_ids) AS wanted (batch_id)
+    CROSS JOIN LATERAL (
+        SELECT
+            enqueue_seq, claim_id, claim_token_hash, claim_fence, claim_size, settled_state, settled_at_ms,
+            settled_revision, claim_expires_at_ms
+        FROM {schema}.work
+        WHERE batch_id = wanted.batch_id
+            AND session_key = v_session_key
+            -- part: by_family
+            AND family = p_family
+            -- end part
+        FOR UPDATE
+    ) AS bearer;
+    v_now_ms := {schema}.now_ms_v1(p_given_ms);
+    v_is_named := coalesce(v_held.is_proven AND v_held.size = cardinality(p_batch_ids), false);
+    IF v_is_named AND v_held.is_completed AND v_held.claim_size = v_held.size AND v_held.fence = p_fence THEN
+        verdict := 'completed';
+        settled_at_ms := v_held.settled_at_ms;
+        settled_revision := v_held.settled_revision;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    verdict := {schema}.judge_claim_v1(
+        v_is_named AND v_held.is_unsettled AND v_held.expires_at_ms > v_now_ms, v_held.claim_size, v_held.size,
+        v_held.fence = p_fence
+    );
+    IF verdict IS NULL THEN
+        FOREACH v_seq IN ARRAY v_held.seqs LOOP
+            UPDATE {schema}.work AS settled
+            SET
+                settled_state = 'completed',
+                settled_at_ms = v_now_ms
+            WHERE settled.family = v_family
+                AND settled.session_key = v_session_key
+                AND settled.enqueue_seq = v_seq;
+        END LOOP;
+        IF v_is_freed THEN
+            PERFORM {schema}.touch_ready_v1(v_family, v_session_key, v_now_ms, true);
+        END IF;
+        verdict := 'completed';
+        settled_at_ms := v_now_ms;
+    END IF;
+    IF verdict = 'completed' THEN
+        reached := {schema}.position_v1();
+    END IF;
+    RETURN NEXT;
+END;
+$$;
+
+-- Settles a claim and claims the next work of any session, in one trip. The first columns are the verdict on the
+-- settlement; next_verdict and the rest are the result of claim_next_v1, NULL if the claim was not settled.
+CREATE OR REPLACE FUNCTION {schema}.settle_and_claim_v1(
+    p_session_id text, p_given_ms bigint, p_claim_id text, p_token_hash text, p_fence bigint, p_batch_ids text[],
+    p_owner_id text, p_kinds text[], p_most bigint, p_exclusive bigint, p_next_token_hash text, p_ttl_ms bigint,
+    p_is_retry boolean
+)
+RETURNS TABLE (
+    verdict text, settled_at_ms bigint, settled_revision bigint, reached text, next_verdict text, session_id text,
+    batch {schema}.work
+)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_settled record;
+BEGIN
+    SELECT settled.verdict, settled.settled_at_ms, settled.settled_revision, settled.reached INTO v_settled
+    FROM {schema}.settle_claim_v1(
+        p_session_id, p_given_ms, p_claim_id, p_token_hash, p_fence, p_batch_ids, NULL
+    ) AS settled;
+    IF v_settled.verdict <> 'completed' THEN
+        verdict := v_settled.verdict;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT
+        v_settled.verdict, v_settled.settled_at_ms, v_settled.settled_revision, v_settled.reached, claim.verdict,
+        claim.session_id, claim.batch
+    FROM {schema}.claim_next_v1(
+        p_given_ms, p_owner_id, p_kinds, p_most, p_exclusive, p_next_token_hash, p_ttl_ms, p_is_retry, 0, NULL
+    ) AS claim;
+END;
+$$;
+
+-- Moves the end of a claim to a later time, never back (rules.claims: require_bearers, renewed), also for batches that
+-- joined after the proof was issued. Locks only its batches, so that neither a turn nor a claim in the same session
+-- blocks a renewal. The ready row is updated when the earlier end has come.
+-- Verdicts: renewed; claim_lost; absent; deleted.
+CREATE OR REPLACE FUNCTION {schema}.renew_claim_v1(
+    p_session_id text, p_given_ms bigint, p_claim_id text, p_token_hash text, p_fence bigint, p_batch_ids text[],
+    p_ttl_ms bigint, p_family bigint
+)
+RETURNS TABLE (verdict text, expires_at_ms bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_family bigint;
+    v_session_key bigint;
+    v_held record;
+    v_size bigint;
+    v_batch_ids text[];
+    v_seq bigint;
+    v_now_ms bigint;
+BEGIN
+    SELECT family, session_key INTO v_family, v_session_key
+    FROM {schema}.sessions
+    WHERE session_id = p_session_id
+        AND dead = 0
+        -- part: by_family
+        AND family = p_family
+        -- end part
+    FOR KEY SHARE;
+    IF NOT FOUND THEN
+        verdict := {schema}.absence_v1(p_session_id, p_family);
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT claim_size INTO v_size
+    FROM {schema}.work
+    WHERE batch_id = p_batch_ids[1]
+        AND session_key = v_session_key
+        AND claim_id = p_claim_id
+        -- part: by_family
+        AND family = p_family
+        -- end part
+    ;
+    LOOP
+        v_batch_ids := p_batch_ids;
+        IF v_size > cardinality(p_batch_ids) THEN
+            -- It was widened. Lock all its batches in order, the named ones among them.
+            SELECT array_agg(bearer.batch_id ORDER BY bearer.enqueue_seq) INTO v_batch_ids
+            FROM {schema}.work AS bearer
+            WHERE bearer.session_key = v_session_key
+                AND bearer.settled_state IS NULL
+                AND bearer.enqueue_seq <= (
+                    SELECT claimed_upto
+                    FROM {schema}.ready
+                    WHERE family = v_family
+                        AND session_key = v_session_key
+                )
+                AND bearer.claim_id = p_claim_id
+                -- part: by_family
+                AND bearer.family = p_family
+                -- end part
+            ;
+        END IF;
+        SELECT
+            array_agg(bearer.enqueue_seq) AS seqs,
+            count(DISTINCT bearer.enqueue_seq) AS size,
+            bool_and(
+                bearer.settled_state IS NULL
+                AND bearer.claim_id = p_claim_id
+                AND bearer.claim_token_hash = p_token_hash
+                AND bearer.claim_fence >= p_fence
+            ) AS is_proven,
+            max(bearer.claim_size) AS claim_size,
+            min(bearer.claim_expires_at_ms) AS expires_at_ms
+        INTO v_held
+        FROM unnest(v_batch_ids) AS wanted (batch_id)
+        CROSS JOIN LATERAL (
+            SELECT enqueue_seq, settled_state, claim_id, claim_token_hash, claim_fence, claim_size, claim_expires_at_ms
+            FROM {schema}.work
+            WHERE batch_id = wanted.batch_id
+                AND session_key = v_session_key
+                -- part: by_family
+                AND family = p_family
+                -- end part
+            FOR NO KEY UPDATE
+        ) AS bearer;
+        -- Repeat if it was widened during the wait for a lock.
+        EXIT WHEN NOT coalesce(v_held.is_proven AND v_held.claim_size > v_size, false);
+        v_size := v_held.claim_size;
+    END LOOP;
+    v_now_ms := {schema}.now_ms_v1(p_given_ms);
+    IF NOT coalesce(
+        v_held.is_proven
+        AND v_held.size = cardinality(v_batch_ids)
+        AND v_held.size = v_held.claim_size
+        AND v_held.expires_at_ms > v_now_ms
+        AND p_batch_ids <@ v_batch_ids
+        AND cardinality(p_batch_ids) = (
+            SELECT count(DISTINCT named.batch_id)
+            FROM unnest(p_batch_ids) AS named (batch_id)
+        ),
+        false
+    ) THEN
+        verdict := 'claim_lost';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    expires_at_ms := greatest({schema}.expiry_v1(v_now_ms, p_ttl_ms), v_held.expires_at_ms);
+    FOREACH v_seq IN ARRAY v_held.seqs LOOP
+        UPDATE {schema}.work AS renewed
+        SET claim_expires_at_ms = greatest({schema}.expiry_v1(v_now_ms, p_ttl_ms), v_held.expires_at_ms)
+        WHERE renewed.family = v_family
+            AND renewed.session_key = v_session_key
+            AND renewed.enqueue_seq = v_seq;
+    END LOOP;
+    verdict := 'renewed';
+    RETURN NEXT;
+END;
+$$;
+
+-- Only roles with a grant may call these functions, with their own privileges (SECURITY INVOKER).
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;

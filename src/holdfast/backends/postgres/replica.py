@@ -1,0 +1,332 @@
+"""Read from a replica that has reached a position, or fall back to the primary. Replica reads leave no hints.
+
+An operation gets a connection only after its server was seen to have reached the position: every later snapshot on it
+shows that and more. A new connection to a replica is first checked: it must lead to the store's database, and not to a
+timeline that the primary has not reached. Another cluster, a logical copy or a promoted server numbers its
+transactions differently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol, TypeVar
+from weakref import WeakSet
+
+from holdfast.backends.postgres.attempts import Attempt, Runs
+from holdfast.backends.postgres.link import Connection, Link, Values
+from holdfast.backends.postgres.opening import SCHEMA_VERSION
+from holdfast.backends.postgres.pool import Connections
+from holdfast.backends.postgres.positions import Position, Standing
+from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, translated, trouble_of
+from holdfast.errors import HoldfastError, InvalidRequest, ReplicaBehind, Unavailable, UnknownPosition
+from holdfast.noting import INFO, WARNING, note
+from holdfast.ports import Operation
+from holdfast.ports.freshness import Freshness
+from holdfast.rows import EventFilter, ViewQuery
+
+T = TypeVar("T")
+
+ACQUIRE_MS: Final = 2_000
+"""Longest wait for a connection to a replica. Short, because the primary can answer, too."""
+
+AWAY_S: Final = 5.0
+"""Pause before an unreachable replica is tried again, while the primary may answer."""
+
+POLL_FIRST_S, POLL_LONGEST_S = 0.001, 0.05
+
+STOPPED: Final = "57014"
+"""SQLSTATE of a statement that took too long: it would take the primary as long."""
+
+
+class Behind(Exception):
+    """The server has not reached the position, or the schema, yet."""
+
+
+class Identity(Protocol):
+    """Returns the identity of the store's schema, database and cluster."""
+
+    async def __call__(self, *, anew: bool = False) -> Values: ...
+
+
+class Retried(Protocol):
+    """Runs a call on the primary, retries it if needed, and translates its errors."""
+
+    async def __call__(self, call: Callable[[], Awaitable[T]]) -> T: ...
+
+
+class Following:
+    """Checks by its timeline that a replica follows the primary. The timeline of a primary only rises."""
+
+    def __init__(self, find_timeline: Callable[[], Awaitable[int | None]], label: str) -> None:
+        self._find_timeline = find_timeline
+        self._label = label
+        self._highest = 0
+
+    async def require(self, timeline: int) -> None:
+        """Refuse a timeline that the primary has not reached. If the primary reports none, accept any."""
+        if timeline > self._highest:
+            found = await self._find_timeline()
+            self._highest = max(self._highest, timeline if found is None else found)
+        if timeline > self._highest:
+            message = "the replica was promoted: it is on timeline %(timeline)s, the primary on %(primary)s"
+            note("replica", WARNING, message, timeline=timeline, primary=self._highest)
+            raise Unavailable(
+                f"{self._label}: the replica was promoted and does not follow the primary: it is on timeline "
+                f"{timeline}, the primary on {self._highest}: correct options.read_url"
+            )
+
+
+class ProvenConnections:
+    """Implements `Connections` over others. Returns only connections to a replica of the store's database."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        link: Callable[[Connection], Link],
+        schema: str,
+        own: Identity,
+        following: Following,
+    ) -> None:
+        self._connections = connections
+        self._link = link
+        self._schema = schema
+        self._own = own
+        self.following = following
+        self._expected: Values | None = None
+        self._proven: WeakSet[Connection] = WeakSet()
+        self.release = connections.release
+        self.discard = connections.discard
+        self.distrust = connections.distrust
+        self.close = connections.close
+
+    async def learn(self) -> None:
+        """Read the identity of the store's database now: the primary may be away later while the replica answers."""
+        self._expected = tuple(await self._own())
+
+    async def acquire(self) -> Connection:
+        """Return a connection to the same schema of the same database, by physical replication."""
+        connection = await self._connections.acquire()
+        try:
+            if connection not in self._proven:
+                await self._prove(self._link(connection))
+                self._proven.add(connection)
+        except BaseException:
+            await self._connections.discard(connection)
+            raise
+        return connection
+
+    async def _prove(self, link: Link) -> None:
+        [found] = await link.all("identify", self._schema)
+        *database, schema = found
+        expected = self._expected
+        if expected is None or tuple(found) != expected:
+            expected = self._expected = tuple(await self._own(anew=True))
+        if tuple(database) != expected[:-1] or schema not in {None, expected[-1]}:
+            raise InvalidRequest(
+                "options.read_url",
+                "leads to another database than the store's: use a server that replicates it as a whole (streaming "
+                "replication), with the same database name",
+            )
+        [(_, timeline)] = await link.all("find_standing+timeline+")
+        await self.following.require(timeline)
+        if schema is None or (await link.all("find_version"))[0][0] < SCHEMA_VERSION:
+            raise Behind
+
+
+class ReachedConnections:
+    """Implements `Connections` over others. Returns only connections whose server has reached a position.
+
+    `following` checks a replica's timeline against the primary's. Without it, the connections are to the primary.
+    """
+
+    def __init__(self, connections: Connections, runs: Runs, position: Position, following: Following | None) -> None:
+        self._connections = connections
+        self._runs = runs
+        self._position = position
+        self._following = following
+        self.release = connections.release
+        self.discard = connections.discard
+        self.distrust = connections.distrust
+        self.close = connections.close
+
+    async def acquire(self) -> Connection:
+        """Return a connection that shows the position; `Behind`, or `UnknownPosition` if the primary lacks it."""
+        connection = await self._connections.acquire()
+        try:
+            link = self._runs.link(connection)
+            standing = await self._look(link)
+            if self._following is not None and standing.timeline > self._position.timeline:
+                # A promoted server gives the numbers of the primary's later transactions to others.
+                await self._following.require(standing.timeline)
+            is_unknown = self._following is None and standing.denies(self._position)
+            if is_unknown:
+                # A transaction that ended during the check held no lock any more, and its end was not seen yet: check
+                # again.
+                standing = await self._look(link)
+                is_unknown = standing.denies(self._position)
+        except BaseException:
+            await self._connections.discard(connection)
+            raise
+        if standing.shows(self._position):
+            return connection
+        await self._connections.release(connection)
+        if is_unknown:
+            raise UnknownPosition(self._position.text)
+        raise Behind
+
+    async def _look(self, link: Link) -> Standing:
+        if self._runs.pooled:
+            # Behind a pooler, only a transaction sends the two messages of one statement to the same server.
+            await self._runs.begin(link, writes=False)
+        if self._position.timeline:
+            [found] = await link.all("find_standing+timeline+transaction+", self._position.transaction)
+            standing = Standing(*found)
+        else:
+            [(is_standby, status)] = await link.all("find_standing+transaction+", self._position.transaction)
+            standing = Standing(is_standby, 0, status)
+        if self._runs.pooled:
+            await link.end()
+        return standing
+
+
+class FreshReads:
+    """Runs reads that are not older than a position. Each has a `Runs` of its own, so that it leaves no hints."""
+
+    def __init__(
+        self,
+        primary: Callable[[], Runs],
+        retried: Retried,
+        replica: Callable[[], Runs] | None,
+        following: Following,
+        label: str,
+    ) -> None:
+        self._primary = primary
+        self._retried = retried
+        self._replica = replica
+        self._following = following
+        self._label = label
+        self._away_until_s = 0.0
+
+    async def read(
+        self,
+        operation: Operation[T],
+        view: ViewQuery | EventFilter | None,
+        freshness: Freshness,
+        position: Position | None,
+    ) -> T:
+        """Run an operation on the replica if it may answer, otherwise on the primary."""
+        deadline_s = time.monotonic() + freshness.wait_ms / 1000
+        replica = self._replica
+        if replica is not None and self._may_ask(freshness):
+            try:
+                call = partial(self._once, replica, partial(_run, operation, view), position, self._following)
+                return await _until(partial(self._on_replica, call), freshness, deadline_s)
+            except Unavailable as error:
+                if isinstance(error, ReplicaBehind) and not freshness.fall_back:
+                    await self._require_known(position)
+                if not freshness.fall_back or state_of(error.__cause__ or error) == STOPPED:
+                    raise
+                note("replica", INFO, "the primary answers after %(error_class)s", error_class=type(error).__name__)
+        call = partial(self._once, self._primary, partial(_run, operation, view), position)
+        return await _until(partial(self._retried, call), freshness, deadline_s)
+
+    def _may_ask(self, freshness: Freshness) -> bool:
+        """Return whether to ask the replica. While it is away, one read at a time probes whether it is back."""
+        now_s = time.monotonic()
+        if not freshness.fall_back:
+            return True
+        if now_s < self._away_until_s:
+            return False
+        if self._away_until_s:
+            self._away_until_s = now_s + AWAY_S
+        return True
+
+    async def look(self) -> None:
+        """Check the replica once. Refuse a URL of another database, but accept a server that is away."""
+        if self._replica is not None:
+            try:
+                await self._on_replica(partial(self._once, self._replica, _nothing, None))
+            except Behind:
+                pass
+            except Unavailable as error:
+                note("replica", WARNING, "the replica is away (%(error_class)s)", error_class=type(error).__name__)
+
+    async def _once(
+        self,
+        make: Callable[[], Runs],
+        run: Callable[[Runs], Awaitable[T]],
+        position: Position | None,
+        following: Following | None = None,
+    ) -> T:
+        runs = make()
+        if position is not None:
+            runs.connections = ReachedConnections(runs.connections, runs, position, following)
+        return await run(runs)
+
+    async def _on_replica(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Run a call on the replica, and once more if the server was restarted or replay cancelled the call."""
+        for last in (False, True):
+            try:
+                answer = await call()
+            except DriverFailure as failure:
+                trouble = trouble_of(failure.cause)
+                if trouble in {Trouble.LOST, Trouble.SILENT} and self._replica is not None:
+                    await self._replica().connections.distrust()
+                if not last and trouble in {Trouble.LOST, Trouble.CONTENTION}:
+                    continue
+                if trouble is not Trouble.CONTENTION and state_of(failure.cause) != STOPPED:
+                    self._away_until_s = time.monotonic() + AWAY_S
+                raise _of_replica(translated(failure.cause, self._label)) from failure.cause
+            except Unavailable:
+                self._away_until_s = time.monotonic() + AWAY_S
+                raise
+            except Behind:
+                self._away_until_s = 0.0
+                raise
+            else:
+                self._away_until_s = 0.0
+                return answer
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    async def _require_known(self, position: Position | None) -> None:
+        """Raise `UnknownPosition` if no server will ever show the position, as far as the primary can tell."""
+        # If the primary cannot tell, ReplicaBehind is the better error.
+        with suppress(Behind, Unavailable):
+            await self._retried(partial(self._once, self._primary, _nothing, position))
+
+
+async def _run(operation: Operation[T], view: ViewQuery | EventFilter | None, runs: Runs) -> T:
+    """Run an operation in one snapshot."""
+    answer = None if view is None else await runs.gathered(operation, view)
+    if answer is None:
+        answer = await runs.in_transaction(operation, Attempt(repeatable=False), writes=False)
+    return answer[0]
+
+
+async def _nothing(runs: Runs) -> None:
+    """Take a connection and give it back."""
+    await runs.connections.release(await runs.connections.acquire())
+
+
+async def _until(call: Callable[[], Awaitable[T]], freshness: Freshness, deadline_s: float) -> T:
+    """Run a call until its server has reached the position, or the time is up."""
+    wait_s = POLL_FIRST_S
+    while True:
+        try:
+            return await call()
+        except Behind:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise ReplicaBehind(freshness.position, freshness.wait_ms) from None
+        await asyncio.sleep(min(wait_s, left_s))
+        wait_s = min(wait_s * 2, POLL_LONGEST_S)
+
+
+def _of_replica(error: HoldfastError) -> HoldfastError:
+    if isinstance(error, InvalidRequest) and error.field == "url":
+        return InvalidRequest("options.read_url", error.problem)
+    return error

@@ -1,0 +1,63 @@
+"""Table of ready rows, found through an index by level, kind, priority and last service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast import rows as r
+from holdfast.backends.sqlite.transaction.base import json_list
+from holdfast.backends.sqlite.transaction.work import Work
+
+
+class Ready(Work):
+    """Implements `ports.ReadyTables`."""
+
+    __slots__ = ()
+
+    @property
+    def ready_tables(self) -> Ready:
+        return self
+
+    async def find_ready(self, session_key: int) -> r.ReadyRow | None:
+        return self._one(r.ReadyRow, "find_ready", (session_key,))
+
+    async def save_ready(self, row: r.ReadyRow) -> None:
+        self._store("save_ready", row)
+
+    async def drop_ready(self, session_key: int) -> None:
+        self._run("drop_ready", (session_key,))
+
+    async def next_served(self) -> int:
+        return self._number("next_served", ())
+
+    async def queue_front(self, session_key: int, claimed_upto: int, now_ms: int) -> list[r.BatchRow]:
+        return self._all(r.BatchRow, "queue_front", (session_key, claimed_upto, now_ms))
+
+    async def next_ready(
+        self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int]
+    ) -> r.ReadyRow | None:
+        left_out = json_list(passed)
+        offers = [
+            row
+            for level in levels
+            for kind in (self._kinds(level) if kinds is None else kinds)
+            for row in self._all(r.ReadyRow, "next_ready", (level, kind, left_out))
+        ]
+        return min(offers, key=lambda row: (-row.priority, row.served), default=None)
+
+    async def offers_work(self, levels: Sequence[int], kinds: Sequence[str] | None) -> bool:
+        return await self.next_ready(levels, kinds, ()) is not None
+
+    def _kinds(self, level: int) -> Iterator[str]:
+        """Yield the kinds on offer, each found by one lookup in the index."""
+        kind = ""
+        while found := self._values("next_ready_kind", (level, kind)):
+            [(kind,)] = found
+            yield kind
+
+    async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
+        return self._all(r.ReadyRow, "due_ready", (now_ms, limit))
+
+    async def next_ready_due_ms(self) -> int | None:
+        [(due_at_ms,)] = self._values("next_ready_due_ms", ())
+        return None if due_at_ms is None else int(due_at_ms)

@@ -1,0 +1,276 @@
+"""Claims on work: the batches that a claim takes, its proof, how it widens and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from holdfast.asks import ClaimProof
+from holdfast.errors import ClaimLost
+from holdfast.records.common import Token
+from holdfast.records.limits import Limits
+from holdfast.records.work import (
+    Boundary,
+    WorkBatch,
+    WorkClaim,
+    WorkCompletion,
+    WorkReceipt,
+)
+from holdfast.rows import BatchRow, ClaimStamp, LeaseRow
+from holdfast.rules import checks, leases, work
+
+
+def may_claim(
+    lease: LeaseRow | None, others: tuple[bool, bool], *, owner_id: str | None, exclusive: bool, now_ms: int
+) -> bool:
+    """Return True if an owner may claim in a session at all.
+
+    It may not while another owner holds the session's lease, or while any other claim there is exclusive; an exclusive
+    claim excludes every other one. Claims of the same owner count, too: an owner id does not prove identity. Without an
+    owner, any lease counts. `others` says whether another claim lives, and whether an exclusive one does.
+    """
+    claimed, exclusively = others
+    if lease is not None and lease.is_live(now_ms) and lease.owner_id != owner_id:
+        return False
+    return not exclusively and not (exclusive and claimed)
+
+
+def due_in_ms(next_due_ms: int | None, lease: LeaseRow | None, now_ms: int) -> int | None:
+    """Return the milliseconds after which a claim may succeed by time alone: work becomes due, or a lease expires."""
+    times = [] if next_due_ms is None else [next_due_ms]
+    if lease is not None and lease.is_live(now_ms):
+        times.append(lease.expires_at_ms)
+    return min(times) - now_ms if times else None
+
+
+def claim_prefix(
+    candidates: Sequence[BatchRow], boundary: Boundary, most: int, *, kinds: Collection[str] | None, now_ms: int
+) -> int:
+    """Return how many of the batches, which come in order, one claim takes.
+
+    At a checkpoint inside a turn, work that waits for the turn's end holds up the queue. Only adjacent `join` batches
+    with the same kind, delivery and merge key are claimed together; a batch that never merges is claimed alone. A batch
+    in back-off is a candidate for exclusive claims only, and ends the prefix.
+    """
+    if most < 1 or not candidates or candidates[0].retry_at_ms > now_ms:
+        return 0
+    first = candidates[0]
+    if boundary == "active_turn_checkpoint" and first.delivery != "earliest_safe_boundary":
+        return 0
+    if kinds is not None and first.kind not in kinds:
+        return 0
+    if first.slot != "join" or first.merge_key == "never":
+        return 1
+    taken = 1
+    for row in candidates[1:most]:
+        if row.retry_at_ms > now_ms or _company(row) != _company(first):
+            break
+        taken += 1
+    return taken
+
+
+def _company(row: BatchRow) -> tuple[str, str, str, str]:
+    """Return the values that batches must share to be claimed together."""
+    return row.kind, row.slot, row.delivery, row.merge_key
+
+
+def may_join(held: Sequence[BatchRow], joining: Sequence[BatchRow]) -> bool:
+    """Return True if batches may join a claim: all are of the kind that it holds, and no slot is exclusive."""
+    return all(row.slot == "join" and row.kind == held[0].kind for row in (*held, *joining))
+
+
+def new_claim(
+    rows: Sequence[BatchRow], *, owner_id: str, token: Token, exclusive: bool, ttl_ms: int, now_ms: int
+) -> ClaimStamp:
+    """Return the claim on these batches. Its fence is above any that one of them ever had."""
+    fence = max(row.claim_fence for row in rows) + 1
+    return ClaimStamp(
+        claim_id=f"claim:{rows[0].enqueue_seq}:{fence}",
+        owner_id=owner_id,
+        token_hash=leases.hash_token(token),
+        fence=fence,
+        claimed_at_ms=now_ms,
+        expires_at_ms=leases.expiry(now_ms, ttl_ms),
+        exclusive=int(exclusive),
+        size=len(rows),
+    )
+
+
+def widened(
+    held: Sequence[BatchRow], joining: Sequence[BatchRow], *, exclusive: bool, ttl_ms: int, now_ms: int
+) -> ClaimStamp:
+    """Return the held claim after it took in more batches or became exclusive.
+
+    Id and token stay, and its end is no earlier than before. The new fence tells proofs from before the change apart:
+    they do not settle the claim.
+    """
+    before = stamp_of(held[0])
+    return msgspec.structs.replace(
+        before,
+        fence=max(row.claim_fence for row in (*held, *joining)) + 1,
+        expires_at_ms=max(before.expires_at_ms, leases.expiry(now_ms, ttl_ms)),
+        size=before.size + len(joining),
+        exclusive=int(exclusive),
+    )
+
+
+def stamped(row: BatchRow, stamp: ClaimStamp, *, attempts: int) -> BatchRow:
+    """Return the batch with the claim's columns set, after `attempts` more attempts."""
+    return msgspec.structs.replace(
+        row,
+        claim_id=stamp.claim_id,
+        claim_owner=stamp.owner_id,
+        claim_token_hash=stamp.token_hash,
+        claim_fence=stamp.fence,
+        claimed_at_ms=stamp.claimed_at_ms,
+        claim_expires_at_ms=stamp.expires_at_ms,
+        claim_exclusive=stamp.exclusive,
+        claim_size=stamp.size,
+        attempts=row.attempts + attempts,
+    )
+
+
+def claim_from(session_id: str, token: Token, rows: Sequence[BatchRow]) -> WorkClaim:
+    """Return the claim that these batches bear, as its owner gets it."""
+    stamp = stamp_of(rows[0])
+    return WorkClaim(
+        session_id=session_id,
+        claim_id=stamp.claim_id,
+        owner_id=stamp.owner_id,
+        token=token,
+        fence=stamp.fence,
+        claimed_at_ms=stamp.claimed_at_ms,
+        expires_at_ms=stamp.expires_at_ms,
+        batches=tuple(work.batch_of(session_id, row, state="claimed") for row in rows),
+        exclusive=stamp.exclusive > 0,
+    )
+
+
+def lasting_until(claim: WorkClaim, expires_at_ms: int) -> WorkClaim:
+    """Return the same claim with another end."""
+    replace = msgspec.structs.replace
+    batches = tuple(replace(batch, claim_expires_at_ms=expires_at_ms) for batch in claim.batches)
+    return replace(claim, expires_at_ms=expires_at_ms, batches=batches)
+
+
+def stamp_of(row: BatchRow) -> ClaimStamp:
+    """Return the claim that a batch bears."""
+    return ClaimStamp(
+        claim_id=row.claim_id or "",
+        owner_id=row.claim_owner or "",
+        token_hash=row.claim_token_hash or "",
+        fence=row.claim_fence,
+        claimed_at_ms=row.claimed_at_ms or 0,
+        expires_at_ms=row.claim_expires_at_ms or 0,
+        exclusive=row.claim_exclusive,
+        size=row.claim_size,
+    )
+
+
+def check_claim(field: str, value: object, limits: Limits) -> WorkCompletion:
+    """Check the values of a claim or its completion."""
+    given = checks.instance(field, value, (WorkClaim, WorkCompletion))
+    if isinstance(given, WorkClaim):
+        for index, batch in enumerate(checks.sequence(f"{field}.batches", given.batches, most=limits.page)):
+            checks.instance(f"{field}.batches[{index}]", batch, WorkBatch)
+    completion = given.completion() if isinstance(given, WorkClaim) else given
+    ids = checks.sequence(f"{field}.batch_ids", completion.batch_ids, most=limits.page)
+    return WorkCompletion(
+        session_id=checks.identifier(f"{field}.session_id", completion.session_id, limits),
+        claim_id=checks.identifier(f"{field}.claim_id", completion.claim_id, limits),
+        token=checks.token(f"{field}.token", completion.token),
+        fence=checks.whole(f"{field}.fence", completion.fence),
+        batch_ids=tuple(checks.identifier(f"{field}.batch_ids[{index}]", one, limits) for index, one in enumerate(ids)),
+    )
+
+
+def proof_of(completion: WorkCompletion) -> ClaimProof:
+    """Return the proof by which a database recognises a claim."""
+    return ClaimProof(
+        completion.session_id,
+        completion.claim_id,
+        leases.hash_token(completion.token),
+        completion.fence,
+        completion.batch_ids,
+    )
+
+
+def require_claim(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -> list[BatchRow]:
+    """Return all batches of the claim, each proven by token, fence and expiry, or raise `ClaimLost`.
+
+    `rows` are the rows of the named batches, and may belong to other claims, too.
+    """
+    named = set(completion.batch_ids)
+    held = _proven(completion, [row for row in rows if row.batch_id in named], now_ms)
+    if any(row.claim_size > len(held) or row.claim_fence > completion.fence for row in held):
+        raise ClaimLost(completion.session_id, completion.claim_id, widened=True)
+    if any(row.claim_size < len(held) for row in held):
+        raise ClaimLost(completion.session_id, completion.claim_id)
+    return held
+
+
+def require_bearers(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -> list[BatchRow]:
+    """Return all batches of the claim, including those that joined it after this proof was given out.
+
+    `rows` are the unsettled batches that bear its id.
+    """
+    held = _proven(completion, rows, now_ms)
+    if any(row.claim_size != len(held) for row in held):
+        raise ClaimLost(completion.session_id, completion.claim_id)
+    return held
+
+
+def _proven(completion: WorkCompletion, rows: Sequence[BatchRow], now_ms: int) -> list[BatchRow]:
+    """Return those of the rows that bear the claim. Raise `ClaimLost` unless all that it names are among them."""
+    held = [row for row in rows if row.claim_id == completion.claim_id]
+    named = set(completion.batch_ids)
+    proven = (
+        0 < len(named) == len(completion.batch_ids)
+        and named <= {row.batch_id for row in held}
+        and all(row.is_claimed(now_ms) and row.claim_fence >= completion.fence for row in held)
+        and _token_matches(completion, held)
+    )
+    if not proven:
+        raise ClaimLost(completion.session_id, completion.claim_id)
+    return held
+
+
+def settled_before(completion: WorkCompletion, rows: Sequence[BatchRow]) -> WorkReceipt | None:
+    """Return the receipt of a claim that was completed before, by a commit or otherwise; None if it was not."""
+    named = set(completion.batch_ids)
+    borne = [row for row in rows if row.batch_id in named and row.claim_id == completion.claim_id]
+    done = len(borne) == len(completion.batch_ids) and all(
+        row.settled_state == "completed" and row.claim_fence == completion.fence and row.claim_size == len(borne)
+        for row in borne
+    )
+    if not borne or not done or not _token_matches(completion, borne):
+        return None
+    return receipt_of(completion, borne[0].settled_at_ms or 0, borne[0].settled_revision)
+
+
+def receipt_of(completion: WorkCompletion, settled_at_ms: int, revision: int | None) -> WorkReceipt:
+    """Return the receipt of a settled claim."""
+    return WorkReceipt(completion.session_id, completion.claim_id, completion.batch_ids, settled_at_ms, revision)
+
+
+def _token_matches(completion: WorkCompletion, rows: Sequence[BatchRow]) -> bool:
+    return all(leases.token_matches(completion.token, hash) for hash in {row.claim_token_hash for row in rows})
+
+
+def held_by(completion: WorkCompletion, rows: Sequence[BatchRow]) -> list[BatchRow]:
+    """Return the batches that bear this claim, expired or not, including those that joined it later."""
+    return [
+        row
+        for row in rows
+        if row.settled_state is None
+        and row.claim_id == completion.claim_id
+        and row.claim_fence >= completion.fence
+        and leases.token_matches(completion.token, row.claim_token_hash)
+    ]
+
+
+def renewed(stamp_rows: Sequence[BatchRow], *, ttl_ms: int, now_ms: int) -> ClaimStamp:
+    """Return the same claim with a later end. It never ends earlier than before."""
+    stamp = stamp_of(stamp_rows[0])
+    return msgspec.structs.replace(stamp, expires_at_ms=max(leases.expiry(now_ms, ttl_ms), stamp.expires_at_ms))

@@ -1,0 +1,55 @@
+"""Derive a session's ready row, its offer to `claim_next`, from its queue, its lease and one clock reading.
+
+A ready row is never later than the truth: it may promise work that a claim then cannot take, and that claim corrects
+it; but work that can be claimed is always promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.rows import BatchRow, LeaseRow, ReadyRow
+
+NOTHING, SHARED, ANY = 0, 1, 2
+"""The claims that a session offers work to: none, those that share it, or exclusive ones, too."""
+
+
+def ready_row(before: ReadyRow, front: Sequence[BatchRow], lease: LeaseRow | None, *, now_ms: int) -> ReadyRow | None:
+    """Return the row that a session has now, None if it has no unsettled work.
+
+    `front` holds the unsettled batches in order: up to the first that is ready, and up to the last that bears a claim.
+    """
+    if not front:
+        return None
+    blocked_until_ms = 0 if lease is None or not lease.is_live(now_ms) else lease.expires_at_ms
+    for row in front:
+        if row.claim_exclusive and row.is_claimed(now_ms):
+            blocked_until_ms = max(blocked_until_ms, row.claim_expires_at_ms or 0)
+    place = next((place for place, row in enumerate(front) if row.ready_at_ms(now_ms) <= now_ms), None)
+    passed = front[:place]
+    head = front[0 if place is None else place]
+    due_at_ms: int | None = blocked_until_ms
+    if blocked_until_ms > now_ms:
+        level = NOTHING
+    else:
+        in_back_off = any(row.retry_at_ms > now_ms for row in passed)
+        level = NOTHING if place is None else SHARED if in_back_off else ANY
+        due_at_ms = min((row.ready_at_ms(now_ms) for row in passed), default=None)
+    return msgspec.structs.replace(before, level=level, kind=head.kind, priority=head.priority, due_at_ms=due_at_ms)
+
+
+def arrives(before: ReadyRow, after: ReadyRow) -> bool:
+    """Return True if the session begins to offer work, and so joins the end of the waiting sessions."""
+    return before.level == NOTHING and after.level > NOTHING
+
+
+def levels(*, exclusive: bool) -> tuple[int, ...]:
+    """Return the levels that offer work to a claim."""
+    return (ANY,) if exclusive else (SHARED, ANY)
+
+
+def new_row(session_key: int, family: int) -> ReadyRow:
+    """Return the row of a session that offers nothing yet."""
+    return ReadyRow(session_key, family, NOTHING, "", 0, 0, None, 0)

@@ -1,0 +1,227 @@
+"""The queue for a pool of workers: claim work of any session; complete, fail, retry or drop it without a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.operations import next_work, ready, settling
+from holdfast.operations.next_work import NextRequest
+from holdfast.records.common import Page
+from holdfast.records.work import WorkBatch, WorkClaim, WorkCompletion, WorkReceipt
+from holdfast.rules import checks, claims
+from holdfast.rules import work as rules
+from holdfast.store.context import Context
+
+CLAIM_TTL_MS = 900_000
+CLAIM_MOST = 64
+
+
+class PoolQueue:
+    """The part of the queue that is not bound to one session."""
+
+    _context: Context
+
+    def _next_request(
+        self, owner_id: object, kinds: object, ttl_ms: object, max_batches: object, *, exclusive: object
+    ) -> NextRequest:
+        limits = self._context.limits
+        return NextRequest(
+            owner_id=checks.identifier("owner_id", owner_id, limits),
+            kinds=rules.check_kinds(kinds, limits),
+            ttl_ms=self._context.ttl_ms(ttl_ms),
+            most=checks.whole("max_batches", max_batches, least=1, most=limits.page),
+            exclusive=checks.flag("exclusive", exclusive),
+            token=self._context.token(),
+        )
+
+    async def claim_next(
+        self,
+        *,
+        owner_id: str,
+        kinds: Sequence[str] | None = None,
+        ttl_ms: int = CLAIM_TTL_MS,
+        max_batches: int = CLAIM_MOST,
+        exclusive: bool = False,
+    ) -> WorkClaim | None:
+        """Claim the next work of any session, None if there is nothing to claim.
+
+        Sessions are served by the priority of their next batch, and in turn among equals, however much work each has. A
+        session whose next batch is of another kind is skipped, and so is one under a session lease, whose holder claims
+        with `claim`. None is certain: nothing could be claimed when the last lock was taken.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="mail", payloads=[{"to": "ada"}], kind="send-mail"))
+        >>> claim = store.queue.claim_next(owner_id="worker-1", kinds=["send-mail"])
+        >>> claim.session_id, claim.batches[0].attempts
+        ('mail', 1)
+        >>> store.queue.claim_next(owner_id="worker-1", kinds=["send-mail"]) is None
+        True
+        """
+        request = self._next_request(owner_id, kinds, ttl_ms, max_batches, exclusive=exclusive)
+        return await self._claim_next(request)
+
+    async def _claim_next(self, request: NextRequest) -> WorkClaim | None:
+        while True:
+            # Each run waits for a lock that another worker holds, so this loop does not spin.
+            claim, is_busy = await self._context.backend.write(
+                lambda tx: next_work.claim_next(tx, request), one_step=True, repeatable=True
+            )
+            if not is_busy:
+                return claim
+
+    async def wait_next(self, *, timeout_ms: int, kinds: Sequence[str] | None = None, exclusive: bool = False) -> None:
+        """Return once `claim_next` with the same arguments would find something; `WaitTimeout` if none comes in time.
+
+        Does not poll. Notices work when it becomes available, and claims, leases and back-offs when they end.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> store.queue.wait_next(timeout_ms=1000)
+        """
+        request = self._next_request("-", kinds, CLAIM_TTL_MS, 1, exclusive=exclusive)
+
+        async def look() -> tuple[bool | None, int | None]:
+            found, due_in_ms = await self._context.backend.read(lambda tx: next_work.is_offered(tx, request))
+            if found:
+                found, due_in_ms = await self._context.backend.write(lambda tx: next_work.is_claimable(tx, request))
+            return (True if found else None), due_in_ms
+
+        await self._context.wait_until(ready.ANY_WORK, look, timeout_ms, "claimable work in any session")
+
+    async def complete(self, claim: WorkClaim | WorkCompletion) -> WorkReceipt:
+        """Settle a claim without a turn: `ClaimLost` once it expired or was taken over. Idempotent.
+
+        Makes no revision and does not touch the session's head, so that many workers can settle work of one session at
+        once. Completing the claim again returns the same receipt, also if a commit completed it.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> claim = store.queue.claim_next(owner_id="worker-1")
+        >>> store.queue.complete(claim) == store.queue.complete(claim)
+        True
+        """
+        completion = claims.check_claim("claim", claim, self._context.limits)
+        return await self._context.backend.write(
+            lambda tx: settling.complete(tx, completion), one_step=True, repeatable=True
+        )
+
+    async def complete_and_claim_next(
+        self,
+        claim: WorkClaim | WorkCompletion,
+        *,
+        owner_id: str,
+        kinds: Sequence[str] | None = None,
+        ttl_ms: int = CLAIM_TTL_MS,
+        max_batches: int = CLAIM_MOST,
+        exclusive: bool = False,
+    ) -> tuple[WorkReceipt, WorkClaim | None]:
+        """Settle a claim as `complete` does and claim the next work as `claim_next` does, in one transaction.
+
+        >>> for number in range(2):
+        ...     _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[number]))
+        >>> claim = store.queue.claim_next(owner_id="worker-1")
+        >>> receipt, claim = store.queue.complete_and_claim_next(claim, owner_id="worker-1")
+        >>> claim.batches[0].items[0].payload
+        1
+        """
+        completion = claims.check_claim("claim", claim, self._context.limits)
+        request = self._next_request(owner_id, kinds, ttl_ms, max_batches, exclusive=exclusive)
+        receipt, following, is_busy = await self._context.backend.write(
+            lambda tx: next_work.complete_and_claim_next(tx, completion, request), one_step=True, repeatable=True
+        )
+        return receipt, await self._claim_next(request) if is_busy else following
+
+    async def fail(
+        self,
+        claim: WorkClaim | WorkCompletion,
+        error: str,
+        *,
+        retry_in_ms: int | None = 0,
+        max_attempts: int | None = None,
+    ) -> tuple[WorkBatch, ...]:
+        """Give claimed work back after a failure. Return its batches as they are then.
+
+        A batch keeps its place and is tried again in `retry_in_ms`: until then exclusive claims wait for it, and other
+        claims skip it. A batch whose attempts have reached `max_attempts` is dead: settled, so that the queue goes on,
+        and listed in `dead_letters`. With `retry_in_ms=None` it is dead at once.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> claim = store.queue.claim_next(owner_id="worker-1")
+        >>> [batch.state for batch in store.queue.fail(claim, "no answer", retry_in_ms=0, max_attempts=2)]
+        ['pending']
+        >>> claim = store.queue.claim_next(owner_id="worker-1")
+        >>> [batch.state for batch in store.queue.fail(claim, "no answer", retry_in_ms=0, max_attempts=2)]
+        ['dead']
+        """
+        limits = self._context.limits
+        completion = claims.check_claim("claim", claim, limits)
+        said = checks.text("error", error, limits)
+        delay_ms = checks.optional_whole("retry_in_ms", retry_in_ms, most=limits.ttl_ms)
+        most = checks.optional_whole("max_attempts", max_attempts, least=1)
+        return await self._context.backend.write(
+            lambda tx: settling.fail(tx, completion, said, retry_in_ms=delay_ms, max_attempts=most)
+        )
+
+    async def dead_letters(
+        self,
+        *,
+        session_id: str | None = None,
+        kind: str | None = None,
+        after: str | None = None,
+        limit: int = checks.DEFAULT_PAGE,
+    ) -> Page[WorkBatch]:
+        """Return one page of the dead batches, of one session or all, of one kind or all, in the order of enqueueing.
+
+        >>> len(store.queue.dead_letters(kind="send-mail"))
+        0
+        """
+        limits = self._context.limits
+        session = checks.optional_identifier("session_id", session_id, limits)
+        chosen = checks.optional_identifier("kind", kind, limits)
+        place = checks.cursor("dead letters", after, [int])
+        size = checks.page_size(limit, limits)
+        start = 0 if place is None else place[0]
+        return await self._context.backend.read(
+            lambda tx: settling.dead_page(tx, session, chosen, after=start, limit=size)
+        )
+
+    async def retry(self, session_id: str, batch_id: str) -> WorkBatch | None:
+        """Put a dead batch back at its old place, with all its attempts available again; None if there is none.
+
+        >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> _ = store.queue.fail(store.queue.claim_next(owner_id="worker-1"), "no answer", retry_in_ms=None)
+        >>> store.queue.retry("chat-42", batch.batch_id).state
+        'pending'
+        """
+        session = self._context.identifier("session_id", session_id)
+        batch = self._context.identifier("batch_id", batch_id)
+        return await self._context.backend.write(lambda tx: settling.retry(tx, session, batch))
+
+    async def drop(self, session_id: str, batch_id: str) -> WorkBatch | None:
+        """Take a dead batch off the dead letters; None if there is none. It is then cancelled, so its key stays used.
+
+        >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> _ = store.queue.fail(store.queue.claim_next(owner_id="worker-1"), "no answer", retry_in_ms=None)
+        >>> store.queue.drop("chat-42", batch.batch_id).state
+        'cancelled'
+        """
+        session = self._context.identifier("session_id", session_id)
+        batch = self._context.identifier("batch_id", batch_id)
+        return await self._context.backend.write(lambda tx: settling.drop(tx, session, batch))
+
+    async def wait_settled(self, session_id: str, batch_id: str, *, timeout_ms: int) -> WorkBatch:
+        """Return a batch once it is completed, cancelled or dead; `WaitTimeout` if that does not happen in time.
+
+        Does not poll. The batch names the revision that settled it, if a commit did.
+
+        >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> _ = store.queue.complete(store.queue.claim_next(owner_id="worker-1"))
+        >>> store.queue.wait_settled("chat-42", batch.batch_id, timeout_ms=1000).state
+        'completed'
+        """
+        session = self._context.identifier("session_id", session_id)
+        batch = self._context.identifier("batch_id", batch_id)
+
+        async def look() -> tuple[WorkBatch | None, int | None]:
+            return await self._context.backend.read(lambda tx: settling.outcome(tx, session, batch)), None
+
+        return await self._context.wait_until(
+            ready.queue_topic(session), look, timeout_ms, f"batch {batch!r} of session {session!r} to be settled"
+        )

@@ -1,0 +1,56 @@
+"""Measures the longest gap of an event loop: the longest time in which no other task could run.
+
+Time in which this process had no CPU does not count: it depends on the other load of the machine. So a gap is never
+longer than the CPU time that all threads of the process used in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable
+
+TICK_S = 0.001
+"""Sleep of the ticker: any time beyond it is the gap."""
+
+
+async def longest_gap_ms(call: Callable[[], Awaitable[object]]) -> float:
+    """Run one call; return the longest time between two wake-ups of a ticker on the same loop."""
+    longest = 0.0
+    running = True
+
+    async def tick() -> None:
+        nonlocal longest
+        before, computed = time.perf_counter(), time.process_time()
+        while running:
+            await asyncio.sleep(TICK_S)
+            gap = min(time.perf_counter() - before - TICK_S, time.process_time() - computed)
+            longest = max(longest, gap)
+            before, computed = time.perf_counter(), time.process_time()
+
+    gc.collect()
+    ticker = asyncio.create_task(tick())
+    await asyncio.sleep(TICK_S)
+    try:
+        await call()
+    finally:
+        # The last tick covers the call's work after its last suspension.
+        running = False
+        await ticker
+    return longest * 1000
+
+
+async def best_gap_ms(
+    prepare: Callable[[], Awaitable[Callable[[], Awaitable[object]]]], *, tries: int, enough_ms: float = 0.0
+) -> float:
+    """Return the longest gap of the best of several calls, each prepared anew: other load only lengthens a gap.
+
+    Ends early once a call stays within `enough_ms`.
+    """
+    best = float("inf")
+    for _ in range(tries):
+        best = min(best, await longest_gap_ms(await prepare()))
+        if best <= enough_ms:
+            break
+    return best
