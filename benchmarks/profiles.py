@@ -30,7 +30,7 @@ PARTS = (
     ("/holdfast/rules/", "rules: checks and judgements"),
     ("/holdfast/codec.py", "codec: encoding, hashing, compression"),
     ("Link.control (", "SQLite: BEGIN and COMMIT, with the wait for the disk"),
-    ("/holdfast/backends/sqlite/link.py", "SQLite: statements, with what the library does in them"),
+    ("/holdfast/backends/sqlite/connection.py", "SQLite: statements, with what the library does in them"),
     ("/holdfast/backends/sqlite/writer", "SQLite: turns of the writer"),
     ("/holdfast/backends/sqlite/", "SQLite: between values and rows"),
     ("/holdfast/backends/postgres/", "PostgreSQL: between values and statements"),

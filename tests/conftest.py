@@ -126,7 +126,11 @@ UNMEASURED = (
         f"rules/test_schema_cost.py::test_the_largest_payload_that_is_accepted_ends_in_time[{kind}"
         for kind in ("a possessive", "multiples", "numbers", "required names", "unique numbers", "unique objects")
     ),
-    *("test_pieces.py::test_a_large_document", "test_pieces.py::test_pieces_together", "test_cost.py::test_a_commit"),
+    *(
+        "test_json_chunks.py::test_a_large_document",
+        "test_json_chunks.py::test_pieces_together",
+        "test_cost.py::test_a_commit",
+    ),
     "test_cost.py::test_a_thousand",
     *("backends/test_damaged_files.py", "backends/sqlite/test_byte_flips.py", "backends/sqlite/test_loose_damage.py"),
     *("backends/postgres/test_statement", "backends/postgres/test_process_races.py"),

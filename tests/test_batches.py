@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.inventory import StoredBlob
 from holdfast.operations import deletion, sessions, triggers
 from holdfast.operations import maintenance as operations
 from holdfast.ports import Transaction
 from holdfast.store import maintenance
+from holdfast.table_catalog import StoredBlob
 from holdfast.testing.clock import ManualClock
 
 

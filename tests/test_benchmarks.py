@@ -56,15 +56,15 @@ def test_a_look_counts_for_the_innermost_part_and_not_at_all_if_there_is_nothing
     drive, store = "drive (/x/benchmarks/child.py:65)", "commit (/x/holdfast/store/session.py:9)"
     looks = [
         f"{drive};{store};check_commit (/x/holdfast/rules/commits.py:90);identifier (/x/holdfast/rules/checks.py:3) 5",
-        f"{drive};{store};Link.control (/x/holdfast/backends/sqlite/link.py:7) 4",
-        f"{drive};{store};Link.run (/x/holdfast/backends/sqlite/link.py:8) 3",
+        f"{drive};{store};Link.control (/x/holdfast/backends/sqlite/connection.py:7) 4",
+        f"{drive};{store};Link.run (/x/holdfast/backends/sqlite/connection.py:8) 3",
         "turns (/x/benchmarks/drivers/holdfast_turns.py:4);text (/x/benchmarks/work.py:8) 90",
         "run (/y/threading.py:1);Writer._run (/x/holdfast/backends/sqlite/writer.py:99) 90",
         "run (/y/threading.py:1);odd (/y/odd.py:1) 1",
     ]
     parts, functions = profiles.counted("\n".join(looks))
     assert list(parts.values()) == [5, 4, 3, 1]
-    assert list(functions) == ["checks.py: identifier", "link.py: Link.control", "link.py: Link.run", "odd"]
+    assert list(functions) == ["checks.py: identifier", "connection.py: Link.control", "connection.py: Link.run", "odd"]
     told = profiles.table(profiles.Profile("S1", 10, 2_600.0, parts, functions))
     assert "| rules: checks and judgements | 1,000 | 38% |" in told
 

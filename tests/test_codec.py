@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import codec, weighing
+from holdfast import codec, value_size
 from holdfast.errors import Corrupt, InvalidRequest
 
 STEADY = settings(derandomize=True, deadline=None)
@@ -229,7 +229,7 @@ def test_a_document_of_exactly_the_limit_is_accepted_and_one_byte_less_is_not(
     """Also one whose parts occur in several places, by either way of weighing it."""
     document = [value] * shares
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weighing, "LIGHT_BYTES", light_bytes)
+        patch.setattr(value_size, "LIGHT_BYTES", light_bytes)
         kept = checked(document)
         assert isinstance(kept, bytes)
         size = len(kept)
@@ -241,7 +241,7 @@ def test_a_document_of_exactly_the_limit_is_accepted_and_one_byte_less_is_not(
 def test_a_value_that_shares_its_parts_takes_little_memory_to_refuse(
     light_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weighing, "LIGHT_BYTES", light_bytes)
+    monkeypatch.setattr(value_size, "LIGHT_BYTES", light_bytes)
     thousands = [[[0] * 1000] * 1000] * 1000
     tracemalloc.start()
     try:

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import loop_budget
-from holdfast.backends.postgres.steps import LeaveLoop, LoopCall, Steps
+from holdfast.backends.postgres.thread_offload import LeaveLoop, LoopCall, Steps
 from holdfast.compute_threads import compute_threads
 from holdfast.waiting import AsyncWaiting, BlockingWaiting, run_to_end
 

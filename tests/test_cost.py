@@ -19,7 +19,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.sqlite import SqliteBackend
-from holdfast.backends.sqlite.link import Link, statements
+from holdfast.backends.sqlite.connection import Link, statements
 from holdfast.blocking import BlockingStore
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock

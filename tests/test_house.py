@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.inventory import TABLES
 from holdfast.statements import parse_statements
+from holdfast.table_catalog import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "holdfast"

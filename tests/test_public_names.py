@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import public
+from holdfast import _api
 
 
 def test_every_public_name_is_that_of_the_module_of_public_names() -> None:
-    assert holdfast.__all__ == public.__all__
+    assert holdfast.__all__ == _api.__all__
     for name in holdfast.__all__:
-        assert getattr(holdfast, name) is getattr(public, name)
+        assert getattr(holdfast, name) is getattr(_api, name)
     assert set(holdfast.__all__) <= set(dir(holdfast))
 
 
@@ -39,7 +39,7 @@ def run_fresh(program: str) -> str:
 
 def test_importing_holdfast_alone_loads_no_store_but_notices_forks() -> None:
     loaded = run_fresh("import sys, holdfast; print(*sys.modules, sep='\\n')").split()
-    assert {one for one in loaded if one.startswith("holdfast")} == {"holdfast", "holdfast.forks"}
+    assert {one for one in loaded if one.startswith("holdfast")} == {"holdfast", "holdfast.inherited_files"}
     assert {"msgspec", "apsw", "asyncpg"}.isdisjoint(loaded)
 
 

@@ -23,7 +23,7 @@ import holdfast
 from holdfast import dsn
 from holdfast.blocking import BlockingStore
 from holdfast.cli import main
-from holdfast.opening import open_backend
+from holdfast.factory import open_backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.waiting import BlockingWaiting

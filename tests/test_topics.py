@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.opening import open_backend
+from holdfast.factory import open_backend
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock

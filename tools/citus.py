@@ -26,7 +26,7 @@ from urllib.parse import quote
 import asyncpg
 
 import holdfast
-from holdfast.backends.postgres.opening import distribution_text
+from holdfast.backends.postgres.schema_setup import distribution_text
 from holdfast.torture.servers import DEBIAN, Server
 
 VARIABLE = "HOLDFAST_CITUS_URL"

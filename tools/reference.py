@@ -42,7 +42,7 @@ TOPICS = (
         "opening.md",
         "Opening a store",
         (("store", holdfast.Store),),
-        ("opening", "store", "blocking", "folder", "ports", "records.options", "records.limits"),
+        ("factory", "store", "blocking", "folder", "ports", "records.options", "records.limits"),
     ),
     Topic(
         "sessions.md",
@@ -50,7 +50,7 @@ TOPICS = (
         (("store.sessions", facets.Sessions), ("session", facets.Session)),
         ("store.session", "records.sessions", "records.commits", "records.graph", "records.checkpoints"),
     ),
-    Topic("queue.md", "The work queue", (("store.queue", facets.Queue),), ("records.work",)),
+    Topic("queue.md", "The work queue", (("store.queue", facets.Queue),), ("records.queue",)),
     Topic("leases.md", "Leases", (("store.leases", facets.Leases),), ("records.leases", "owners")),
     Topic(
         "processes.md",
@@ -77,7 +77,7 @@ TOPICS = (
         "observing.md",
         "Observing a store",
         (),
-        ("ports.observing", "observers.logs", "observers.telemetry", "records.observations"),
+        ("ports.observer", "observers.logs", "observers.telemetry", "records.observations"),
     ),
     Topic("values.md", "Values that everything shares", (), ("records.common", "records.restoring", "paging")),
     Topic("errors.md", "Errors", (), ("errors",)),

@@ -80,7 +80,7 @@ SUITES = (
     Suite("migration interrupted at each statement", "both", ("I10",), "tests", 1,
           (f"{SQLITE_TESTS}/test_interrupted_migration.py", f"{POSTGRES_TESTS}/test_interrupted_migration.py")),
     Suite("sixteen processes opening at once; old code on a new schema", "both", ("I9", "I10"), "tests", 1,
-          (f"{SQLITE_TESTS}/test_opening.py", f"{POSTGRES_TESTS}/test_opening.py",
+          (f"{SQLITE_TESTS}/test_schema_setup.py", f"{POSTGRES_TESTS}/test_schema_setup.py",
            "tests/contract/test_second_process.py", "-k", "sixteen or newer or older or migration")),
     Suite("deliveries, also when the process dies between two writes", "both", ("I7",), "tests", 1,
           ("tests/contract/test_deliveries.py", "tests/planted/test_planted.py", "-k", "deliver or passes_without")),

@@ -1,6 +1,6 @@
 """Durable state for agent runtimes: a turn is one atomic commit, and nothing acknowledged is lost or done twice.
 
-The public names are those of `holdfast.public`, imported on first use: a command line that only prints its help, or a
+The public names are those of `holdfast._api`, imported on first use: a command line that only prints its help, or a
 module that only names a type, does not wait for the store to be loaded.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import holdfast.forks as _  # noqa: F401 - notices forks from now on
+import holdfast.inherited_files as _  # noqa: F401 - notices forks from now on
 
 if TYPE_CHECKING:
-    from holdfast.public import *  # noqa: F403 - a type checker sees the names that `__getattr__` returns
-    from holdfast.public import __all__ as __all__
+    from holdfast._api import *  # noqa: F403 - a type checker sees the names that `__getattr__` returns
+    from holdfast._api import __all__ as __all__
 
 
 def __getattr__(name: str) -> object:
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> object:
 
     if name != "__all__" and (name.startswith("__") or find_spec(f"{__name__}.{name}") is not None):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    public = import_module("holdfast.public")
+    public = import_module("holdfast._api")
     # All at once: an interrupt in the middle of an import can leave the interpreter's import lock taken, so that
     # Holdfast should not import while a store is in use.
     names = {"__all__": public.__all__, **{each: getattr(public, each) for each in public.__all__}}
@@ -34,6 +34,6 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """List the names that are loaded, and those that would be."""
-    from holdfast.public import __all__ as names
+    from holdfast._api import __all__ as names
 
     return sorted({*globals(), *names})

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from holdfast import store as asynchronous
-from holdfast.noting import called_here
+from holdfast.log import called_here
 from holdfast.ports import Backend
 from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
-from holdfast import loop_budget, pieces, weighing
+from holdfast import json_chunks, loop_budget, value_size
 from holdfast.errors import Corrupt, InvalidRequest
 from holdfast.loop_budget import BUDGET_BYTES, charge
 from holdfast.records.common import Document
@@ -87,7 +87,7 @@ def _decoded_as(kind: type[T], data: bytes) -> T:
         charge(len(data))
         small: T = _decoder(cast("Any", kind)).decode(data)
         return small
-    large: T = msgspec.convert(pieces.decoded(data, _decode), kind)
+    large: T = msgspec.convert(json_chunks.decoded(data, _decode), kind)
     return large
 
 
@@ -102,7 +102,7 @@ def encode_document(value: Document) -> bytes:
 def decode_document(data: bytes, *, table: str, key: object) -> Document:
     """Decode a stored document."""
     try:
-        return pieces.decoded(data, _decode)
+        return json_chunks.decoded(data, _decode)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Corrupt(table, str(key), "the stored document is not JSON") from error
 
@@ -122,15 +122,15 @@ def checked_document(value: Document, *, depth: int, size: int, canonical: bool 
     """
     encode = _encode_sorted if canonical else _encode
     try:
-        if weighing.is_light(value, depth, min(size, BUDGET_BYTES)):
+        if value_size.is_light(value, depth, min(size, BUDGET_BYTES)):
             data = encode(value)
             charge(len(data))
-            parts = [(pieces.Piece(value), data)]
+            parts = [(json_chunks.Piece(value), data)]
         else:
             charge(BUDGET_BYTES)
-            if not isinstance(value, weighing.SIMPLE) and (unfit := _unwritable(value, depth, size)) is not None:
+            if not isinstance(value, value_size.SIMPLE) and (unfit := _unwritable(value, depth, size)) is not None:
                 return unfit
-            parts = list(pieces.encoded(value, encode, ordered=canonical))
+            parts = list(json_chunks.encoded(value, encode, ordered=canonical))
             data = b"".join([part for _, part in parts])
             parts = [(piece, part) for piece, part in parts if not piece.is_text]
         if len(data) > size:  # before anything else is done with it
@@ -255,7 +255,7 @@ def _too_deep(depth: int) -> Unfit:
 
 def _unwritable(value: Document, depth: int, size: int) -> Unfit | None:
     """Return the reason why a value must not even be encoded, None if there is none."""
-    match weighing.weigh(value, depth, size):
+    match value_size.weigh(value, depth, size):
         case "fits":
             return None
         case "too long":
@@ -273,7 +273,7 @@ def document_of(value: object) -> Document:
     """Return a record as a document."""
     if not loop_budget.is_large(value):
         return msgspec.to_builtins(value, enc_hook=_plain)
-    return pieces.decoded(_encoded(value), _decode)
+    return json_chunks.decoded(_encoded(value), _decode)
 
 
 def own_copy(kind: type[T], value: T) -> T:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite import lookout, writer
+from holdfast.backends.sqlite import commit_watcher, writer
 from holdfast.waiting import start_thread
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -188,7 +188,7 @@ def test_a_thread_whose_start_was_interrupted_is_not_there_twice(
         started.append(thread)
         signal.raise_signal(signal.SIGUSR2)
 
-    monkeypatch.setattr(lookout, "start_thread", start)
+    monkeypatch.setattr(commit_watcher, "start_thread", start)
     monkeypatch.setattr(writer, "start_thread", start)
     with holdfast.open_blocking(tmp_path / "a.db") as store:
         backend: Any = store._backend

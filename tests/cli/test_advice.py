@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.backends.postgres import translation as postgres
-from holdfast.backends.sqlite import translation as sqlite
+from holdfast.backends.postgres import driver_errors as postgres
+from holdfast.backends.sqlite import driver_errors as sqlite
 from holdfast.cli import advice, commands, parser
 from holdfast.wide import WIDE
 

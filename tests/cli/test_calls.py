@@ -248,7 +248,7 @@ def test_help_loads_neither_the_store_nor_a_database() -> None:
     program = "import sys; from holdfast.cli import main; main(['--help']); print(*sorted(sys.modules), sep='\\n')"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "holdfast.cli.parser" in loaded
-    assert {"msgspec", "apsw", "asyncio", "holdfast.store", "holdfast.public"}.isdisjoint(loaded)
+    assert {"msgspec", "apsw", "asyncio", "holdfast.store", "holdfast._api"}.isdisjoint(loaded)
 
 
 def test_the_version_is_that_of_the_package(run: Any) -> None:

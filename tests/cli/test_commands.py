@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite import backend, opening
+from holdfast.backends.sqlite import backend, schema_setup
 from holdfast.cli import sessions as cli_sessions
 from holdfast.paging import every
 from holdfast.testing.clock import ManualClock
@@ -134,9 +134,9 @@ def test_migrate_upgrades_an_older_store_and_nothing_else_does(
     file = tmp_path / "older.db"
     run("init", "--url", file)
     # The next release, whose migration is written here.
-    steps = {**opening.migrations(), 2: "CREATE TABLE later (id INTEGER) STRICT;"}
-    monkeypatch.setattr(opening, "migrations", lambda: steps)
-    for module in (opening, backend):
+    steps = {**schema_setup.migrations(), 2: "CREATE TABLE later (id INTEGER) STRICT;"}
+    monkeypatch.setattr(schema_setup, "migrations", lambda: steps)
+    for module in (schema_setup, backend):
         monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
     for arguments in (["status"], ["init"]):
         refused = run(*arguments, "--url", file)
@@ -751,7 +751,7 @@ def test_doctor_names_what_is_dangerous_and_what_waits(on: Any, filled: Any, url
 def test_doctor_says_that_a_schema_is_behind(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "older.db"
     run("init", "--url", file)
-    for module in (opening, backend):
+    for module in (schema_setup, backend):
         monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
     said = run("doctor", "--url", file, "--json")
     assert (said.code, said.json["facts"]) == (1, None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.opening import open_backend
+from holdfast.factory import open_backend
 from holdfast.ports import Backend
 from holdfast.records.options import PostgresOptions
 from holdfast.testing.contract import LocalBench

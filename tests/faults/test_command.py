@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from holdfast.cli import main
 from holdfast.cli.parser import build
-from holdfast.opening import open_backend
+from holdfast.factory import open_backend
 from holdfast.torture import catalogue
 from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.leftovers import PREFIX, Owned, dead

@@ -17,28 +17,34 @@ import msgspec
 import pytest
 
 from holdfast import blocking, codec, dsn, folder, paging, store, waiting
-from holdfast.backends.postgres import PostgresBackend, attempts, borrowed, looping, pooler_check, steps
+from holdfast.backends.postgres import (
+    PostgresBackend,
+    caller_transaction,
+    executor,
+    loop_thread,
+    pooler_check,
+    thread_offload,
+)
 from holdfast.backends.postgres import backend as postgres_backend
-from holdfast.backends.postgres import link as postgres_link
-from holdfast.backends.postgres import opening as postgres_opening
-from holdfast.backends.postgres.connecting import OwnConnection
-from holdfast.backends.postgres.link import Link as PostgresLink
+from holdfast.backends.postgres import connection as postgres_link
+from holdfast.backends.postgres import schema_setup as postgres_opening
+from holdfast.backends.postgres.connection import Link as PostgresLink
+from holdfast.backends.postgres.connector import OwnConnection
 from holdfast.backends.postgres.positions import Standing
 from holdfast.backends.postgres.replica import Following
 from holdfast.backends.postgres.server_watch import ServerWatch
 from holdfast.backends.postgres.transaction.base import Base
 from holdfast.backends.sqlite import backend as sqlite_backend
-from holdfast.backends.sqlite import budget, link, readers
-from holdfast.backends.sqlite import opening as sqlite_opening
+from holdfast.backends.sqlite import budget, connection, readers
+from holdfast.backends.sqlite import schema_setup as sqlite_opening
 from holdfast.cli import tail
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
-from holdfast.moving import bundle, restoring
 from holdfast.operations import attachments as attachment_operations
 from holdfast.operations import pages, ready
 from holdfast.operations import triggers as operations
 from holdfast.ports.freshness import Freshness
-from holdfast.reading import ReadingBackend
+from holdfast.read_only import ReadingBackend
 from holdfast.records.triggers import Emission
 from holdfast.rows import AttachmentRow
 from holdfast.rules import attachments as attachment_rules
@@ -46,19 +52,20 @@ from holdfast.rules import (
     claims,
     deltas,
     graph,
+    node_ranges,
     replacements,
     schema_graph,
     schema_keywords,
     schema_patterns,
     schemas,
     selectors,
-    stretches,
 )
 from holdfast.rules import events as event_rules
 from holdfast.rules import triggers as rules
 from holdfast.rules.verification import bytes_outside
 from holdfast.statements import Statements
 from holdfast.store import maintenance
+from holdfast.transfer import bundle, restoring
 from holdfast.waiting import AsyncWaiting
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -89,10 +96,10 @@ def a_source_key_is_looked_up_without_its_session(patch: pytest.MonkeyPatch) -> 
 
 
 def _rewrite(patch: pytest.MonkeyPatch, name: str, right: str, wrong: str) -> None:
-    texts = dict(link.statements())
+    texts = dict(connection.statements())
     assert right in texts[name], texts[name]
     changed = Statements({**texts, name: texts[name].replace(right, wrong)})
-    patch.setattr(link, "statements", lambda: changed)
+    patch.setattr(connection, "statements", lambda: changed)
 
 
 def a_delivery_is_reserved_outside_of_the_transaction(patch: pytest.MonkeyPatch) -> None:
@@ -186,11 +193,11 @@ def a_node_may_be_its_own_ancestor(patch: pytest.MonkeyPatch) -> None:
 
 def a_page_is_limited_by_rows_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pages, "fitting", lambda weights: len(list(weights)))
-    patch.setattr(link.Link, "page", lambda self, name, bindings, _most_bytes: self.all(name, bindings))
+    patch.setattr(connection.Link, "page", lambda self, name, bindings, _most_bytes: self.all(name, bindings))
 
 
 def what_is_fetched_is_not_weighed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(link, "weight", lambda _values: 0)
+    patch.setattr(connection, "weight", lambda _values: 0)
 
 
 def a_statement_takes_as_long_as_it_takes(patch: pytest.MonkeyPatch) -> None:
@@ -231,7 +238,7 @@ def what_does_not_decode_is_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_filter_is_written_into_the_statement(patch: pytest.MonkeyPatch) -> None:
-    right = link.Link.all
+    right = connection.Link.all
 
     def wrong(self: Any, name: str, bindings: Any = ()) -> Any:
         if name != "list_sessions_of_owner":
@@ -239,7 +246,7 @@ def a_filter_is_written_into_the_statement(patch: pytest.MonkeyPatch) -> None:
         text = self._texts[name].replace(":owner", f"'{bindings['owner']}'")
         return self.connection.execute(text, bindings).fetchall()
 
-    patch.setattr(link.Link, "all", wrong)
+    patch.setattr(connection.Link, "all", wrong)
 
 
 def a_replayed_turn_is_rolled_back_because_it_wrote_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -264,12 +271,12 @@ def a_transaction_that_wrote_nothing_waits_for_no_standby(patch: pytest.MonkeyPa
 
 
 def a_role_may_hide_the_warnings_of_a_commit(patch: pytest.MonkeyPatch) -> None:
-    right = attempts.limits_text
+    right = executor.limits_text
 
     def wrong(options: Any) -> str:
         return right(options).replace("client_min_messages = warning", "client_min_messages = error")
 
-    patch.setattr(attempts, "limits_text", wrong)
+    patch.setattr(executor, "limits_text", wrong)
 
 
 def cleaning_up_replaces_the_error_of_a_lost_connection(patch: pytest.MonkeyPatch) -> None:
@@ -287,7 +294,7 @@ def cleaning_up_replaces_the_error_of_a_lost_connection(patch: pytest.MonkeyPatc
 
 def a_thread_is_started_where_nothing_stops_it(patch: pytest.MonkeyPatch) -> None:
     def wrong(cls: Any, url: Any, options: Any, clock: Any) -> Any:
-        thread = looping.LoopThread()
+        thread = loop_thread.LoopThread()
         thread.start()
         return thread.drive(cls.open(url, options, clock, thread))
 
@@ -547,11 +554,11 @@ def prepared_statements_are_counted_in_each_process(patch: pytest.MonkeyPatch) -
 
 
 def a_caller_reads_what_policies_leave(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(borrowed, "table_names", list)
+    patch.setattr(caller_transaction, "table_names", list)
 
 
 def a_changed_setting_of_the_caller_is_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(borrowed, "SETTINGS", ())
+    patch.setattr(caller_transaction, "SETTINGS", ())
 
 
 def a_lost_replacement_is_applied_again(patch: pytest.MonkeyPatch) -> None:
@@ -633,7 +640,7 @@ def a_lost_node_looks_tombstoned(patch: pytest.MonkeyPatch) -> None:
     def wrong(*_: object) -> list[Any]:
         return []
 
-    patch.setattr(stretches, "unread", wrong)
+    patch.setattr(node_ranges, "unread", wrong)
 
 
 def a_large_request_is_encoded_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
@@ -644,4 +651,4 @@ def a_large_request_is_encoded_on_the_event_loop(patch: pytest.MonkeyPatch) -> N
 
 
 def a_large_answer_is_decoded_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(steps, "weight_of", lambda _: 0)
+    patch.setattr(thread_offload, "weight_of", lambda _: 0)

@@ -18,39 +18,39 @@ import pytest
 from tests import test_folder
 from tests.backends.damages import answers
 from tests.backends.postgres import (
-    test_forgotten_pooler,
     test_interrupts,
     test_lent_pool,
     test_lost_answers,
     test_replica,
     test_replica_failover,
     test_row_security,
+    test_undeclared_pooler,
 )
 from tests.backends.postgres import test_older_database as older
 from tests.backends.postgres import test_renewal_races as renewal_races
 from tests.backends.postgres import test_replication as replication
 from tests.backends.postgres.test_replica import servers  # noqa: F401 - a fixture
 from tests.backends.postgres.test_replication import unconfirmed  # noqa: F401 - a fixture
-from tests.backends.sqlite import test_computed, test_hostile_contents
+from tests.backends.sqlite import test_hostile_contents, test_schema_check
 from tests.backends.sqlite import test_hostile_pages as hostile_pages
 from tests.backends.sqlite.furnished import seed
 from tests.backends.sqlite.test_interrupts import alarm, an_alarm_ends_an_opening
 from tests.backends.sqlite.test_places import replaced
 from tests.backends.sqlite.test_verify_damage import damaged, opened
 from tests.blocking import test_interrupted_files as interrupted_files
+from tests.caller_transaction import test_postgres as test_within_postgres
 from tests.cli import test_tail
 from tests.loop_gaps import test_loop_gaps as loop_gaps
-from tests.moving import test_bundles, test_imports
 from tests.planted import bugs
 from tests.test_clocks import Skewed, one_life_under_wrong_clocks
 from tests.test_judging import another_writes_while_an_event_is_judged
-from tests.within import test_postgres as test_within_postgres
+from tests.transfer import test_bundles, test_imports
 
 import holdfast
 from holdfast import codec, columns
 from holdfast.backends.sqlite import budget
 from holdfast.blocking import BlockingStore
-from holdfast.opening import open_backend
+from holdfast.factory import open_backend
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -247,7 +247,7 @@ def a_table_that_computes_is_refused(folder: Path, _: pytest.FixtureRequest) -> 
     path = folder / "state.db"
     hostile_pages.furnish(path)
     with failing_as_an_error():
-        test_computed.test_a_table_that_computes_is_refused(path, "revision INTEGER AS (1)")
+        test_schema_check.test_a_table_that_computes_is_refused(path, "revision INTEGER AS (1)")
 
 
 def contents_are_weighed_together(folder: Path, _: pytest.FixtureRequest) -> None:
@@ -490,7 +490,7 @@ def a_turn_goes_on_from_the_head_that_is_stored(_: Path, request: pytest.Fixture
 
 def a_forgotten_pooler_is_named(folder: Path, request: pytest.FixtureRequest) -> None:
     # The listener is the only place: a statement of an operation is refused by the servers behind the pooler.
-    test_forgotten_pooler.test_a_listen_url_that_leads_to_a_pooler_is_named_and_waiters_poll(
+    test_undeclared_pooler.test_a_listen_url_that_leads_to_a_pooler_is_named_and_waiters_poll(
         request.getfixturevalue("postgres_database"),
         request.getfixturevalue("clean_postgres_url"),
         folder,
@@ -500,7 +500,7 @@ def a_forgotten_pooler_is_named(folder: Path, request: pytest.FixtureRequest) ->
 
 
 def statements_are_named_apart(_: Path, request: pytest.FixtureRequest) -> None:
-    test_forgotten_pooler.test_prepared_statements_have_names_that_no_other_client_uses(
+    test_undeclared_pooler.test_prepared_statements_have_names_that_no_other_client_uses(
         request.getfixturevalue("clean_postgres_url")
     )
 

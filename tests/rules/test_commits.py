@@ -27,7 +27,7 @@ from holdfast.records.common import Token
 from holdfast.records.graph import AgentFrame, Append, Graph, Node, ReplaceGraph, Unchanged
 from holdfast.records.leases import Lease, OnSession
 from holdfast.records.limits import Limits
-from holdfast.records.work import WorkCompletion, WorkDraft
+from holdfast.records.queue import WorkCompletion, WorkDraft
 from holdfast.rows import BatchRow, CommitFacts, CommitPlan, LeaseRow, NodeRow, RevisionRow, SessionRow, UsageRow
 from holdfast.rules import commits, sessions
 from holdfast.rules.commits import TurnBody

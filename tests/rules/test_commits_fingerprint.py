@@ -16,7 +16,7 @@ from holdfast.records.common import Token
 from holdfast.records.graph import AgentFrame, Append, Graph, Node, ReplaceGraph, Unchanged
 from holdfast.records.leases import Lease, OnSession
 from holdfast.records.limits import Limits
-from holdfast.records.work import WorkCompletion, WorkDraft
+from holdfast.records.queue import WorkCompletion, WorkDraft
 from holdfast.rules import commits
 
 STEADY = settings(derandomize=True, deadline=None)

@@ -28,7 +28,7 @@ from holdfast.records.events import (
 )
 from holdfast.records.limits import Limits
 from holdfast.records.processes import Cancelled, Completed, External, Failed, Process, ProcessIdentity, Provenance
-from holdfast.records.work import WorkDraft
+from holdfast.records.queue import WorkDraft
 from holdfast.rows import EventRow
 from holdfast.rules import events
 

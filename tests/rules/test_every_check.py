@@ -32,10 +32,10 @@ from holdfast.rules import (
     leases,
     maintenance,
     processes,
+    queue,
     schemas,
     sessions,
     triggers,
-    work,
 )
 
 STEADY = settings(derandomize=True, deadline=None)
@@ -241,9 +241,9 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
         Arguments(("t", "k", "i", {"a": 1}, {"s": 1})),
     ),
     "handle": (lambda v: triggers.sequence_of("handle", v, "trigger:", Limits()), "trigger:1"),
-    "draft": (lambda v: work.check_draft("draft", v, Limits()), DRAFT),
+    "draft": (lambda v: queue.check_draft("draft", v, Limits()), DRAFT),
     "claim": (lambda v: claims.check_claim("claim", v, Limits()), CLAIM),
-    "batch ids": (lambda v: work.check_batch_ids(v, Limits()), ["a", "b"]),
+    "batch ids": (lambda v: queue.check_batch_ids(v, Limits()), ["a", "b"]),
 }
 
 

@@ -13,8 +13,8 @@ from holdfast.errors import Corrupt, InvalidRequest, NodeConflict
 from holdfast.records.graph import Graph, Node
 from holdfast.records.limits import Limits
 from holdfast.rows import POSITION_BITS, NodeRow, RevisionRow, Segment, SessionRow
-from holdfast.rules import graph, sessions, stretches
-from holdfast.rules.stretches import Stretch
+from holdfast.rules import graph, node_ranges, sessions
+from holdfast.rules.node_ranges import Stretch
 
 STEADY = settings(derandomize=True, deadline=None)
 LIMITS = Limits()
@@ -489,25 +489,25 @@ def test_a_family_of_the_dead_keeps_nothing() -> None:
 def test_a_view_is_cut_into_stretches_between_two_keys() -> None:
     segments = [Segment(7, 2, 5), Segment(3, 0, 4)]
     own, inherited = Stretch(2, at(7, 3), at(7, 5)), Stretch(0, at(3, 1), at(3, 4))
-    assert stretches.stretches_of(segments) == [own, inherited]
+    assert node_ranges.stretches_of(segments) == [own, inherited]
     assert (own.session_key, own.whole, inherited.session_key, inherited.whole) == (7, 3, 3, 4)
-    assert stretches.stretches_of(segments, first_key=at(3, 2)) == [own, Stretch(0, at(3, 2), at(3, 4))]
-    assert stretches.stretches_of(segments, last_key=at(3, 2)) == [Stretch(0, at(3, 1), at(3, 2))]
-    assert stretches.stretches_of(segments, first_key=at(3, 4), last_key=at(7, 3)) == [
+    assert node_ranges.stretches_of(segments, first_key=at(3, 2)) == [own, Stretch(0, at(3, 2), at(3, 4))]
+    assert node_ranges.stretches_of(segments, last_key=at(3, 2)) == [Stretch(0, at(3, 1), at(3, 2))]
+    assert node_ranges.stretches_of(segments, first_key=at(3, 4), last_key=at(7, 3)) == [
         Stretch(2, at(7, 3), at(7, 3)),
         Stretch(0, at(3, 4), at(3, 4)),
     ]
-    assert stretches.stretches_of([Segment(7, 2, 2)]) == []
+    assert node_ranges.stretches_of([Segment(7, 2, 2)]) == []
 
 
 def test_only_stretches_with_unread_nodes_are_counted_and_a_short_count_is_damage() -> None:
-    view = stretches.stretches_of([Segment(7, 0, 2), Segment(3, 0, 1)])
+    view = node_ranges.stretches_of([Segment(7, 0, 2), Segment(3, 0, 1)])
     rows = [row(1, "a"), row(1, "b", node_key=at(3, 1))]
-    assert stretches.unread(view, rows) == view[:1]
-    assert stretches.unread(view, [*rows, row(2, "c")]) == []
-    stretches.require_stored(view[0], 2)
+    assert node_ranges.unread(view, rows) == view[:1]
+    assert node_ranges.unread(view, [*rows, row(2, "c")]) == []
+    node_ranges.require_stored(view[0], 2)
     with pytest.raises(Corrupt, match="nodes 7/0: 1 of the 2 nodes from position 1 to 2 are there"):
-        stretches.require_stored(view[0], 1)
+        node_ranges.require_stored(view[0], 1)
 
 
 def at(session_key: int, position: int) -> int:

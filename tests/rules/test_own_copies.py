@@ -24,10 +24,10 @@ from holdfast.records.processes import (
     Provenance,
     ToolCall,
 )
+from holdfast.records.queue import WorkDraft
 from holdfast.records.sessions import Child, Root, SessionMeta
 from holdfast.records.triggers import Fixed, SubscriptionDraft
-from holdfast.records.work import WorkDraft
-from holdfast.rules import commits, events, processes, sessions, triggers, work
+from holdfast.rules import commits, events, processes, queue, sessions, triggers
 
 LIMITS = Limits()
 
@@ -152,7 +152,7 @@ CHECKS: dict[str, Callable[[Documents], Any]] = {
     ),
     "occurrence": _occurrence,
     "commit": _commit,
-    "work": lambda documents: work.check_draft(
+    "work": lambda documents: queue.check_draft(
         "draft", WorkDraft(session_id="chat", payloads=documents.listing(documents.one())), LIMITS
     ),
 }

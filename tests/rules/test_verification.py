@@ -13,7 +13,7 @@ from holdfast import codec
 from holdfast import rows as r
 from holdfast.errors import Corrupt
 from holdfast.records.maintenance import Finding
-from holdfast.rules import artifacts, attachments, events, grants, processes, triggers, work
+from holdfast.rules import artifacts, attachments, events, grants, processes, queue, triggers
 from holdfast.rules import verification as rules
 
 LIMITS = holdfast.Limits()
@@ -127,8 +127,8 @@ def test_an_artifact_whose_ref_names_its_content_has_that_content() -> None:
 
 
 def batch(**changes: Any) -> r.BatchRow:
-    intent = work.check_draft("draft", holdfast.WorkDraft(session_id="chat", payloads=[{"a": 1}]), LIMITS)
-    row = work.new_batch(intent, batch_id="work:1", session_key=3, family=1, now_ms=1)
+    intent = queue.check_draft("draft", holdfast.WorkDraft(session_id="chat", payloads=[{"a": 1}]), LIMITS)
+    row = queue.new_batch(intent, batch_id="work:1", session_key=3, family=1, now_ms=1)
     return but(row, enqueue_seq=7, **changes)
 
 

@@ -13,7 +13,7 @@ from holdfast import rows as r
 from holdfast.errors import Corrupt
 from holdfast.records.commits import Usage
 from holdfast.records.maintenance import Finding
-from holdfast.rules import commits, stretches
+from holdfast.rules import commits, node_ranges
 from holdfast.rules import verification_sessions as session_rules
 from holdfast.rules.commits import TurnBody
 
@@ -125,7 +125,7 @@ def test_the_last_node_stands_where_the_session_says(node_count: int, epoch: int
 
 
 def test_a_segment_is_whole() -> None:
-    [stretch] = stretches.stretches_of([r.Segment(3, 2, 5)])
+    [stretch] = node_ranges.stretches_of([r.Segment(3, 2, 5)])
     assert problems(session_rules.stretch(stretch, 3)) == []
     short = ["nodes 3/2: 2 of the 3 nodes from position 3 to 5 are there"]
     assert problems(session_rules.stretch(stretch, 2)) == short

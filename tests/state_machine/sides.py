@@ -16,7 +16,7 @@ from holdfast.backends.memory import MemoryBackend
 from holdfast.backends.sqlite import SqliteBackend
 from holdfast.blocking import BlockingStore
 from holdfast.blocking import Session as BlockingSession
-from holdfast.opening import open_backend
+from holdfast.factory import open_backend
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock

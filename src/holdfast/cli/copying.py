@@ -14,7 +14,7 @@ from holdfast.cli.terminal import counted
 from holdfast.paging import every
 
 if TYPE_CHECKING:
-    from holdfast import moving
+    from holdfast import transfer
 
 WITHOUT_BYTES = "they live elsewhere, or were never put; if they lie in a folder, name it with --from-attachments"
 SAME = "source and target are the same store: nothing was copied"
@@ -48,7 +48,7 @@ class Tally:
         self.refused: list[dict[str, str]] = []
         self.without_bytes = 0
 
-    def seen(self, manifest: moving.Manifest) -> None:
+    def seen(self, manifest: transfer.Manifest) -> None:
         """Count attachments that a bundle has no bytes for."""
         self.without_bytes += manifest.without_bytes
 
@@ -88,13 +88,13 @@ def copy(call: Call) -> int:
         call.open(source_url, source_settings, given.from_attachments) as source,
         call.open(target_url, target_settings, given.to_attachments) as target,
     ):
-        from holdfast.moving import background
-        from holdfast.moving.copying import are_the_same, copy_session
+        from holdfast.transfer import items
+        from holdfast.transfer.copying import are_the_same, copy_session
 
         if are_the_same(source, target):
             raise Misused(SAME)
         stats = source.maintenance.stats()
-        parts = () if given.sessions_only else background.parts(source, target, stats)
+        parts = () if given.sessions_only else items.parts(source, target, stats)
         with call.terminal.progress("copying", stats.sessions + sum(part.total for part in parts)) as progress:
             for one in every(source.sessions.list, limit=source.limits.page):
                 tally.take_session(one.session_id, partial(copy_session, source, target, one, tally.seen))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import holdfast
-from holdfast.moving.exporting import tombstones_of
+from holdfast.transfer.exporting import tombstones_of
 
 
 class Drawn(NamedTuple):

@@ -18,7 +18,7 @@ def export(call: Call) -> int:
     """Write a session to a file or to standard output."""
     import gzip
 
-    from holdfast.moving import exporting
+    from holdfast.transfer import exporting
 
     given = call.options
     if given.json and given.output == "-":
@@ -50,7 +50,7 @@ def import_(call: Call) -> int:
     import tempfile
     from pathlib import Path
 
-    from holdfast.moving import bundle, restoring
+    from holdfast.transfer import bundle, restoring
 
     given = call.options
     limits = bundle.TRUSTED if given.trusted else bundle.BundleLimits()

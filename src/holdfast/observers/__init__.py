@@ -1,1 +1,1 @@
-"""Ready-made observers. `holdfast.ports.observing` defines what an observer is told, and when."""
+"""Ready-made observers. `holdfast.ports.observer` defines what an observer is told, and when."""

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.noting import DEBUG, ERROR, INFO, WARNING
-from holdfast.ports.observing import End
+from holdfast.log import DEBUG, ERROR, INFO, WARNING
+from holdfast.ports.observer import End
 from holdfast.records.observations import Observation, OperationOutcome
 
 LEVELS: Final[dict[OperationOutcome, int]] = {"ok": DEBUG, "cancelled": DEBUG, "refused": INFO, "failed": WARNING}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import InvalidRequest
-from holdfast.ports.observing import End
+from holdfast.ports.observer import End
 from holdfast.records.observations import Observation
 
 if TYPE_CHECKING:

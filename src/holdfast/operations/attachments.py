@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from holdfast.errors import HoldfastError, Unavailable, UnknownRef
-from holdfast.inventory import StoredObject
 from holdfast.operations import sessions
 from holdfast.operations.pages import page_of
 from holdfast.ports import AttachmentBytes, BoundedBytes, Transaction
@@ -19,6 +18,7 @@ from holdfast.records.attachments import AttachmentEntry, AttachmentRef
 from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, ObjectRow, SessionRow
 from holdfast.rules import attachments as rules
+from holdfast.table_catalog import StoredObject
 from holdfast.waiting import raised_by_handler
 
 T = TypeVar("T")

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.asks import UNTIMED, Head, TurnAsk, TurnPlan
 from holdfast.errors import HeadConflict, HoldfastError, NodeConflict, SessionDeleted
 from holdfast.operations import attachments, key_frames, ready, sessions
 from holdfast.operations.positions import stamped
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
+from holdfast.ports.fast_path_params import UNTIMED, Head, TurnAsk, TurnPlan
 from holdfast.records.commits import CommitReceipt, NodesReceipt
 from holdfast.rows import CommitQuery, NodeRow, Run, Segment, SessionRow
 from holdfast.rules import commits as rules

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.asks import UNTIMED, EventAsk, LeaseProof
 from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import ready, sessions
 from holdfast.operations.pages import page_of
 from holdfast.operations.positions import stamped
 from holdfast.ports import Transaction
+from holdfast.ports.fast_path_params import UNTIMED, EventAsk, LeaseProof
 from holdfast.ports.verdicts import EventVerdict
 from holdfast.records.common import Document, Page
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
@@ -17,7 +17,7 @@ from holdfast.records.processes import Process
 from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, ProcessRow
 from holdfast.rules import events as rules
 from holdfast.rules import processes, verdicts
-from holdfast.rules import work as work_rules
+from holdfast.rules import queue as work_rules
 
 JUDGED_AGAIN = 4
 """Number of plans on a process that keeps moving, before a transaction locks the process."""

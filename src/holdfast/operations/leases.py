@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.asks import LeaseAsk
 from holdfast.errors import AlreadyTerminal, LeaseLost, UnknownProcess
 from holdfast.operations import ready, sessions
 from holdfast.ports import Transaction
+from holdfast.ports.fast_path_params import LeaseAsk
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.rules import leases as rules

@@ -18,7 +18,7 @@ from holdfast.records.graph import AgentFrame, FullGraph, Graph, Node, ReadScope
 from holdfast.records.limits import CHANGE_BUCKET_MS, Limits
 from holdfast.records.sessions import SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
-from holdfast.rules import checkpoints, commits, deltas, graph, ledgers, replacements, stretches
+from holdfast.rules import checkpoints, commits, deltas, graph, ledgers, node_ranges, replacements
 from holdfast.rules import sessions as rules
 
 Address: TypeAlias = tuple[str, int | None]
@@ -154,7 +154,7 @@ async def _read_graph(
     leaf_key, leaf_id = graph.leaf_of(revision) or (None, None)
     if isinstance(scope, FullGraph):
         rows = await tx.read_nodes(segments, kind=None, after=None, descending=False, limit=None)
-        await _require_stored(tx, stretches.stretches_of(segments), rows)
+        await _require_stored(tx, node_ranges.stretches_of(segments), rows)
         return graph.graph_of(rows, leaf_id)
     if scope.leaf is not None:
         named = await tx.find_nodes(segments, [scope.leaf])
@@ -167,10 +167,10 @@ async def _read_graph(
     return graph.graph_of(reversed(path), leaf_id)
 
 
-async def _require_stored(tx: Transaction, view: Iterable[stretches.Stretch], rows: Iterable[NodeRow]) -> None:
+async def _require_stored(tx: Transaction, view: Iterable[node_ranges.Stretch], rows: Iterable[NodeRow]) -> None:
     """Raises Corrupt if a node is missing. Nodes that were not read must be hidden or of another kind."""
-    for stretch in stretches.unread(view, rows):
-        stretches.require_stored(stretch, await tx.count_nodes(*stretch))
+    for stretch in node_ranges.unread(view, rows):
+        node_ranges.require_stored(stretch, await tx.count_nodes(*stretch))
 
 
 async def _require_node(tx: Transaction, segments: tuple[Segment, ...], node_key: int, node_id: str) -> None:
@@ -234,7 +234,7 @@ async def nodes_page(
     else:
         segments = graph.segments_of(row, epoch=revision.epoch, upto=revision.node_count)
     epoch = segments[0].epoch
-    place = None if after is None else stretches.place_in("after", epoch, after)
+    place = None if after is None else node_ranges.place_in("after", epoch, after)
     rows: list[NodeRow] = await tx.read_nodes(
         segments, kind=kind, after=place, descending=newest_first, limit=limit + 1
     )
@@ -243,7 +243,7 @@ async def nodes_page(
     begin = None if place is None else place - 1 if newest_first else place + 1
     end = None if page.next is None else shown[-1].node_key
     first_key, last_key = (end, begin) if newest_first else (begin, end)
-    await _require_stored(tx, stretches.stretches_of(segments, first_key=first_key, last_key=last_key), shown)
+    await _require_stored(tx, node_ranges.stretches_of(segments, first_key=first_key, last_key=last_key), shown)
     return row, page
 
 

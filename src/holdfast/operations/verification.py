@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from holdfast.errors import Corrupt, Endless
-from holdfast.inventory import DoomedObject, Setting, StoredBlob, StoredObject, StoredUsage, name_of, table_of
 from holdfast.operations import verification_contents as contents
 from holdfast.operations import verification_processes as processes
 from holdfast.operations import verification_sessions as sessions
@@ -35,6 +34,7 @@ from holdfast.rows import (
     SubscriptionRow,
 )
 from holdfast.rules import verification as rules
+from holdfast.table_catalog import DoomedObject, Setting, StoredBlob, StoredObject, StoredUsage, name_of, table_of
 
 Check: TypeAlias = Callable[[Transaction, list[Any], Tally], Awaitable[None]]
 

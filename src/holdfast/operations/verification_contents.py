@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.inventory import DoomedObject, Setting, StoredObject, name_of
 from holdfast.operations.verification_pages import Tally, in_parts, known, note_orphans
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import Finding
 from holdfast.rows import ArtifactRow, AttachmentRow, BatchRow, LeaseRow, ObjectRow, ProcessRow, ReadyRow, SessionRow
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import verification as rules
+from holdfast.table_catalog import DoomedObject, Setting, StoredObject, name_of
 
 
 async def check_work(tx: Transaction, rows: list[BatchRow], tally: Tally) -> None:

@@ -13,11 +13,11 @@ import msgspec
 
 from holdfast import columns
 from holdfast.errors import Corrupt, Endless
-from holdfast.inventory import Key, key_of, table_of
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import Finding, VerifyReport
 from holdfast.rows import AttachmentRow, Row
 from holdfast.rules import verification as rules
+from holdfast.table_catalog import Key, key_of, table_of
 
 R = TypeVar("R", bound=Row)
 T = TypeVar("T")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from holdfast.errors import Corrupt
-from holdfast.inventory import Key, name_of
 from holdfast.operations.verification_pages import Tally, in_parts, known, note_orphans
 from holdfast.ports import Transaction
 from holdfast.records.processes import Process
 from holdfast.rows import DeliveryRow, EventRow, GrantRow, OccurrenceRow, ProcessRow, SubscriptionRow
 from holdfast.rules import processes
 from holdfast.rules import verification as rules
+from holdfast.table_catalog import Key, name_of
 
 
 async def check_processes(tx: Transaction, rows: list[ProcessRow], tally: Tally) -> None:

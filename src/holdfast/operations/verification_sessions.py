@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from holdfast.errors import Corrupt
-from holdfast.inventory import StoredBlob, StoredUsage, name_of
 from holdfast.operations.verification_pages import PAGE, Known, Tally, known, note_orphans
 from holdfast.ports import Transaction
 from holdfast.rows import BlobRow, NodeRow, RevisionRow, Segment, SessionRow
-from holdfast.rules import commits, graph, stretches
+from holdfast.rules import commits, graph, node_ranges
 from holdfast.rules import verification as common
 from holdfast.rules import verification_sessions as rules
+from holdfast.table_catalog import StoredBlob, StoredUsage, name_of
 
 
 async def check_sessions(tx: Transaction, rows: list[SessionRow], tally: Tally) -> None:
@@ -49,7 +49,7 @@ async def _check_view(tx: Transaction, row: SessionRow, tally: Tally) -> None:
     """Check that every node exists that the session or one of its revisions sees."""
     epochs = await tx.revision_epochs(row.session_key)
     for (session_key, epoch), upto in graph.retained_segments([row], {row.session_key: epochs}).items():
-        for stretch in stretches.stretches_of([Segment(session_key, epoch, upto)]):
+        for stretch in node_ranges.stretches_of([Segment(session_key, epoch, upto)]):
             tally.look("nodes", f"{session_key}/{epoch}", rules.stretch(stretch, await tx.count_nodes(*stretch)))
 
 

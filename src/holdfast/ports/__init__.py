@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from typing import Any, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from holdfast.errors import InvalidRequest
+from holdfast.ports.fast_paths import Shortcuts
 from holdfast.ports.freshness import Freshness
-from holdfast.ports.shortcuts import Shortcuts
 from holdfast.ports.tables import (
     AttachmentTables,
     GrantTables,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import rows as r
-from holdfast.asks import Head
+from holdfast.ports.fast_path_params import Head
 
 
 class WorkVerdict(msgspec.Struct, frozen=True):

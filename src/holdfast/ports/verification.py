@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from holdfast.inventory import Key
 from holdfast.rows import Row
+from holdfast.table_catalog import Key
 
 R = TypeVar("R", bound=Row)
 
 
 class VerificationTables(Protocol):
-    """Every table of `holdfast.inventory`, in full."""
+    """Every table of `holdfast.table_catalog`, in full."""
 
     async def scan_rows(self, kind: type[R], *, after: Key | None, skip: int, limit: int) -> tuple[list[R], Key | None]:
         """Return rows of a table beyond the place `after` (None: from the start), without the first `skip` of those.

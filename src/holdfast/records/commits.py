@@ -8,7 +8,7 @@ from holdfast.records.checkpoints import Checkpoint, CheckpointManifest
 from holdfast.records.common import Document, Receipt, Record
 from holdfast.records.graph import AgentFrame, Graph, GraphDelta, Unchanged
 from holdfast.records.leases import Lease
-from holdfast.records.work import WorkClaim, WorkCompletion, WorkDraft
+from holdfast.records.queue import WorkClaim, WorkCompletion, WorkDraft
 
 
 class Usage(Record, frozen=True):

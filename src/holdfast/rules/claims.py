@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from holdfast.asks import ClaimProof
 from holdfast.errors import ClaimLost
+from holdfast.ports.fast_path_params import ClaimProof
 from holdfast.records.common import Token
 from holdfast.records.limits import Limits
-from holdfast.records.work import (
+from holdfast.records.queue import (
     Boundary,
     WorkBatch,
     WorkClaim,
@@ -18,7 +18,7 @@ from holdfast.records.work import (
     WorkReceipt,
 )
 from holdfast.rows import BatchRow, ClaimStamp, LeaseRow
-from holdfast.rules import checks, leases, work
+from holdfast.rules import checks, leases, queue
 
 
 def may_claim(
@@ -142,7 +142,7 @@ def claim_from(session_id: str, token: Token, rows: Sequence[BatchRow]) -> WorkC
         fence=stamp.fence,
         claimed_at_ms=stamp.claimed_at_ms,
         expires_at_ms=stamp.expires_at_ms,
-        batches=tuple(work.batch_of(session_id, row, state="claimed") for row in rows),
+        batches=tuple(queue.batch_of(session_id, row, state="claimed") for row in rows),
         exclusive=stamp.exclusive > 0,
     )
 

@@ -8,14 +8,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import codec
-from holdfast.asks import UNTIMED, Head, TurnPlan
 from holdfast.errors import ClaimLost, Corrupt, HeadConflict, InvalidRequest, SessionDeleted, TurnConflict, UnknownRef
+from holdfast.ports.fast_path_params import UNTIMED, Head, TurnPlan
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Commit, CommitReceipt, Usage
 from holdfast.records.graph import Append, Graph, Node, ReplaceGraph, Unchanged
 from holdfast.records.leases import Lease
 from holdfast.records.limits import Limits
-from holdfast.records.work import WorkCompletion
+from holdfast.records.queue import WorkCompletion
 from holdfast.rows import (
     LIVE,
     POSITION_BITS,
@@ -28,7 +28,7 @@ from holdfast.rows import (
     SessionRow,
     UsageRow,
 )
-from holdfast.rules import checkpoints, checks, claims, deltas, graph, leases, ledgers, work
+from holdfast.rules import checkpoints, checks, claims, deltas, graph, leases, ledgers, queue
 
 
 class TurnBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -66,7 +66,7 @@ class CommitIntent(msgspec.Struct, frozen=True):
     usage: tuple[Usage, ...]
     completes: tuple[WorkCompletion, ...]
     attachments: tuple[str, ...]
-    enqueues: tuple[work.WorkIntent, ...]
+    enqueues: tuple[queue.WorkIntent, ...]
     lease: Lease | None
 
     @property
@@ -128,7 +128,7 @@ def check_commit(commit: object, session_id: str | None, limits: Limits, *, seed
         completes=_check_completes(given.completes, target, limits),
         attachments=_check_attachments(given.attachments, limits),
         enqueues=tuple(
-            work.check_draft(f"enqueues[{index}]", draft, limits, session_id=target)
+            queue.check_draft(f"enqueues[{index}]", draft, limits, session_id=target)
             for index, draft in enumerate(checks.sequence("enqueues", given.enqueues, most=limits.commit_items))
         ),
         lease=None if given.lease is None else leases.check_session_lease("lease", given.lease, target, limits),
@@ -440,10 +440,10 @@ def _judge_enqueues(
         place = (draft.session_id, draft.source_key)
         existing = known.get(place) if draft.source_key is not None else None
         if existing is not None:
-            ids.append(work.same_work(draft, existing).batch_id)
+            ids.append(queue.same_work(draft, existing).batch_id)
             continue
         session_key, family = (0, 0) if target is None else (target.session_key, target.family)
-        row = work.new_batch(draft, batch_id=batch_id, session_key=session_key, family=family, now_ms=now_ms)
+        row = queue.new_batch(draft, batch_id=batch_id, session_key=session_key, family=family, now_ms=now_ms)
         known[place] = row
         fresh.append(row)
         ids.append(batch_id)

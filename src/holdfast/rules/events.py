@@ -31,7 +31,7 @@ from holdfast.records.processes import (
     ProcessOutcome,
     TerminalState,
 )
-from holdfast.records.work import WorkDraft
+from holdfast.records.queue import WorkDraft
 from holdfast.rows import EventRow
 from holdfast.rules import checks, schemas
 from holdfast.rules.schema_graph import PATTERN_STATES, SUBSCHEMAS

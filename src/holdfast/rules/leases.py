@@ -7,9 +7,9 @@ import hmac
 import msgspec
 
 from holdfast import codec
-from holdfast.asks import LeaseProof
 from holdfast.columns import COUNTERS
 from holdfast.errors import Corrupt, InvalidRequest, LeaseHeld, LeaseLost
+from holdfast.ports.fast_path_params import LeaseProof
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.records.limits import LARGEST_INTEGER, Limits

@@ -14,7 +14,7 @@ from holdfast.errors import InvalidRequest
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.maintenance import Finding
 from holdfast.records.processes import Process
-from holdfast.records.work import SETTLED, WorkDraft
+from holdfast.records.queue import SETTLED, WorkDraft
 from holdfast.rows import (
     ArtifactRow,
     AttachmentRow,
@@ -39,8 +39,8 @@ from holdfast.rules import (
     events,
     grants,
     processes,
+    queue,
     triggers,
-    work,
 )
 from holdfast.rules.ready import ANY
 
@@ -141,7 +141,7 @@ def batch(row: BatchRow, owner: SessionRow | None) -> Iterator[Finding]:
         yield Finding("work", key, f"it is in family {row.family}, its session in {owner.family}")
     yield from _settlement(row, key)
     yield from _claim(row, key)
-    seen = work.batch_of("-", row)
+    seen = queue.batch_of("-", row)
     draft = WorkDraft(
         session_id="-",
         payloads=[item.payload for item in seen.items],
@@ -150,7 +150,7 @@ def batch(row: BatchRow, owner: SessionRow | None) -> Iterator[Finding]:
         merge_key=seen.merge_key,
         kind=seen.kind,
     )
-    yield from _agrees("work", key, row.draft_hash, work.check_draft("draft", draft, UNBOUNDED).draft_hash)
+    yield from _agrees("work", key, row.draft_hash, queue.check_draft("draft", draft, UNBOUNDED).draft_hash)
 
 
 def _settlement(row: BatchRow, key: str) -> Iterator[Finding]:

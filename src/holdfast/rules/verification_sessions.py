@@ -21,7 +21,7 @@ from holdfast.rows import (
     SessionRow,
     UsageRow,
 )
-from holdfast.rules import checkpoints, commits, graph, ledgers, sessions, stretches
+from holdfast.rules import checkpoints, commits, graph, ledgers, node_ranges, sessions
 
 VACUUMED_PAYLOAD = b"null"
 
@@ -92,9 +92,9 @@ def positions(row: SessionRow, nodes: tuple[int, int, int]) -> Iterator[Finding]
         yield Finding("sessions", str(row.session_key), f"counts {row.node_count} nodes, the last one is {last}")
 
 
-def stretch(place: stretches.Stretch, count: int) -> Iterator[Finding]:
+def stretch(place: node_ranges.Stretch, count: int) -> Iterator[Finding]:
     """Every node that a view includes is stored."""
-    problem = stretches.lost(place, count)
+    problem = node_ranges.lost(place, count)
     if problem is not None:
         yield Finding("nodes", f"{place.session_key}/{place.epoch}", problem)
 

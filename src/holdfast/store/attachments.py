@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from holdfast.errors import SessionDeleted, Unavailable
-from holdfast.noting import DEBUG, note
+from holdfast.log import DEBUG, note
 from holdfast.operations import attachments as operations
 from holdfast.operations import maintenance
 from holdfast.ports import AttachmentBytes, UnfinishedBytes

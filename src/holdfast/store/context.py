@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable, WaitTimeout
-from holdfast.noting import WARNING, note
+from holdfast.log import WARNING, note
 from holdfast.operations.attachments import Deletion, end_deletion, outside, read_outside, reserve_deletion, space_of
 from holdfast.operations.key_frames import KeyFrames
 from holdfast.ports import AttachmentBytes, Backend
@@ -24,7 +24,7 @@ from holdfast.rows import AttachmentRow, ObjectRow
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import checks
 from holdfast.store.binding import Binding, ForgetfulBinding
-from holdfast.store.observing import Observing, observed_class
+from holdfast.store.instrumentation import Observing, observed_class
 
 F = TypeVar("F")
 P = ParamSpec("P")

@@ -10,8 +10,7 @@ import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Unavailable
-from holdfast.inventory import table_of
-from holdfast.noting import DEBUG, WARNING, note
+from holdfast.log import DEBUG, WARNING, note
 from holdfast.operations import diagnosis, verification
 from holdfast.operations import maintenance as operations
 from holdfast.operations import sessions as session_operations
@@ -34,6 +33,7 @@ from holdfast.rules import diagnosis as diagnosis_rules
 from holdfast.rules import maintenance as rules
 from holdfast.rules import verification as verification_rules
 from holdfast.store.context import Context
+from holdfast.table_catalog import table_of
 
 BATCH = 1_000
 FAMILIES = 100

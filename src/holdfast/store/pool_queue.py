@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.operations import next_work, ready, settling
-from holdfast.operations.next_work import NextRequest
+from holdfast.operations import pool_queue, ready, settlement
+from holdfast.operations.pool_queue import NextRequest
 from holdfast.records.common import Page
-from holdfast.records.work import WorkBatch, WorkClaim, WorkCompletion, WorkReceipt
+from holdfast.records.queue import WorkBatch, WorkClaim, WorkCompletion, WorkReceipt
 from holdfast.rules import checks, claims
-from holdfast.rules import work as rules
+from holdfast.rules import queue as rules
 from holdfast.store.context import Context
 
 CLAIM_TTL_MS = 900_000
@@ -63,7 +63,7 @@ class PoolQueue:
         while True:
             # Each run waits for a lock that another worker holds, so this loop does not spin.
             claim, is_busy = await self._context.backend.write(
-                lambda tx: next_work.claim_next(tx, request), one_step=True, repeatable=True
+                lambda tx: pool_queue.claim_next(tx, request), one_step=True, repeatable=True
             )
             if not is_busy:
                 return claim
@@ -79,9 +79,9 @@ class PoolQueue:
         request = self._next_request("-", kinds, CLAIM_TTL_MS, 1, exclusive=exclusive)
 
         async def look() -> tuple[bool | None, int | None]:
-            found, due_in_ms = await self._context.backend.read(lambda tx: next_work.is_offered(tx, request))
+            found, due_in_ms = await self._context.backend.read(lambda tx: pool_queue.is_offered(tx, request))
             if found:
-                found, due_in_ms = await self._context.backend.write(lambda tx: next_work.is_claimable(tx, request))
+                found, due_in_ms = await self._context.backend.write(lambda tx: pool_queue.is_claimable(tx, request))
             return (True if found else None), due_in_ms
 
         await self._context.wait_until(ready.ANY_WORK, look, timeout_ms, "claimable work in any session")
@@ -99,7 +99,7 @@ class PoolQueue:
         """
         completion = claims.check_claim("claim", claim, self._context.limits)
         return await self._context.backend.write(
-            lambda tx: settling.complete(tx, completion), one_step=True, repeatable=True
+            lambda tx: settlement.complete(tx, completion), one_step=True, repeatable=True
         )
 
     async def complete_and_claim_next(
@@ -124,7 +124,7 @@ class PoolQueue:
         completion = claims.check_claim("claim", claim, self._context.limits)
         request = self._next_request(owner_id, kinds, ttl_ms, max_batches, exclusive=exclusive)
         receipt, following, is_busy = await self._context.backend.write(
-            lambda tx: next_work.complete_and_claim_next(tx, completion, request), one_step=True, repeatable=True
+            lambda tx: pool_queue.complete_and_claim_next(tx, completion, request), one_step=True, repeatable=True
         )
         return receipt, await self._claim_next(request) if is_busy else following
 
@@ -156,7 +156,7 @@ class PoolQueue:
         delay_ms = checks.optional_whole("retry_in_ms", retry_in_ms, most=limits.ttl_ms)
         most = checks.optional_whole("max_attempts", max_attempts, least=1)
         return await self._context.backend.write(
-            lambda tx: settling.fail(tx, completion, said, retry_in_ms=delay_ms, max_attempts=most)
+            lambda tx: settlement.fail(tx, completion, said, retry_in_ms=delay_ms, max_attempts=most)
         )
 
     async def dead_letters(
@@ -179,7 +179,7 @@ class PoolQueue:
         size = checks.page_size(limit, limits)
         start = 0 if place is None else place[0]
         return await self._context.backend.read(
-            lambda tx: settling.dead_page(tx, session, chosen, after=start, limit=size)
+            lambda tx: settlement.dead_page(tx, session, chosen, after=start, limit=size)
         )
 
     async def retry(self, session_id: str, batch_id: str) -> WorkBatch | None:
@@ -192,7 +192,7 @@ class PoolQueue:
         """
         session = self._context.identifier("session_id", session_id)
         batch = self._context.identifier("batch_id", batch_id)
-        return await self._context.backend.write(lambda tx: settling.retry(tx, session, batch))
+        return await self._context.backend.write(lambda tx: settlement.retry(tx, session, batch))
 
     async def drop(self, session_id: str, batch_id: str) -> WorkBatch | None:
         """Take a dead batch off the dead letters; None if there is none. It is then cancelled, so its key stays used.
@@ -204,7 +204,7 @@ class PoolQueue:
         """
         session = self._context.identifier("session_id", session_id)
         batch = self._context.identifier("batch_id", batch_id)
-        return await self._context.backend.write(lambda tx: settling.drop(tx, session, batch))
+        return await self._context.backend.write(lambda tx: settlement.drop(tx, session, batch))
 
     async def wait_settled(self, session_id: str, batch_id: str, *, timeout_ms: int) -> WorkBatch:
         """Return a batch once it is completed, cancelled or dead; `WaitTimeout` if that does not happen in time.
@@ -220,7 +220,7 @@ class PoolQueue:
         batch = self._context.identifier("batch_id", batch_id)
 
         async def look() -> tuple[WorkBatch | None, int | None]:
-            return await self._context.backend.read(lambda tx: settling.outcome(tx, session, batch)), None
+            return await self._context.backend.read(lambda tx: settlement.outcome(tx, session, batch)), None
 
         return await self._context.wait_until(
             ready.queue_topic(session), look, timeout_ms, f"batch {batch!r} of session {session!r} to be settled"

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from holdfast import codec
 from holdfast.errors import WaitTimeout
-from holdfast.noting import warn
+from holdfast.log import warn
 from holdfast.operations import events as event_operations
 from holdfast.operations import processes as operations
 from holdfast.operations import restoring

@@ -8,13 +8,13 @@ from typing import cast
 import msgspec
 
 from holdfast.errors import InvalidRequest
-from holdfast.operations import ready, settling
-from holdfast.operations import work as operations
+from holdfast.operations import queue as operations
+from holdfast.operations import ready, settlement
 from holdfast.records.common import Page
 from holdfast.records.leases import Lease
-from holdfast.records.work import Boundary, WorkBatch, WorkClaim, WorkCompletion, WorkDraft
+from holdfast.records.queue import Boundary, WorkBatch, WorkClaim, WorkCompletion, WorkDraft
 from holdfast.rules import checks, claims, leases
-from holdfast.rules import work as rules
+from holdfast.rules import queue as rules
 from holdfast.store.context import Context
 from holdfast.store.pool_queue import CLAIM_MOST, CLAIM_TTL_MS, PoolQueue
 
@@ -184,7 +184,7 @@ class Queue(PoolQueue):
         """
         session = self._context.identifier("session_id", session_id)
         batch = self._context.identifier("batch_id", batch_id)
-        return await self._context.backend.write(lambda tx: settling.cancel(tx, session, batch))
+        return await self._context.backend.write(lambda tx: settlement.cancel(tx, session, batch))
 
     async def get(self, session_id: str, batch_id: str) -> WorkBatch | None:
         """Return one batch: waiting, claimed, or settled and not yet pruned.

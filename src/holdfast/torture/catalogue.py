@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.torture.behind import FAILOVER_BEHIND
 from holdfast.torture.cancels import CANCELLED_STATEMENTS, CANCELLED_WAITS
 from holdfast.torture.concurrent import CONCURRENT
 from holdfast.torture.crashes import SERVER_CRASH
@@ -14,6 +13,7 @@ from holdfast.torture.fulldisk import FULL_DISK
 from holdfast.torture.fullserver import FULL_SERVER
 from holdfast.torture.interrupts import INTERRUPTED
 from holdfast.torture.kills import KILLED_READER, KILLED_WRITER
+from holdfast.torture.lagging_standby import FAILOVER_BEHIND
 from holdfast.torture.locks import CROSS_COMMITS, EXHAUSTED_POOL, HELD_LOCKS
 from holdfast.torture.misuse import CLOSED, FORKED
 from holdfast.torture.poolers import POOLED

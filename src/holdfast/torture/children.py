@@ -21,11 +21,11 @@ PATIENCE_S = 60.0
 """Time limit for anything that is not meant to hang."""
 
 LOADED = (
-    "holdfast.public",
+    "holdfast._api",
     "holdfast.backends.sqlite",
     "holdfast.backends.postgres",
     "holdfast.torture.workers",
-    "holdfast.torture.behind",
+    "holdfast.torture.lagging_standby",
     "holdfast.torture.power",
     "holdfast.torture.cuts",
     "holdfast.torture.within",

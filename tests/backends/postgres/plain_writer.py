@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.postgres.steps import LoopCall
+from holdfast.backends.postgres.thread_offload import LoopCall
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.transaction.base import columns_of
 from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS
+from holdfast.backends.postgres.transaction.queue import DRAFT_COLUMNS
 from holdfast.backends.postgres.transaction.turn_functions import USAGE_COLUMNS
-from holdfast.backends.postgres.transaction.work import DRAFT_COLUMNS
-from holdfast.ports.shortcuts import NoShortcuts
+from holdfast.ports.fast_paths import NoShortcuts
 
 BLOB_COLUMNS = len(r.BlobRow.__struct_fields__) - 1
 """Without the base, which comes last of all bindings."""

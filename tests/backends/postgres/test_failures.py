@@ -14,9 +14,9 @@ import pytest
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
-from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure, Trouble, translated, trouble_of
 from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
-from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure, Trouble, translated, trouble_of
 from holdfast.blocking import BlockingStore
 from holdfast.errors import (
     Corrupt,

@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions, backend
-from holdfast.backends.postgres.link import statements_of
-from holdfast.backends.postgres.opening import functions_text
+from holdfast.backends.postgres.connection import statements_of
+from holdfast.backends.postgres.schema_setup import functions_text
 from holdfast.statements import Statements
 from holdfast.store import Context, Store
 

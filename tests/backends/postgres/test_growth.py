@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
-from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.connection import Link
 from holdfast.backends.postgres.notifier import Notifier
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.postgres import opening
+from holdfast.backends.postgres import schema_setup
 
 STRIKES = {
     "an error": "RAISE EXCEPTION 'struck' USING ERRCODE = 'XX000'",
@@ -99,8 +99,8 @@ def test_an_upgrade_is_made_whole_or_not_at_all(
 ) -> None:
     with holdfast.open_blocking(postgres_url) as store:
         store.sessions.create("chat").commit(holdfast.Commit(turn_id="t"))
-    monkeypatch.setattr(opening, "SCHEMA_VERSION", 2)
-    monkeypatch.setattr(opening, "migrations", lambda: {2: NEXT})
+    monkeypatch.setattr(schema_setup, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(schema_setup, "migrations", lambda: {2: NEXT})
     struck = 0
     # Each statement counts by itself; dropping or creating an index may count as more than one.
     for at in range(1, 6):

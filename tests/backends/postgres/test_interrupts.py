@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import opening
-from holdfast.backends.postgres import looping
+from holdfast import factory
+from holdfast.backends.postgres import loop_thread
 
 PATIENCE_S = 30
 CONNECTIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'holdfast'"
@@ -86,7 +86,7 @@ def check_that_an_interrupted_start_is_undone(
     url: str, patch: pytest.MonkeyPatch, when: str, patience_s: float = PATIENCE_S
 ) -> None:
     before, begun = loops(), []
-    right = looping.start_thread
+    right = loop_thread.start_thread
 
     def start(thread: threading.Thread) -> None:
         begun.append(thread)
@@ -94,7 +94,7 @@ def check_that_an_interrupted_start_is_undone(
             right(thread)
         raise KeyboardInterrupt
 
-    patch.setattr(looping, "start_thread", start)
+    patch.setattr(loop_thread, "start_thread", start)
     with pytest.raises(KeyboardInterrupt):
         holdfast.open_blocking(url)
     [thread] = begun
@@ -120,7 +120,7 @@ def test_an_interrupt_behind_the_opening_closes_what_was_opened(
 
     [(connections,)] = administrator.rows(CONNECTIONS)
     before = loops()
-    monkeypatch.setattr(opening, "_store_over", interrupt)
+    monkeypatch.setattr(factory, "_store_over", interrupt)
     with pytest.raises(KeyboardInterrupt):
         holdfast.open_blocking(clean_postgres_url)
     assert loops() == before

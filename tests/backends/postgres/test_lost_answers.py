@@ -11,7 +11,7 @@ from tests.backends.postgres.wire import Cut, Wire
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
-from holdfast.backends.postgres.link import statements_of
+from holdfast.backends.postgres.connection import statements_of
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.postgres.link import statements_of
+from holdfast.backends.postgres.connection import statements_of
 
 WHOLE = re.compile(
     r"dump_|walk_|census$|waiting$|check_structures|find_indexes|server_facts|bytes_on_disk|find_places|commit$|release_write$|find_pooler$"

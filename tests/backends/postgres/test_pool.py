@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.driver_errors import DriverFailure
 from holdfast.backends.postgres.pool import Pool
-from holdfast.backends.postgres.translation import DriverFailure
 from holdfast.errors import PoolTimeout, StoreClosed
 from holdfast.records.options import PostgresOptions
 

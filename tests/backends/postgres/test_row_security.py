@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.postgres import PostgresOptions
-from holdfast.inventory import table_names
+from holdfast.table_catalog import table_names
 
 ROLE = "holdfast_tenant"
 ADVICE = r"row-level security .*DISABLE ROW LEVEL SECURITY.*BYPASSRLS"

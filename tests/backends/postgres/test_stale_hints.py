@@ -16,8 +16,8 @@ from tests.state_machine.sides import counting_mint, text_of
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
-from holdfast.backends.postgres.link import Link
-from holdfast.backends.postgres.translation import DriverFailure
+from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.driver_errors import DriverFailure
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import EventLoop

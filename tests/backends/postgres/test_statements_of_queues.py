@@ -28,7 +28,7 @@ from tests.backends.postgres.twins import (
 
 import holdfast
 from holdfast import rows as r
-from holdfast.rules import leases, work
+from holdfast.rules import leases, queue
 from holdfast.store import Store
 
 CLOCKS = pytest.mark.parametrize("now_ms", [NOW_MS, LAST_MS - 500], ids=["some time", "the end of time"])
@@ -71,8 +71,8 @@ def draft(rng: random.Random, session_id: str, *, now_ms: int, payload: Any = 1)
 
 def batch(seq: int, session: r.SessionRow, wanted: holdfast.WorkDraft, source_key: str | None = None) -> r.BatchRow:
     """Return the row of a draft."""
-    intent = work.check_draft("draft", msgspec.structs.replace(wanted, source_key=source_key), holdfast.Limits())
-    made = work.new_batch(intent, batch_id=f"b{seq}", session_key=session.session_key, family=session.family, now_ms=7)
+    intent = queue.check_draft("draft", msgspec.structs.replace(wanted, source_key=source_key), holdfast.Limits())
+    made = queue.new_batch(intent, batch_id=f"b{seq}", session_key=session.session_key, family=session.family, now_ms=7)
     return msgspec.structs.replace(made, enqueue_seq=seq)
 
 

@@ -22,7 +22,7 @@ from tests.state_machine.sides import Outcome, counting_mint, first_difference, 
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
-from holdfast.backends.postgres.attempts import Runs
+from holdfast.backends.postgres.executor import Runs
 from holdfast.rules import leases
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock

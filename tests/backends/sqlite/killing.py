@@ -15,7 +15,7 @@ from pathlib import Path
 import apsw
 
 import holdfast
-from holdfast.backends.sqlite import backend, opening
+from holdfast.backends.sqlite import backend, schema_setup
 
 NEXT = """
 ALTER TABLE settings ADD COLUMN note TEXT;
@@ -35,7 +35,7 @@ def version_of(path: Path) -> int:
         holdfast.open_blocking(path, options=LOOK).close()
     except holdfast.SchemaMissing as missing:
         return missing.found
-    return opening.SCHEMA_VERSION
+    return schema_setup.SCHEMA_VERSION
 
 
 def open_and_die(path: Path, at: int) -> bool:
@@ -76,7 +76,7 @@ def main(folder: Path, what: str) -> None:
             before = 1
         killed = open_and_die(path, kills)
         found = version_of(path)
-        assert found in {before, opening.SCHEMA_VERSION}, f"statement {kills}: half of version {found}"
+        assert found in {before, schema_setup.SCHEMA_VERSION}, f"statement {kills}: half of version {found}"
         with holdfast.open_blocking(path, options=QUICK) as store:
             # The next release has indexes that this one does not know; that is no damage.
             assert [one for one in store.maintenance.verify().findings if "not declared" not in one.problem] == []
@@ -93,9 +93,9 @@ def main(folder: Path, what: str) -> None:
 def set_version(version: int) -> None:
     """Set the schema version to the current one, or to that of the next release."""
     steps = {2: NEXT}
-    opening.SCHEMA_VERSION = backend.SCHEMA_VERSION = version  # type: ignore[misc]
+    schema_setup.SCHEMA_VERSION = backend.SCHEMA_VERSION = version  # type: ignore[misc]
     if version > 1:
-        opening.migrations = lambda: steps  # type: ignore[assignment]
+        schema_setup.migrations = lambda: steps  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.translation import translated
+from holdfast.backends.sqlite.driver_errors import translated
 from holdfast.errors import Corrupt, HoldfastError, InvalidRequest, Unavailable
 
 

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.backends.sqlite.mounts import file_system_of, found_in
+from holdfast.backends.sqlite.filesystem import file_system_of, found_in
 from holdfast.blocking import BlockingStore
 from holdfast.testing.clock import ManualClock
 

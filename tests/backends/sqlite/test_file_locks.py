@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.sqlite.file_locks import FileLocks
-from holdfast.backends.sqlite.mounts import mounts_in
+from holdfast.backends.sqlite.filesystem import mounts_in
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX locks")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs locks of open file descriptions")

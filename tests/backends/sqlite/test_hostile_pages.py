@@ -14,8 +14,8 @@ import pytest
 
 import holdfast
 from holdfast.backends.sqlite import budget
-from holdfast.backends.sqlite.link import Link, statements
-from holdfast.backends.sqlite.opening import schema_text
+from holdfast.backends.sqlite.connection import Link, statements
+from holdfast.backends.sqlite.schema_setup import schema_text
 
 PAGE_BYTES = 4_096
 LONGEST_S = 60

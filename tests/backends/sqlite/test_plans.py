@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast.backends.sqlite
-from holdfast import inventory
 from holdfast import rows as r
-from holdfast.backends.sqlite.link import statements
+from holdfast import table_catalog
+from holdfast.backends.sqlite.connection import statements
 
 PACKAGE = Path(holdfast.backends.sqlite.__file__).parent
 # These read a whole table by intent, or read nothing.
@@ -85,7 +85,7 @@ def test_every_statement_is_used_and_every_name_exists() -> None:
             if isinstance(found, ast.Constant) and isinstance(found.value, str):
                 used.add(found.value)
     # Some names are made of a word and a table's name.
-    for table, _ in inventory.TABLES.values():
+    for table, _ in table_catalog.TABLES.values():
         used |= {f"{word}{table}" for word in used if word.endswith("_")}
         used |= {f"{table}{word}" for word in used if word.startswith("_")}
     assert set(statements()) <= used

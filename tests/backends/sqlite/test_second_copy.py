@@ -69,10 +69,10 @@ def test_a_refused_opening_leaves_the_log_to_the_application(tmp_path: Path) -> 
 
 
 NOTICED_TOO_LATE = """
-from holdfast.backends.sqlite import file_locks, link
+from holdfast.backends.sqlite import file_locks, connection
 right = file_locks.is_open_in_another_copy
 file_locks.is_open_in_another_copy = lambda path: False
-link.is_open_in_another_copy = lambda path: False
+connection.is_open_in_another_copy = lambda path: False
 """
 
 

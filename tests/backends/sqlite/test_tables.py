@@ -24,8 +24,8 @@ from tests.backends.sqlite.literal_rows import (
 from holdfast import ports
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction import SqliteTransaction
-from holdfast.inventory import StoredBlob
 from holdfast.records.maintenance import Stats
+from holdfast.table_catalog import StoredBlob
 
 replace = msgspec.structs.replace
 

@@ -15,14 +15,14 @@ import asyncpg
 import msgspec
 
 import holdfast
-from holdfast.backends.postgres.attempts import Runs
-from holdfast.backends.postgres.borrowed import BorrowedPostgres
-from holdfast.backends.postgres.link import Link
-from holdfast.backends.postgres.looping import LoopThread
+from holdfast.backends.postgres.caller_transaction import BorrowedPostgres
+from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.executor import Runs
+from holdfast.backends.postgres.loop_thread import LoopThread
 from holdfast.backends.postgres.notifier import channel_of, digest
 from holdfast.backends.postgres.transaction.base import Base
-from holdfast.backends.sqlite import file_locks, link, opening, readers, writer
-from holdfast.backends.sqlite.borrowed import BorrowedSqlite
+from holdfast.backends.sqlite import connection, file_locks, readers, schema_setup, writer
+from holdfast.backends.sqlite.caller_transaction import BorrowedSqlite
 from holdfast.errors import WaitTimeout
 from holdfast.operations import events
 from holdfast.rules import claims, commits, leases
@@ -34,13 +34,13 @@ Set = Callable[[Any, str, Any], None]
 
 def synchronous_normal(put: Set) -> None:
     """A commit does not wait for the disk."""
-    right = link.Link.configure
+    right = connection.Link.configure
 
     def configure(self: Any, options: Any) -> None:
         right(self, options)
         self.pragma("synchronous", "normal")
 
-    put(link.Link, "configure", configure)
+    put(connection.Link, "configure", configure)
 
 
 def acknowledged_before_commit(put: Set) -> None:
@@ -90,7 +90,7 @@ def group_acknowledged_before_commit(put: Set) -> None:
 
 def inherited_file_opened(put: Set) -> None:
     """A forked child may open a file that its parent had open."""
-    put(opening, "refuse_unsafe", lambda *_: None)
+    put(schema_setup, "refuse_unsafe", lambda *_: None)
     # Without the second locks, too, as on systems that lack them.
     put(file_locks.FileLocks, "hold", classmethod(lambda *_: None))
 

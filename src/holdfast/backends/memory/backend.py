@@ -20,9 +20,9 @@ from holdfast.backends.memory.verification import MemoryVerification
 from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
 from holdfast.loop_budget import BudgetExceeded, is_limited
 from holdfast.ports import Backend, Clock, Operation
+from holdfast.ports.fast_paths import NoShortcuts
 from holdfast.ports.freshness import Freshness, foreign
-from holdfast.ports.shortcuts import NoShortcuts
-from holdfast.reading import ReadingBackend
+from holdfast.read_only import ReadingBackend
 from holdfast.records.diagnosis import StoreFacts
 from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import Waiting, WaitingBackend, run_made

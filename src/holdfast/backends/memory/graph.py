@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.memory.attachments import MemoryAttachments
+from holdfast.backends.memory.queue import MemoryWork
 from holdfast.backends.memory.tables import Tables, starting_with
-from holdfast.backends.memory.work import MemoryWork
 
 
 class MemoryGraph(MemoryWork, MemoryAttachments):

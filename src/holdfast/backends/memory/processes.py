@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
+from holdfast.backends.memory.queue import MemoryWork
 from holdfast.backends.memory.tables import Tables, starting_with
-from holdfast.backends.memory.work import MemoryWork
 
 
 class MemoryProcesses(MemoryWork):

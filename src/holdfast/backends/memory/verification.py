@@ -7,10 +7,10 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from holdfast import inventory
 from holdfast import rows as r
+from holdfast import table_catalog
 from holdfast.backends.memory.tables import Table, Tables, starting_with
-from holdfast.inventory import Key
+from holdfast.table_catalog import Key
 
 R = TypeVar("R", bound=r.Row)
 
@@ -23,21 +23,21 @@ class MemoryVerification:
     tables: Tables
 
     def _table(self, kind: type[r.Row]) -> Table[Any, Any]:
-        return self.tables.all()[inventory.table_of(kind)]
+        return self.tables.all()[table_catalog.table_of(kind)]
 
     def _whole(self, kind: type[R], key: Any, row: Any) -> R:
         """Return the row as the inventory describes it."""
-        if kind is inventory.StoredUsage:
-            return cast("R", inventory.StoredUsage(key[0], *_columns(row)))
-        if kind is inventory.StoredBlob:
-            blob = inventory.StoredBlob(key[0], row.hash, row.encoding, row.base_hash, row.size, row.body)
+        if kind is table_catalog.StoredUsage:
+            return cast("R", table_catalog.StoredUsage(key[0], *_columns(row)))
+        if kind is table_catalog.StoredBlob:
+            blob = table_catalog.StoredBlob(key[0], row.hash, row.encoding, row.base_hash, row.size, row.body)
             return cast("R", blob)
-        if kind is inventory.StoredObject:
-            return cast("R", inventory.StoredObject(*key, *_columns(row)))
-        if kind is inventory.DoomedObject:
-            return cast("R", inventory.DoomedObject(*key))
-        if kind is inventory.Setting:
-            return cast("R", inventory.Setting(key, row))
+        if kind is table_catalog.StoredObject:
+            return cast("R", table_catalog.StoredObject(*key, *_columns(row)))
+        if kind is table_catalog.DoomedObject:
+            return cast("R", table_catalog.DoomedObject(*key))
+        if kind is table_catalog.Setting:
+            return cast("R", table_catalog.Setting(key, row))
         if isinstance(row, r.NodeRow):
             parent = None if row.parent_key is None else self.tables.nodes.get(row.parent_key)
             return cast("R", msgspec.structs.replace(row, parent_id=None if parent is None else parent.node_id))
@@ -48,7 +48,7 @@ class MemoryVerification:
         first = None if after is None else _plain(after)
         keys = [key for key in table.keys_between(first) if key != first][skip : skip + limit]
         rows = [self._whole(kind, key, table.get(key)) for key in keys]
-        return rows, inventory.key_of(rows[-1]) if rows else None
+        return rows, table_catalog.key_of(rows[-1]) if rows else None
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:
         table = self._table(kind)

@@ -12,26 +12,26 @@ from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
-from holdfast.backends.postgres.attempts import Attempt, Runs
-from holdfast.backends.postgres.borrowed import BorrowedPostgres, Terms
-from holdfast.backends.postgres.connecting import Address
-from holdfast.backends.postgres.lines import Lines
-from holdfast.backends.postgres.link import Connection, Values, statements_of
+from holdfast.backends.postgres.caller_transaction import BorrowedPostgres, Terms
+from holdfast.backends.postgres.connection import Connection, Values, statements_of
+from holdfast.backends.postgres.connector import Address
+from holdfast.backends.postgres.driver_errors import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
+from holdfast.backends.postgres.executor import Attempt, Runs
 from holdfast.backends.postgres.listener import Listener
-from holdfast.backends.postgres.looping import LoopThread
+from holdfast.backends.postgres.loop_thread import LoopThread
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
-from holdfast.backends.postgres.opening import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
 from holdfast.backends.postgres.positions import UNKNOWN, position_of, system_text
 from holdfast.backends.postgres.replica import ACQUIRE_MS, Following, FreshReads, ProvenConnections
+from holdfast.backends.postgres.schema_setup import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.server_watch import ServerWatch
+from holdfast.backends.postgres.session_queue import Lines
 from holdfast.backends.postgres.transaction import PostgresTransaction
-from holdfast.backends.postgres.translation import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
 from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, StoreForked, Unavailable
-from holdfast.noting import DEBUG, INFO, note
+from holdfast.log import DEBUG, INFO, note
 from holdfast.ports import Backend, Clock, Operation, Transaction
 from holdfast.ports.freshness import Freshness
-from holdfast.reading import ReadingBackend
+from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
 from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import AsyncWaiting, Deferred, Signals

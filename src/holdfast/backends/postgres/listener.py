@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from holdfast.backends.postgres.link import Connection
-from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
+from holdfast.backends.postgres.connection import Connection
+from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure
 from holdfast.errors import HoldfastError, InvalidRequest
-from holdfast.noting import DEBUG, INFO, WARNING, note
+from holdfast.log import DEBUG, INFO, WARNING, note
 from holdfast.waiting import Signals
 
 POLL_S = 1.0

@@ -11,9 +11,9 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from hashlib import blake2b
 
-from holdfast.backends.postgres.translation import DriverFailure
+from holdfast.backends.postgres.driver_errors import DriverFailure
 from holdfast.errors import HoldfastError
-from holdfast.noting import WARNING, note
+from holdfast.log import WARNING, note
 
 EVERY_S = 0.002
 TRIES = 3

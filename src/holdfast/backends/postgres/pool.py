@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from holdfast.backends.postgres.link import Connection, cut_off, statements_of
+from holdfast.backends.postgres.connection import Connection, cut_off, statements_of
+from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure
 from holdfast.backends.postgres.pooler_check import check_lent
-from holdfast.backends.postgres.translation import DRIVER_ERRORS, DriverFailure
 from holdfast.errors import HoldfastError, PoolTimeout, StoreClosed
 from holdfast.records.options import PostgresOptions
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from holdfast.backends.postgres.link import Connection, Counter, Link
-from holdfast.backends.postgres.translation import (
+from holdfast.backends.postgres.connection import Connection, Counter, Link
+from holdfast.backends.postgres.driver_errors import (
     DRIVER_ERRORS,
     STATEMENT_MISPLACED,
     DriverFailure,

@@ -16,14 +16,14 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
-from holdfast.backends.postgres.attempts import Attempt, Runs
-from holdfast.backends.postgres.link import Connection, Link, Values
-from holdfast.backends.postgres.opening import SCHEMA_VERSION
+from holdfast.backends.postgres.connection import Connection, Link, Values
+from holdfast.backends.postgres.driver_errors import DriverFailure, Trouble, state_of, translated, trouble_of
+from holdfast.backends.postgres.executor import Attempt, Runs
 from holdfast.backends.postgres.pool import Connections
 from holdfast.backends.postgres.positions import Position, Standing
-from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, translated, trouble_of
+from holdfast.backends.postgres.schema_setup import SCHEMA_VERSION
 from holdfast.errors import HoldfastError, InvalidRequest, ReplicaBehind, Unavailable, UnknownPosition
-from holdfast.noting import INFO, WARNING, note
+from holdfast.log import INFO, WARNING, note
 from holdfast.ports import Operation
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery

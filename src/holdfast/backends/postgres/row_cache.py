@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from holdfast import rows as r
-from holdfast.asks import Head
 from holdfast.ports import Clock
+from holdfast.ports.fast_path_params import Head
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from holdfast.backends.postgres.link import Values
-from holdfast.noting import DEBUG, INFO, WARNING, note
+from holdfast.backends.postgres.connection import Values
+from holdfast.log import DEBUG, INFO, WARNING, note
 from holdfast.rows import RevisionRow, SessionRow
 
 

@@ -14,14 +14,14 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from holdfast import rows as r
-from holdfast.asks import ClaimProof, EventAsk, Head, NextAsk, TurnAsk
-from holdfast.backends.postgres.link import Distribution, Link
+from holdfast.backends.postgres.connection import Distribution, Link
+from holdfast.backends.postgres.driver_errors import DriverFailure, Trouble, state_of, trouble_of
 from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.transaction.base import fetched, unpacked_bytes
 from holdfast.backends.postgres.transaction.server_functions import NEEDS_A_SESSION, ServerFunctions
 from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call
-from holdfast.backends.postgres.translation import DriverFailure, Trouble, state_of, trouble_of
+from holdfast.ports.fast_path_params import ClaimProof, EventAsk, Head, NextAsk, TurnAsk
 from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, SettlementVerdict, TurnVerdict, WorkVerdict
 
 OUT_OF_RANGE = "22003"

@@ -12,18 +12,18 @@ from typing import Any, Literal, TypeVar
 
 import apsw
 
-from holdfast.backends.sqlite.borrowed import BorrowedSqlite
+from holdfast.backends.sqlite.caller_transaction import BorrowedSqlite
+from holdfast.backends.sqlite.connection import Link
 from holdfast.backends.sqlite.file_locks import FileLocks
-from holdfast.backends.sqlite.link import Link
-from holdfast.backends.sqlite.opening import MEMORY, SCHEMA_VERSION, open_link, schema_text
 from holdfast.backends.sqlite.readers import Readers
+from holdfast.backends.sqlite.schema_setup import MEMORY, SCHEMA_VERSION, open_link, schema_text
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.transaction.base import POSITION
 from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
 from holdfast.ports import Backend, Clock, Operation, Transaction
 from holdfast.ports.freshness import Freshness, foreign
-from holdfast.reading import ReadingBackend
+from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PRIVATE, SqliteOptions
 from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import Change, Waiting, WaitingBackend, start_thread, undisturbed

@@ -28,9 +28,9 @@ from typing import Final
 
 import apsw
 
-from holdfast.backends.sqlite.mounts import is_mount_point
+from holdfast.backends.sqlite.filesystem import is_mount_point
 from holdfast.errors import InvalidRequest, StoreForked
-from holdfast.forks import ANCESTRY, FileId, file_id, open_files
+from holdfast.inherited_files import ANCESTRY, FileId, file_id, open_files
 from holdfast.records.options import PRIVATE
 
 COMPANIONS: Final = ("-wal", "-shm", "-journal")

@@ -18,13 +18,13 @@ from typing import Final, TypeVar
 
 import apsw
 
+from holdfast.backends.sqlite.connection import Link
+from holdfast.backends.sqlite.driver_errors import translated
 from holdfast.backends.sqlite.file_locks import leads_to
-from holdfast.backends.sqlite.link import Link
 from holdfast.backends.sqlite.transaction import SqliteTransaction
-from holdfast.backends.sqlite.translation import translated
 from holdfast.clock import read_clock
 from holdfast.errors import PoolTimeout, StoreClosed, Unavailable
-from holdfast.forks import file_id
+from holdfast.inherited_files import file_id
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
 from holdfast.waiting import in_main_thread, run_made, undisturbed

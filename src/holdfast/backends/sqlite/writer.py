@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 
 import apsw
 
+from holdfast.backends.sqlite.commit_watcher import Lookout
+from holdfast.backends.sqlite.connection import Link, until_free
+from holdfast.backends.sqlite.driver_errors import translated
 from holdfast.backends.sqlite.file_locks import FileLocks
-from holdfast.backends.sqlite.link import Link, until_free
-from holdfast.backends.sqlite.lookout import Lookout
 from holdfast.backends.sqlite.transaction import SqliteTransaction
-from holdfast.backends.sqlite.translation import translated
 from holdfast.clock import read_clock
 from holdfast.errors import Corrupt, HoldfastError, Outcome, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation

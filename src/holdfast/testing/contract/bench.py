@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.backends.memory import MemoryBackend
 from holdfast.blocking import BlockingStore
-from holdfast.opening import open_backend, open_backend_async
+from holdfast.factory import open_backend, open_backend_async
 from holdfast.ports import AttachmentBytes, Backend
 from holdfast.records.artifacts import ArtifactCheck
 from holdfast.records.limits import Limits

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.link import Link, Values
+from holdfast.backends.postgres.connection import Link, Values
 from holdfast.backends.postgres.transaction.function_calls import NO_FAMILY, FunctionCalls
 from holdfast.errors import Corrupt
 from holdfast.ports import Clock

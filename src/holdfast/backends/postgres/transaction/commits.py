@@ -11,13 +11,13 @@ import asyncpg
 import msgspec
 
 from holdfast import rows as r
-from holdfast.asks import Head, TurnAsk, TurnPlan
+from holdfast.backends.postgres.driver_errors import DriverFailure
 from holdfast.backends.postgres.transaction.base import columns_of, fetched, fits, portions
 from holdfast.backends.postgres.transaction.graph import Graph, places_of
+from holdfast.backends.postgres.transaction.queue import SESSION_LEASE, Work
 from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call, hash_of, turn_bindings
-from holdfast.backends.postgres.transaction.work import SESSION_LEASE, Work
-from holdfast.backends.postgres.translation import DriverFailure
 from holdfast.errors import Corrupt
+from holdfast.ports.fast_path_params import Head, TurnAsk, TurnPlan
 from holdfast.ports.verdicts import TurnVerdict
 
 BLOB_COLUMNS = len(r.BlobRow.__struct_fields__)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import md5
 from typing import Any, Final
 
-from holdfast.backends.postgres.link import Distribution, Link
+from holdfast.backends.postgres.connection import Distribution, Link
 
 NO_FAMILY: Final = 0
 """The family of a session that does not exist: no row has it."""

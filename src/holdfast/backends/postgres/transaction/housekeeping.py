@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.postgres.link import Values
-from holdfast.backends.postgres.opening import schema_text
+from holdfast.backends.postgres.connection import Values
+from holdfast.backends.postgres.schema_setup import schema_text
 from holdfast.backends.postgres.transaction.base import Base
 from holdfast.records.diagnosis import PostgresFacts, StoreFacts
 from holdfast.statements import index_names

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.work import Work
+from holdfast.backends.postgres.transaction.queue import Work
 
 PROCESS_LEASE = "process"
 """The kind of a process's lease; its resource is the process's id."""

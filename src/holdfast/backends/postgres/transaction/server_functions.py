@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from holdfast import rows as r
-from holdfast.asks import ClaimAsk, ClaimProof, LeaseAsk, LeaseProof, NextAsk
-from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.connection import Link
 from holdfast.backends.postgres.transaction.base import all_fetched, fetched
 from holdfast.backends.postgres.transaction.function_calls import FunctionCalls, process_family
+from holdfast.ports.fast_path_params import ClaimAsk, ClaimProof, LeaseAsk, LeaseProof, NextAsk
 from holdfast.ports.verdicts import LeaseVerdict, RenewalVerdict, SettlementVerdict, WorkVerdict
 
 NEEDS_A_SESSION = "absent"

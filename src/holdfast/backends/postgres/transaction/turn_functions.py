@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from holdfast import rows as r
-from holdfast.asks import UNTIMED, EventAsk, Head, TurnAsk, TurnPlan
-from holdfast.backends.postgres.link import Link
+from holdfast.backends.postgres.connection import Link
 from holdfast.backends.postgres.positions import position_text
 from holdfast.backends.postgres.transaction.base import columns_of, fetched, fits
 from holdfast.backends.postgres.transaction.function_calls import FunctionCalls
 from holdfast.backends.postgres.transaction.graph import places_of
+from holdfast.ports.fast_path_params import UNTIMED, EventAsk, Head, TurnAsk, TurnPlan
 from holdfast.ports.verdicts import EventVerdict, TurnVerdict
 
 USAGE_COLUMNS: Final = len(r.UsageRow.__struct_fields__)

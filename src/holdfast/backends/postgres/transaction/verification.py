@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base
-from holdfast.inventory import DoomedObject, Key, Setting, StoredUsage, rows_of, smallest_key, table_of
 from holdfast.records.limits import SMALLEST_INTEGER
+from holdfast.table_catalog import DoomedObject, Key, Setting, StoredUsage, rows_of, smallest_key, table_of
 
 R = TypeVar("R", bound=r.Row)
 

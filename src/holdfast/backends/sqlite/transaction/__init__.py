@@ -10,7 +10,7 @@ from holdfast.backends.sqlite.transaction.processes import Processes
 from holdfast.backends.sqlite.transaction.ready import Ready
 from holdfast.backends.sqlite.transaction.sessions import Sessions
 from holdfast.backends.sqlite.transaction.triggers import Triggers
-from holdfast.ports.shortcuts import NoShortcuts
+from holdfast.ports.fast_paths import NoShortcuts
 
 
 class SqliteTransaction(Sessions, Commits, Ready, Attachments, Processes, Grants, Triggers, Housekeeping, NoShortcuts):

@@ -10,7 +10,7 @@ import msgspec
 from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.sqlite.budget import Bindings, Values
-from holdfast.backends.sqlite.link import Link
+from holdfast.backends.sqlite.connection import Link
 from holdfast.errors import Corrupt
 
 R = TypeVar("R", bound=r.Row)

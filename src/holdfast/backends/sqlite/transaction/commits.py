@@ -7,7 +7,7 @@ import msgspec
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import json_list
 from holdfast.backends.sqlite.transaction.graph import Graph
-from holdfast.backends.sqlite.transaction.work import Work
+from holdfast.backends.sqlite.transaction.queue import Work
 
 SESSION_LEASE = "session"
 """The kind of a session's lease; its resource is the session's key."""

@@ -8,9 +8,9 @@ import apsw
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.budget import Values
-from holdfast.backends.sqlite.link import LEVELS
-from holdfast.backends.sqlite.mounts import file_system_of
-from holdfast.backends.sqlite.opening import MEMORY, schema_text
+from holdfast.backends.sqlite.connection import LEVELS
+from holdfast.backends.sqlite.filesystem import file_system_of
+from holdfast.backends.sqlite.schema_setup import MEMORY, schema_text
 from holdfast.backends.sqlite.transaction.verification import Verification
 from holdfast.records.diagnosis import SqliteFacts, StoreFacts
 from holdfast.statements import index_names

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import json_list
-from holdfast.backends.sqlite.transaction.work import Work
+from holdfast.backends.sqlite.transaction.queue import Work
 
 PROCESS_LEASE = "process"
 """The kind of a process's lease; its resource is the process's id."""

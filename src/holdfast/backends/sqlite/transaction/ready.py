@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import json_list
-from holdfast.backends.sqlite.transaction.work import Work
+from holdfast.backends.sqlite.transaction.queue import Work
 
 
 class Ready(Work):

@@ -11,10 +11,10 @@ import apsw
 from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.sqlite.budget import Values
-from holdfast.backends.sqlite.link import statements
-from holdfast.backends.sqlite.opening import MEMORY, schema_text
+from holdfast.backends.sqlite.connection import statements
+from holdfast.backends.sqlite.schema_setup import MEMORY, schema_text
 from holdfast.backends.sqlite.transaction.base import Base, json_list
-from holdfast.inventory import Key, key_of, rows_of, smallest_key, table_names, table_of
+from holdfast.table_catalog import Key, key_of, rows_of, smallest_key, table_names, table_of
 
 R = TypeVar("R", bound=r.Row)
 

@@ -1,0 +1,110 @@
+"""Prefetch the rows that an operation declares it will read, by one statement and so in one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn, cast
+
+from holdfast import columns
+from holdfast import rows as r
+from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.driver_errors import DAMAGED_TEXT, DriverFailure, state_of
+from holdfast.backends.postgres.row_cache import RowCache
+from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
+from holdfast.backends.postgres.transaction.base import all_fetched, fetched, unpacked_bytes
+from holdfast.backends.postgres.transaction.graph import proven_path
+from holdfast.records.limits import LARGEST_INTEGER
+
+
+class Gathered:
+    """Prefetched rows of one session's newest view. Any other read raises NeedsTransaction."""
+
+    def __init__(self, found: Sequence[Sequence[Sequence[object]]], last: int | None) -> None:
+        sessions, heads, path, blobs, ledger = found
+        self.session = fetched(r.SessionRow, sessions[0]) if sessions else None
+        self.head = fetched(r.RevisionRow, heads[0]) if heads else None
+        self._path = proven_path(all_fetched(r.NodeRow, path))
+        self._blobs = all_fetched(r.BlobRow, blobs)
+        self._ledger = all_fetched(r.UsageRow, ledger)
+        self._last = last
+        self.unpacked_bytes = unpacked_bytes(self._blobs)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(self, name)
+
+    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
+        return self.session
+
+    async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
+        if self.session is None or revision != self.session.revision:
+            raise NeedsTransaction("another revision")
+        return self.head
+
+    async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
+        return self._blobs
+
+    async def read_ledger(self, session_key: int) -> list[r.UsageRow]:
+        return self._ledger
+
+    async def read_path(self, leaf_key: int, last: int | None) -> list[r.NodeRow]:
+        if self.head is None or leaf_key != self.head.leaf_key or last != self._last:
+            raise NeedsTransaction("another path")
+        if not self._path and last != 0:
+            raise NeedsTransaction("a leaf that is hidden or missing")
+        return self._path
+
+
+class GatheredLog:
+    """Prefetched rows of one page of a process's log. Any other read raises NeedsTransaction."""
+
+    def __init__(self, found: Sequence[Sequence[Sequence[object]]], filter: r.EventFilter) -> None:
+        processes, events = found
+        self._filter = filter
+        self.process = fetched(r.ProcessRow, processes[0]) if processes else None
+        self._events = all_fetched(r.EventRow, events)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(self, name)
+
+    async def find_process(self, process_id: str) -> r.ProcessRow | None:
+        return self.process
+
+    async def list_events(self, filter: r.EventFilter) -> list[r.EventRow]:
+        if filter != self._filter:
+            raise NeedsTransaction("another page")
+        return self._events
+
+
+async def gather(link: Link, query: r.ViewQuery | r.EventFilter, cache: RowCache) -> Gathered | GatheredLog:
+    """Fetch the rows of a query."""
+    return await (_log if isinstance(query, r.EventFilter) else _view)(link, cast("Any", query), cache)
+
+
+async def _log(link: Link, query: r.EventFilter, cache: RowCache) -> GatheredLog:
+    of_type = () if query.type is None else (query.type,)
+    # Only a lookup of all events uses the primary key: see schema.sql.
+    which = "some+" if of_type or query.pending_wakes else "all+"
+    name = "gather_events+" + which + "type+" * len(of_type) + "wakes+" * query.pending_wakes
+    [found] = await link.all(name, query.process_id, query.after, query.limit, columns.PAGE_BYTES, *of_type)
+    gathered = GatheredLog(found, query)
+    if gathered.process is not None and cache.processes.get(query.process_id) is None:
+        # Do not replace a row that an append of this store has seen since: that is newer.
+        cache.learn_process(gathered.process)
+    return gathered
+
+
+async def _view(link: Link, query: r.ViewQuery, cache: RowCache) -> Gathered:
+    try:
+        last = LARGEST_INTEGER if query.last is None else query.last
+        [(*found, too_large)] = await link.all("gather_view", query.session_id, last, columns.PAGE_BYTES)
+    except DriverFailure as failure:
+        if state_of(failure.cause) in DAMAGED_TEXT:
+            raise NeedsTransaction("refs that do not decode") from failure.cause
+        raise
+    if too_large:
+        raise NeedsTransaction("a path that is too large for one row")
+    gathered = Gathered(found, query.last)
+    await link.before_unpacking(gathered.unpacked_bytes)
+    if gathered.session is not None:
+        cache.learn_head(gathered.session, gathered.head)
+    return gathered

@@ -1,0 +1,147 @@
+"""Open, create or migrate a schema. Any schema that is neither Holdfast's nor empty is left untouched.
+
+`schema.sql` makes the tables of a new schema; `migrations/NNNN_name.sql` brings one of version NNNN - 1 to version
+NNNN. Migration 0001 makes version 1 from an empty schema, so that replaying all migrations must end in the same tables
+as `schema.sql`. In both cases `functions.sql`, `turn_functions.sql` and `queue_functions.sql` then define the server
+functions. Each step is one transaction, under an advisory lock that serializes all processes that change the schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Final, Literal
+
+from holdfast.backends.postgres.connection import Distribution, Link
+from holdfast.errors import Incompatible, InvalidRequest, SchemaMissing, SchemaTooNew
+from holdfast.records.options import PostgresOptions
+from holdfast.statements import with_part_settled, with_schema
+
+SCHEMA_VERSION: Final = 1
+
+OLDEST_SERVER: Final = 140_000
+"""PostgreSQL 14."""
+
+MIGRATION_TIMEOUT_S: Final = 3_600.0
+"""Statement timeout of migrations: one of a large schema takes long."""
+
+_MIGRATION = re.compile(r"(\d{4})_\w+\.sql")
+
+
+def schema_text(schema: str) -> str:
+    """Return the statements that fill a new schema, without CREATE SCHEMA."""
+    return _text_of("schema.sql", schema) + "\n" + functions_text(schema)
+
+
+FUNCTION_FILES: Final = ("turn_functions.sql", "functions.sql", "queue_functions.sql")
+
+
+def functions_text(schema: str, distribution: Distribution = Distribution.NONE) -> str:
+    """Return the statements that define or replace the server functions."""
+    text = "\n".join(_text_of(name, schema) for name in FUNCTION_FILES)
+    for part, kept in distribution.parts.items():
+        text = with_part_settled(text, part, kept=kept)
+    return text + "\n"
+
+
+def _text_of(name: str, schema: str) -> str:
+    return with_schema(files(__package__).joinpath(name).read_text(encoding="utf-8"), schema, origin=name)
+
+
+def ddl_text(schema: str) -> str:
+    """Return all statements to create the schema by hand, including its version."""
+    create = with_schema("CREATE SCHEMA IF NOT EXISTS {schema};\n\n", schema, origin="ddl")
+    version = f"\nINSERT INTO {{schema}}.settings (name, value) VALUES ('schema_version', {SCHEMA_VERSION});\n"
+    return create + schema_text(schema) + with_schema(version, schema, origin="ddl")
+
+
+@lru_cache(maxsize=1)
+def migrations() -> dict[int, str]:
+    """Return the statements that lead to each version from the one before it, with a placeholder for the schema."""
+    found: dict[int, str] = {}
+    for file in files(__package__).joinpath("migrations").iterdir():
+        name = _MIGRATION.fullmatch(file.name)
+        if name is not None:
+            found[int(name[1])] = file.read_text(encoding="utf-8")
+    return dict(sorted(found.items()))
+
+
+def lock_key(schema: str) -> int:
+    """Return the key of the advisory lock for changing one schema."""
+    return int.from_bytes(blake2b(f"holdfast schema {schema}".encode(), digest_size=8).digest(), signed=True)
+
+
+def distribution_text(schema: str, key: Literal["schema", "family"]) -> str:
+    """Return the statements that spread a schema over the nodes of a Citus cluster."""
+    distribution = Distribution.BY_FAMILY if key == "family" else Distribution.BY_SCHEMA
+    functions = functions_text(schema, distribution).replace("$$;\n\n-- ", "$$;\n-- ")
+    return _text_of(f"distribute_by_{key}.sql", schema).replace("-- functions\n", functions)
+
+
+async def prepare(link: Link, options: PostgresOptions, probe: Callable[[Link], Awaitable[None]]) -> Distribution:
+    """Make sure that the schema has the current version. Create or migrate it if needed and allowed.
+
+    `probe` runs at the end of a transaction that is rolled back. Return the distribution of the schema over nodes.
+    """
+    await link.control("begin_opening")
+    version, distribution = await _found_version(link, options.schema)
+    await probe(link)
+    await link.control("rollback")
+    if version < SCHEMA_VERSION and not options.migrate:
+        raise SchemaMissing(version, SCHEMA_VERSION)
+    while version < SCHEMA_VERSION:
+        version = await _one_step(link, options.schema)
+    if distribution and options.read_url is not None:
+        problem = "cannot be used with a store that is spread over nodes: each node numbers its own transactions"
+        raise InvalidRequest("options.read_url", problem)
+    return distribution
+
+
+async def _one_step(link: Link, schema: str) -> int:
+    """Create the schema, or run one migration, unless another process did so meanwhile. Return the version then."""
+    await link.control("begin_write")
+    await link.control("unlimited")
+    await link.all("lock_schema", lock_key(schema))
+    version, _ = await _found_version(link, schema)
+    if version >= SCHEMA_VERSION:
+        await link.control("rollback")
+        return version
+    if version == 0:
+        [(exists, *_)] = await link.all("find_schema", schema)
+        if not exists:
+            # Not IF NOT EXISTS: that needs the privilege to create schemas even if the schema exists.
+            await link.control("create_schema")
+        await link.script(schema_text(schema), MIGRATION_TIMEOUT_S)
+        version = SCHEMA_VERSION
+    else:
+        version += 1
+        text = with_schema(migrations()[version], schema, origin=f"migration {version}")
+        await link.script(text, MIGRATION_TIMEOUT_S)
+        if version == SCHEMA_VERSION:
+            await link.script(functions_text(schema), MIGRATION_TIMEOUT_S)
+    await link.run("save_version", version)
+    await link.commit()
+    return version
+
+
+async def _found_version(link: Link, schema: str) -> tuple[int, Distribution]:
+    """Return the version of the schema, 0 if it is absent or empty, and its distribution over nodes."""
+    [(_, objects, settings, server, encoding, has_sequences)] = await link.all("find_schema", schema)
+    if server < OLDEST_SERVER:
+        raise Incompatible(f"the server is PostgreSQL {server // 10_000}: Holdfast needs 14 or newer")
+    if encoding != "UTF8":
+        raise Incompatible(f"the database's encoding is {encoding}: Holdfast needs a database in UTF8")
+    if objects == 0:
+        return 0, Distribution.NONE
+    found = await link.all("find_layout") if settings else []
+    if not found:
+        raise Incompatible(f"the schema {schema!r} belongs to another program: give Holdfast a schema of its own")
+    [(version, distribution)] = found
+    if version > SCHEMA_VERSION:
+        raise SchemaTooNew(version, SCHEMA_VERSION)
+    if distribution and not has_sequences:
+        raise Incompatible("this node of the cluster has no sequences: connect to the coordinator")
+    return version, Distribution(distribution)

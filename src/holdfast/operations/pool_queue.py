@@ -1,0 +1,123 @@
+"""Claim work of any session: by priority, then sessions in turn."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.operations import queue, ready, settlement
+from holdfast.ports import Transaction
+from holdfast.ports.fast_path_params import NextAsk
+from holdfast.records.common import Token
+from holdfast.records.queue import WorkClaim, WorkCompletion, WorkReceipt
+from holdfast.rules import claims, leases, verdicts
+from holdfast.rules import ready as rules
+
+
+class NextRequest(msgspec.Struct, frozen=True):
+    """A request for work of any session, of these kinds or of all."""
+
+    owner_id: str
+    kinds: tuple[str, ...] | None
+    ttl_ms: int
+    most: int
+    exclusive: bool
+    token: Token
+
+
+def _ask(request: NextRequest, *, claims: bool = True) -> NextAsk:
+    return NextAsk(
+        owner_id=request.owner_id,
+        kinds=request.kinds,
+        ttl_ms=request.ttl_ms,
+        most=request.most,
+        exclusive=request.exclusive,
+        token_hash=leases.hash_token(request.token) if claims else None,
+    )
+
+
+async def claim_next(tx: Transaction, request: NextRequest) -> tuple[WorkClaim | None, bool]:
+    """Claim the next work of any session. True: ask again, because others have locked the work that there is."""
+    answer = await tx.claim_any(_ask(request))
+    if answer is None:
+        return await _claim_in_turn(tx, request), False
+    verdicts.require_fresh(answer.verdict)
+    claim = claims.claim_from(answer.session_id, request.token, answer.rows) if answer.rows else None
+    return claim, answer.verdict == "busy"
+
+
+async def _claim_in_turn(tx: Transaction, request: NextRequest) -> WorkClaim | None:
+    found = await _find(tx, request)
+    return None if found is None else await queue.claim(tx, found)
+
+
+async def _find(tx: Transaction, request: NextRequest) -> queue.ClaimRequest | None:
+    """Return the request for the next session that has such work. Corrects ready rows that promised too much."""
+    tables = tx.ready_tables
+    assert tables is not None, "a database without ready tables claims by itself"
+    await ready.heed_time(tx, tables)
+    passed: list[int] = []
+    while True:
+        row = await tables.next_ready(rules.levels(exclusive=request.exclusive), request.kinds, passed)
+        if row is None:
+            return None
+        ids = await tx.session_ids([row.session_key])
+        session_id = ids.get(row.session_key, "")
+        session = None if not session_id else await tx.find_session(session_id)
+        if session is not None and session.session_key == row.session_key:
+            asked = _in_session(request, session_id)
+            if await queue.claimable(tx, session, asked):
+                return asked
+            await ready.keep(tx, row.session_key, row.family, freed=True)
+        passed.append(row.session_key)
+
+
+def _in_session(request: NextRequest, session_id: str) -> queue.ClaimRequest:
+    return queue.ClaimRequest(
+        session_id=session_id,
+        owner_id=request.owner_id,
+        boundary="idle",
+        ttl_ms=request.ttl_ms,
+        most=request.most,
+        exclusive=request.exclusive,
+        lease=None,
+        token=request.token,
+        kinds=request.kinds,
+        of_any_session=True,
+    )
+
+
+async def complete_and_claim_next(
+    tx: Transaction, completion: WorkCompletion, request: NextRequest
+) -> tuple[WorkReceipt, WorkClaim | None, bool]:
+    """Settle a claim and claim the next work in one transaction. True: ask for the next work again, on its own.
+
+    A transaction that has settled work holds locks, so it does not wait for those of others.
+    """
+    answer = await tx.settle_claim(claims.proof_of(completion), _ask(request))
+    if answer is None:
+        return await settlement.complete(tx, completion), await _claim_in_turn(tx, request), False
+    verdict, claimed = answer
+    receipt = await settlement.settled(tx, completion, verdict)
+    assert claimed is not None, "the next work was asked for"
+    claim = claims.claim_from(claimed.session_id, request.token, claimed.rows) if claimed.rows else None
+    return receipt, claim, claimed.verdict == "busy"
+
+
+async def is_offered(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
+    """Return whether any session offers such work, and in how many milliseconds time alone may change that."""
+    if await tx.offers_work(rules.levels(exclusive=request.exclusive), request.kinds):
+        return True, None
+    due_at_ms = await tx.next_ready_due_ms()
+    return due_at_ms is not None and due_at_ms <= tx.now_ms, None if due_at_ms is None else due_at_ms - tx.now_ms
+
+
+async def is_claimable(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
+    """Like `is_offered`, but for work that could be claimed now. Corrects ready rows that promised too much."""
+    answer = await tx.claim_any(_ask(request, claims=False))
+    if answer is not None:
+        verdicts.require_fresh(answer.verdict)
+        found = answer.verdict == "claimable"
+    else:
+        found = await _find(tx, request) is not None
+    due_at_ms = None if found else await tx.next_ready_due_ms()
+    return found, None if due_at_ms is None else due_at_ms - tx.now_ms

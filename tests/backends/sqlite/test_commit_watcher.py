@@ -1,0 +1,286 @@
+"""A watcher of a topic is woken by its next change, in this process or another."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.backends.sqlite import commit_watcher
+from holdfast.errors import Conflict, StoreClosed
+from holdfast.waiting import AsyncWaiting
+
+WAIT_MS = 60_000
+
+
+def tell(topic: str) -> Callable[[Any], Any]:
+    async def operation(transaction: Any) -> None:
+        await transaction.drop_lease("process", "p")
+        transaction.notify(topic)
+
+    return operation
+
+
+def store_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-sqlite-")]
+
+
+OTHER_PROCESS = """
+import sys
+from holdfast import rows as r
+from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
+from holdfast.waiting import BlockingWaiting
+
+class Clock:
+    def now_ms(self):
+        return 1
+
+async def put(transaction):
+    before = await transaction.find_lease("process", "p")
+    # Another fence each time: SQLite commits nothing when a page does not change.
+    await transaction.save_lease(r.LeaseRow("process", "p", None, None, before.fence + 1 if before else 1, 1, 1))
+
+store = SqliteBackend.open(sys.argv[1], SqliteOptions(), Clock(), BlockingWaiting())
+print("ready", flush=True)
+for _ in sys.stdin:
+    store.drive(store.write(put))
+    print("done", flush=True)
+"""
+
+
+class OtherProcess:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.stdin, self.stdout = process.stdin, process.stdout
+        assert self.stdout.readline() == "ready\n"
+
+    def commit(self) -> None:
+        self.stdin.write("go\n")
+        self.stdin.flush()
+        assert self.stdout.readline() == "done\n"
+
+
+@contextmanager
+def other_process(path: Path) -> Iterator[OtherProcess]:
+    command = [sys.executable, "-c", OTHER_PROCESS, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield OtherProcess(process)
+
+
+def test_a_commit_wakes_those_who_watch_its_topics_and_nobody_else(store: Any) -> None:
+    mine, yours = store.backend.watch("mine"), store.backend.watch("yours")
+    store.write(tell("mine"))
+    assert store.backend.drive(store.backend.pause(mine, WAIT_MS)) is True
+    # Each of these looks for commits of other processes, and must not mistake our own for one.
+    for _ in range(5):
+        store.write(tell("mine"))
+    assert not yours.done()
+    assert store.backend.drive(store.backend.pause(yours, 0)) is False
+
+
+def test_a_refused_operation_wakes_nobody(store: Any) -> None:
+    async def refused(transaction: Any) -> None:
+        transaction.notify("topic")
+        raise Conflict("no")
+
+    change = store.backend.watch("topic")
+    with pytest.raises(Conflict):
+        store.write(refused)
+    store.write(tell("another"))
+    assert not change.done()
+    change.cancel()
+
+
+def test_a_commit_of_another_process_wakes_a_waiter(store: Any, path: Path) -> None:
+    with other_process(path) as other:
+        for _ in range(3):
+            change = store.backend.watch("topic")
+            other.commit()
+            assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+
+
+def test_a_commit_of_another_process_is_noticed_by_one_that_waits_for_the_lock(open_store: Any, path: Path) -> None:
+    store = open_store()
+    with other_process(path) as other:
+        # Locked by another connection, so that the writer waits.
+        third = open_store()
+        third.connection.execute("BEGIN IMMEDIATE")
+        future = store.submit(tell("x"))
+        change = store.backend.watch("topic")
+        third.connection.execute("COMMIT")
+        other.commit()
+        assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+        future.result(60)
+
+
+def test_nothing_runs_until_somebody_writes_or_watches(open_store: Any) -> None:
+    assert store_threads() == []
+    store = open_store()
+    store.ask("fence_floor")
+    assert store_threads() == []
+    change = store.backend.watch("topic")
+    assert len(store_threads()) == 1
+    change.cancel()
+    store.close()
+    assert store_threads() == []
+
+
+class RecordingNews(commit_watcher.SteadyPace):
+    """Reports when the thread sleeps without a timeout, and when it sleeps between two polls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asleep, self.looking = threading.Event(), threading.Event()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        (self.asleep if timeout_s is None else self.looking).set()
+        return super().wait(timeout_s)
+
+
+def test_the_thread_looks_around_only_while_somebody_watches(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    news = RecordingNews()
+    monkeypatch.setattr(commit_watcher, "news_of", lambda _: news)
+    store.write(tell("x"))
+    assert store_threads() == []
+    for _ in range(3):
+        change = store.backend.watch("topic")
+        assert news.looking.wait(60)
+        news.asleep.clear()
+        change.cancel()
+        assert news.asleep.wait(60)
+        news.looking.clear()
+
+
+def test_where_there_is_no_news_looking_at_a_steady_pace_finds_every_commit(
+    store: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_watcher, "news_of", lambda _: commit_watcher.SteadyPace())
+    with other_process(path) as other:
+        for _ in range(3):
+            change = store.backend.watch("topic")
+            other.commit()
+            assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+
+
+@on_linux
+def test_a_file_system_that_tells_nothing_delays_a_wake_and_loses_none(
+    store: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = tmp_path / "nobody-writes-here"
+    silent.touch()
+    monkeypatch.setattr(commit_watcher, "news_of", lambda _: commit_watcher.LogWritten(str(silent)))
+    with other_process(path) as other:
+        for _ in range(3):
+            change = store.backend.watch("topic")
+            other.commit()
+            assert store.backend.drive(store.backend.pause(change, WAIT_MS)) is True
+
+
+@on_linux
+def test_writing_the_file_is_news_and_silence_is_not(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    news = commit_watcher.news_of(str(log))
+    try:
+        assert isinstance(news, commit_watcher.LogWritten)
+        assert news.wait(0) is False
+        log.write_bytes(b"x" * 10_000)
+        assert news.wait(60) is True
+        assert news.wait(0) is False
+        news.nudge()
+        assert news.wait(None) is True
+    finally:
+        news.close()
+
+
+@on_linux
+def test_looks_come_quickly_after_news_and_ever_more_slowly_without(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    news = commit_watcher.news_of(str(log))
+    news.close()
+    pauses_s = [news.next_pause_s(0.1, news=True)]
+    while pauses_s[-1] < 0.1:
+        pauses_s.append(news.next_pause_s(pauses_s[-1], news=False))
+    assert pauses_s[0] == 0.0005
+    assert all(later <= 1.5 * earlier for earlier, later in itertools.pairwise(pauses_s))
+    assert len(pauses_s) == 15
+    assert news.next_pause_s(0.1, news=False) == 0.1
+
+
+def test_a_file_that_cannot_be_watched_is_looked_at_steadily(tmp_path: Path) -> None:
+    news = commit_watcher.news_of(str(tmp_path / "missing"))
+    assert isinstance(news, commit_watcher.SteadyPace)
+    assert [news.next_pause_s(pause_s, news=False) for pause_s in (0.0005, 0.1)] == [0.003, 0.003]
+
+
+def test_a_store_in_memory_never_looks_around(open_store: Any) -> None:
+    store = open_store(":memory:")
+    change = store.backend.watch("topic")
+    assert store_threads() == []
+    store.write(tell("topic"))
+    assert change.done()
+
+
+def test_a_clock_that_is_moved_by_hand_wakes_everybody(store: Any, clock: Any) -> None:
+    change = store.backend.watch("topic")
+    clock.advance(1)
+    assert change.done()
+
+
+def test_a_watch_that_timed_out_was_cancelled_or_came_true_is_forgotten(store: Any) -> None:
+    for _ in range(3):
+        assert store.backend.drive(store.backend.pause(store.backend.watch("a"), 1)) is False
+        store.backend.watch("b").cancel()
+        store.backend.watch("c")
+        store.write(tell("c"))
+    assert not store.backend._signals.watched
+
+
+def test_a_cancelled_task_leaves_no_watch_behind(open_store: Any) -> None:
+    async def scenario() -> bool:
+        store = open_store(waiting=AsyncWaiting())
+        task = asyncio.create_task(store.backend.pause(store.backend.watch("topic"), WAIT_MS))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        watched = store.backend._signals.watched
+        await store.backend.close()
+        return bool(watched)
+
+    assert asyncio.run(scenario()) is False
+
+
+def test_tasks_wait_side_by_side(open_store: Any) -> None:
+    async def scenario() -> list[bool]:
+        store = open_store(waiting=AsyncWaiting())
+        waits = [store.backend.pause(store.backend.watch(f"topic {i % 10}"), WAIT_MS) for i in range(100)]
+        tasks = [asyncio.create_task(wait) for wait in waits]
+        await asyncio.gather(*(store.backend.write(tell(f"topic {i}")) for i in range(10)))
+        woken = await asyncio.gather(*tasks)
+        assert await store.backend.offload(lambda: 7) == 7
+        await store.backend.close()
+        return woken
+
+    assert asyncio.run(scenario()) == [True] * 100
+
+
+def test_closing_tells_those_who_wait(open_store: Any) -> None:
+    store = open_store()
+    change = store.backend.watch("topic")
+    store.close()
+    with pytest.raises(StoreClosed):
+        change.result(0)
