@@ -16,6 +16,7 @@ from holdfast import dsn
 from holdfast.blocking import BlockingStore
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, InvalidRequest
+from holdfast.extras import needing
 from holdfast.file_urls import check_path, sqlite_path
 from holdfast.folder import Folder
 from holdfast.ports import AttachmentBytes, Backend, Clock
@@ -271,12 +272,8 @@ def _is_pool(url: object) -> bool:
 
 
 def _postgres() -> type[PostgresBackend]:
-    try:
+    with needing("postgres", field="url", purpose="PostgreSQL"):
         from holdfast.backends.postgres import PostgresBackend  # loaded only if used
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise
-        raise InvalidRequest("url", "PostgreSQL needs asyncpg: install holdfast[postgres]") from error
     return PostgresBackend
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -191,17 +189,3 @@ def test_what_no_sampler_takes_is_measured_all_the_same() -> None:
     written = [point for point in points["holdfast.rows"] if point.attributes["holdfast.direction"] == "write"]
     assert [(point.attributes["db.operation.name"], point.value) for point in written] == [("sessions.create", 1)]
     exported.close()
-
-
-def test_without_the_extra_the_error_says_what_to_install() -> None:
-    program = """
-import sys
-sys.modules["opentelemetry"] = None
-import holdfast
-try:
-    holdfast.OpenTelemetry()
-except holdfast.InvalidRequest as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "install holdfast[otel]" in done.stdout

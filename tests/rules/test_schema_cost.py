@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.errors import InvalidRequest
 from holdfast.records.events import EventType
 from holdfast.records.limits import Limits
-from holdfast.rules import processes, schema_cost, schema_graph, schema_keywords, schemas
+from holdfast.rules import processes, schema_cost, schema_keywords, schema_validation, schemas
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)
 LIMITS = Limits()
@@ -315,9 +315,9 @@ def is_accepted(schema: Any, payload: Any) -> bool:
     if len(data) > LIMITS.document_bytes or len(encoded(schema)) > schemas.SCHEMA_BYTES:
         return False
     cost = schema_cost.cost_of(schema)
-    most = max(schemas.VISITS, schemas.VISITS_A_VALUE * schema_cost.values_in(data))
+    most = max(schema_validation.VISITS, schema_validation.VISITS_A_VALUE * schema_cost.values_in(data))
     even = cost.most_work(data)
-    steps = schemas.COUNTING_STEPS
+    steps = schema_validation.COUNTING_STEPS
     if even > most:
         return schema_cost.is_within(cost, payload, most=most, most_steps=steps)
     return schema_cost.is_within(cost, payload, most=most - even, most_steps=steps, only_uneven=True)
@@ -330,7 +330,7 @@ def test_the_largest_payload_that_is_accepted_ends_in_time(family: str) -> None:
         size *= 2
     schema, payload = EDGES[family](size)
     data = encoded(payload)
-    schemas._compiled(encoded(schema))
+    schema_validation._compiled(encoded(schema))
     began_s = time.process_time()
     with contextlib.suppress(InvalidRequest):
         schemas.require_valid("payload", data, schema)
@@ -415,26 +415,26 @@ def test_the_patterns_of_one_registration_are_bounded_together() -> None:
     wide = {"allOf": [{"pattern": f"[a-z]{{20000}}{n}"} for n in range(3)]}
     with pytest.raises(InvalidRequest) as info:
         processes.check_event_types("types", [EventType(name, schema=wide) for name in ("first", "second")], LIMITS)
-    assert (info.value.field, info.value.limit) == ("types[1].schema", schema_graph.PATTERN_STATES)
+    assert (info.value.field, info.value.limit) == ("types[1].schema", schemas.PATTERN_STATES)
 
 
 def test_the_schemas_of_one_registration_are_bounded_together() -> None:
     wide = {"properties": {str(number): {"type": "string"} for number in range(3_000)}}
     with pytest.raises(InvalidRequest) as info:
         processes.check_event_types("types", [EventType(name, schema=wide) for name in ("first", "second")], LIMITS)
-    assert (info.value.field, info.value.limit) == ("types[1].schema", schema_graph.SUBSCHEMAS)
+    assert (info.value.field, info.value.limit) == ("types[1].schema", schemas.SUBSCHEMAS)
 
 
 def test_a_schema_is_compiled_once_and_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schemas, "_kept", {})
+    monkeypatch.setattr(schema_validation, "_kept", {})
     first = encoded({"pattern": "^a+$"})
-    compiled = schemas._compiled(first)
-    assert schemas._compiled(first) is compiled
-    assert compiled.kept_bytes > schemas.MATCHER_BYTES  # a matcher's cache belongs to it
-    monkeypatch.setattr(schemas, "KEPT_BYTES", 3 * compiled.kept_bytes)
+    compiled = schema_validation._compiled(first)
+    assert schema_validation._compiled(first) is compiled
+    assert compiled.kept_bytes > schema_validation.MATCHER_BYTES  # a matcher's cache belongs to it
+    monkeypatch.setattr(schema_validation, "KEPT_BYTES", 3 * compiled.kept_bytes)
     for number in range(3):
-        schemas._compiled(encoded({"pattern": f"^{number}+$"}))
-    assert schemas._compiled(first) is not compiled
+        schema_validation._compiled(encoded({"pattern": f"^{number}+$"}))
+    assert schema_validation._compiled(first) is not compiled
 
 
 # The validator itself reports the number of its visits.

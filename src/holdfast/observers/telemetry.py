@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import InvalidRequest
+from holdfast.extras import needing
 from holdfast.ports.observer import End
 from holdfast.records.observations import Observation
 
@@ -31,12 +31,8 @@ class OpenTelemetry:
     def __init__(
         self, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
     ) -> None:
-        try:
+        with needing("otel", field="observe", purpose="OpenTelemetry"):
             from opentelemetry import context, metrics, trace  # loaded only when tracing is used
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "opentelemetry":
-                raise
-            raise InvalidRequest("observe", "OpenTelemetry is not installed: install holdfast[otel]") from error
         self._context, self._trace = context, trace
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider, schema_url=SCHEMA_URL)
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider, schema_url=SCHEMA_URL)

@@ -34,7 +34,7 @@ from holdfast.records.processes import (
 from holdfast.records.queue import WorkDraft
 from holdfast.rows import EventRow
 from holdfast.rules import checks, schemas
-from holdfast.rules.schema_graph import PATTERN_STATES, SUBSCHEMAS
+from holdfast.rules.schemas import PATTERN_STATES, SUBSCHEMAS
 from holdfast.rules.selectors import Remaining, Room, as_text, check_selector, most_values, select
 
 STATES: tuple[TerminalState, ...] = get_args(TerminalState)

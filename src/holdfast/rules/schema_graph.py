@@ -15,15 +15,10 @@ import msgspec
 
 from holdfast.rules.schema_keywords import ENDLESS, weight_of, work_of_unique
 from holdfast.rules.schema_patterns import PatternCost, cost_of_pattern
-
-SUBSCHEMAS = 4_096
-"""Most schemas inside one schema. Compiling takes more than linear time."""
+from holdfast.rules.schemas import PATTERN_STATES, SUBSCHEMAS
 
 CHAIN = 256
 """Longest chain of schemas that refer to each other without going deeper into the payload."""
-
-PATTERN_STATES = 100_000
-"""Largest size of all compiled patterns of a schema together: about 10 MB."""
 
 COMPARING_WORK = 50_000_000
 """Most work of comparing the options of all enums with each other."""

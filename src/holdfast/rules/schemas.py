@@ -1,57 +1,28 @@
-"""Validate payloads against JSON Schemas, which are compiled once, fetch nothing and end.
+"""Check JSON Schemas and the payloads that they describe.
 
-Compiling once does not lift the budget: each payload is weighed against the schema before it is validated.
+The validator is loaded with the first schema that some payload does not fit: it is an extra, and takes a while to load.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
-import msgspec
-
-from holdfast import codec
 from holdfast.errors import InvalidRequest
+from holdfast.extras import needing
 from holdfast.records.common import Document
 from holdfast.records.limits import MIB, Limits
 from holdfast.rules import checks
-from holdfast.rules.schema_cost import SchemaCost, cost_of, is_within, scalars_first, values_in
-from holdfast.rules.schema_patterns import GOING_BACK
 
 SCHEMA_BYTES = MIB
 """The longest schema."""
 
-PATTERN_BYTES = 4 * MIB
-"""The largest compiled pattern. The estimate refuses such a pattern first, unless it was wrong."""
+SUBSCHEMAS = 4_096
+"""Most schemas inside one schema. Compiling takes more than linear time."""
 
-MATCHER_BYTES = MIB // 4
-"""The size of a matcher's state cache."""
+PATTERN_STATES = 100_000
+"""Largest size of all compiled patterns of a schema together: about 10 MB."""
 
-VISITS = 50_000_000
-"""The most visits of schemas to values that one payload may take: about a second of work."""
-
-VISITS_A_VALUE = 16
-"""A payload of very many values may take more visits in all, but no more than this for each value."""
-
-VISITS_OF_AN_ERROR = 20_000
-"""The most visits after which an error names the place of failure. Alternatives list the reasons of each of them."""
-
-COUNTING_STEPS = 500_000
-"""The most steps of counting the visits of one payload."""
-
-KEPT_BYTES = 256 * MIB
-"""Upper estimate of the memory of all cached compiled schemas."""
-
-LONGEST_MESSAGE = 500
-
-
-class Compiled(msgspec.Struct, frozen=True):
-    """A compiled schema and its cost."""
-
-    validator: Any
-    cost: SchemaCost
-
-    kept_bytes: int
-    """Estimate of its memory."""
+PURPOSE = "validation against a JSON Schema"
 
 
 class SchemaSize(NamedTuple):
@@ -67,11 +38,11 @@ def check_schema(field: str, schema: Document, limits: Limits) -> SchemaSize:
     encoded = checks.document(field, schema, limits, most=min(limits.document_bytes, SCHEMA_BYTES))
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(field, "must be a JSON Schema: an object, True or False")
-    try:
-        compiled = _compiled(encoded)
-    except ValueError as error:
-        raise InvalidRequest(field, f"is not a usable JSON Schema: {str(error).partition(chr(10))[0]}") from error
-    graph = compiled.cost.graph
+    if is_trivial(schema):
+        return SchemaSize(len(encoded), 1, 0)
+    with needing("schemas", field=field, purpose=PURPOSE):
+        from holdfast.rules.schema_validation import compile_schema
+    graph = compile_schema(field, encoded).cost.graph
     return SchemaSize(len(encoded), len(graph.visits), graph.states)
 
 
@@ -84,68 +55,6 @@ def require_valid(field: str, encoded: bytes, schema: Document) -> None:
     """Refuse a document that does not fit the schema, or that takes too much work to check."""
     if is_trivial(schema):
         return
-    compiled = _compiled(codec.encode_document(schema))
-    cost = compiled.cost
-    payload = codec.decode_document(encoded, table="payload", key=field)
-    most = max(VISITS, VISITS_A_VALUE * values_in(encoded))
-    visits = cost.most_work(encoded)
-    is_known = visits <= most
-    if not is_known or cost.leads_to_uneven:
-        left = most - visits if is_known else most
-        if not is_within(cost, payload, most=left, most_steps=COUNTING_STEPS, only_uneven=is_known):
-            problem = "takes too much work to validate: simplify the schema of its type, or send a smaller payload"
-            raise InvalidRequest(field, problem, limit=most)
-    if not is_known and b"{" in encoded:
-        payload = scalars_first(payload)
-    most = VISITS_OF_AN_ERROR if cost.graph.has_alternatives else most
-    if visits > most or cost.leads_to_uneven:
-        if compiled.validator.is_valid(payload):
-            return
-        if not is_within(cost, payload, most=most, most_steps=COUNTING_STEPS, ends_early=False):
-            raise InvalidRequest(field, "does not fit its schema, and it would take too much work to say where")
-    _require_valid(field, payload, compiled.validator)
-
-
-def _require_valid(field: str, payload: Document, validator: Any) -> None:
-    import jsonschema_rs  # loaded only if schemas are declared
-
-    try:
-        validator.validate(payload)  # stops at the first error: a list of all may take more room than the payload
-    except jsonschema_rs.ValidationError as error:
-        where = "".join(f"/{part}" for part in error.instance_path)
-        raise InvalidRequest(f"{field}{where}", error.message[:LONGEST_MESSAGE]) from error
-
-
-_kept: dict[bytes, Compiled] = {}
-
-
-def _compiled(encoded: bytes) -> Compiled:
-    """Return the compiled schema. Raise `ValueError` with the reason if it cannot be compiled."""
-    compiled = _kept.get(encoded)
-    if compiled is None:
-        compiled = _kept[encoded] = _compile(encoded)
-        # Each step is one operation of the dict, so that threads may run them concurrently.
-        while sum(one.kept_bytes for one in list(_kept.values())) > KEPT_BYTES:
-            _kept.pop(next(iter(list(_kept)), b""), None)
-    return compiled
-
-
-def _compile(encoded: bytes) -> Compiled:
-    import jsonschema_rs  # loaded only if schemas are declared
-
-    schema = codec.decode_document(encoded, table="schema", key="payload")
-    cost = cost_of(schema)
-    patterns = jsonschema_rs.FancyRegexOptions(
-        backtrack_limit=GOING_BACK, size_limit=PATTERN_BYTES, dfa_size_limit=MATCHER_BYTES
-    )
-    # Errors end up in logs: they name the place and the rule, never the value.
-    validator = jsonschema_rs.validator_for(
-        schema, retriever=_fetch_nothing, pattern_options=patterns, mask="the value"
-    )
-    graph = cost.graph
-    kept = 20 * len(encoded) + 1_000 * len(graph.visits) + 100 * graph.states + 4 * MATCHER_BYTES * graph.patterns
-    return Compiled(validator, cost, kept)
-
-
-def _fetch_nothing(uri: str) -> NoReturn:
-    raise ValueError(f"{uri} is outside the schema, and nothing is fetched")
+    with needing("schemas", field=field, purpose=PURPOSE):
+        from holdfast.rules.schema_validation import validate
+    validate(field, encoded, schema)

@@ -1,0 +1,71 @@
+"""A call that needs an extra names it when it is missing. All other calls work without any extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import extras
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+WITHOUT_EXTRAS = """
+import sys
+for module in ("asyncpg", "jsonschema_rs", "opentelemetry"):
+    sys.modules[module] = None
+import holdfast
+
+def refusal(call):
+    try:
+        call()
+    except holdfast.InvalidRequest as error:
+        return str(error)
+
+store = holdfast.open_blocking(sys.argv[1])
+plain = holdfast.EventType("plain")
+strict = holdfast.EventType("strict", schema={"type": "string"})
+register = lambda *types: store.processes.register(
+    holdfast.ProcessRegistration("p", holdfast.External(), event_types=types))
+print(refusal(lambda: register(strict)))
+register(plain)
+store.events.append("p", "plain", {"any": "payload"})
+if sys.argv[2:]:
+    print(refusal(lambda: store.events.append("declared", "strict", "text")))
+store.close()
+print(refusal(lambda: holdfast.open_blocking("postgresql://localhost/x")))
+print(refusal(lambda: holdfast.OpenTelemetry()))
+"""
+SCHEMAS = "validation against a JSON Schema needs the module jsonschema_rs: pip install 'holdfast[schemas]'"
+
+
+def test_without_extras_an_error_names_the_one_to_install(tmp_path: Path) -> None:
+    file = tmp_path / "agent.db"
+    with holdfast.open_blocking(file) as store:
+        declared = holdfast.EventType("strict", schema={"type": "string"})
+        store.processes.register(holdfast.ProcessRegistration("declared", holdfast.External(), event_types=[declared]))
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, str(file), "declared"], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        f"event_types[0].schema: {SCHEMAS}",
+        f"payload: {SCHEMAS}",
+        "url: PostgreSQL needs the module asyncpg: pip install 'holdfast[postgres]'",
+        "observe: OpenTelemetry needs the module opentelemetry: pip install 'holdfast[otel]'",
+    ]
+
+
+def test_another_missing_module_is_not_taken_for_the_extra() -> None:
+    with pytest.raises(ModuleNotFoundError), extras.needing("postgres", field="url", purpose="PostgreSQL"):
+        raise ModuleNotFoundError("no module named 'ssl'", name="ssl")
+
+
+def test_every_extra_that_a_call_needs_is_declared() -> None:
+    assert {*extras.MODULES, "testing"} == set(PROJECT["optional-dependencies"])
+    required = "".join(PROJECT["dependencies"]).replace("-", "_")
+    assert not [module for module in extras.MODULES.values() if module in required]
