@@ -104,6 +104,7 @@ from holdfast.records.maintenance import (
 from holdfast.records.observations import Observation
 from holdfast.records.options import PostgresOptions, SqliteOptions
 from holdfast.records.processes import (
+    Abandoned,
     BySession,
     Cancelled,
     Completed,
@@ -121,8 +122,11 @@ from holdfast.records.processes import (
     ProcessSessionReport,
     ProcessStatus,
     Provenance,
+    Recovery,
+    Run,
     SessionTurn,
     SignalWait,
+    StartReceipt,
     ToolCall,
 )
 from holdfast.records.queue import (
@@ -153,6 +157,7 @@ from holdfast.rules.triggers import registration_for
 from holdfast.store import Session, Store
 
 __all__ = [
+    "Abandoned",
     "ActivePath",
     "AgentFrame",
     "AlreadyTerminal",
@@ -251,6 +256,7 @@ __all__ = [
     "PruneReport",
     "ReadScope",
     "Receipt",
+    "Recovery",
     "Ref",
     "RegistrationConflict",
     "Relation",
@@ -263,6 +269,7 @@ __all__ = [
     "RetentionPolicy",
     "Revision",
     "Root",
+    "Run",
     "SchemaMissing",
     "SchemaTooNew",
     "Scope",
@@ -280,6 +287,7 @@ __all__ = [
     "SourceKeyConflict",
     "SqliteFacts",
     "SqliteOptions",
+    "StartReceipt",
     "Stats",
     "Store",
     "StoreClosed",

@@ -191,6 +191,7 @@ class Processes(Facet):
     """`store.processes`, without await."""
 
     register = warning_without_await(asynchronous.Processes.register)
+    start = without_await(asynchronous.Processes.start)
     restore = without_await(asynchronous.Processes.restore)
     get = without_await(asynchronous.Processes.get)
     list = without_await(asynchronous.Processes.list)

@@ -254,7 +254,12 @@ class AttachmentRow(Row, frozen=True):
 
 
 class ProcessRow(Row, frozen=True):
-    """One process. `body` is its registration; `definition_hash` makes definitions comparable in a filter."""
+    """One process. `body` is its registration; `definition_hash` makes definitions comparable in a filter.
+
+    A run that may be claimed from `claimable_at_ms` on is found by that time: the run's due time, or the end that its
+    lease had when a claim last looked. `claim_fence` is the fence of the claim that counted the current attempt, 0 if
+    none did.
+    """
 
     process_id: str
     registration_hash: str
@@ -271,6 +276,16 @@ class ProcessRow(Row, frozen=True):
     external_ref: bytes | None = None
     wait: bytes | None = None
     outcome: bytes | None = None
+    run_kind: str | None = None
+    run_version: str | None = None
+    recovery: str = "rerunnable"
+    due_at_ms: Whole | None = None
+    claimable_at_ms: Whole | None = None
+    claim_fence: Counter = 0
+    attempt: Counter = 0
+    suspended: Whole = 0
+    lost_owner: str | None = None
+    last_error: str | None = None
 
 
 class EventRow(Row, frozen=True):

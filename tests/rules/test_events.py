@@ -248,7 +248,7 @@ def test_after_the_end_only_what_is_declared_for_it_comes() -> None:
 def test_what_may_take_long_is_not_judged_inside_of_a_transaction(
     declared: EventType, payload: Any, is_light: bool
 ) -> None:
-    assert events.is_light(intent("w", payload), [declared]) is is_light
+    assert events.is_light(intent("w", payload), process(event_types=(declared,))) is is_light
 
 
 def test_a_judgement_holds_for_one_registration_and_is_used_as_it_is() -> None:

@@ -14,6 +14,7 @@ from holdfast.records.common import Scope
 from holdfast.records.events import EventType, Pointer, TerminalRule
 from holdfast.records.limits import Limits
 from holdfast.records.processes import (
+    Abandoned,
     BySession,
     Cancelled,
     Completed,
@@ -44,6 +45,7 @@ CORE = [
     "process.completed",
     "process.failed",
     "process.cancelled",
+    "process.abandoned",
 ]
 
 
@@ -72,6 +74,7 @@ def test_a_registration_is_filled_in() -> None:
         provenance=Provenance(BySession(Scope("chat", "f")), {"c": 1}),
         env_ref=None,
         wake_target=Scope("chat"),
+        recovery="external",
     )
     assert [one.name for one in found.event_types] == CORE
 
@@ -250,6 +253,7 @@ def test_a_new_process_runs_and_is_found_by_session_target_and_definition() -> N
         created_at_ms=50,
         updated_at_ms=50,
         body=found.body,
+        recovery="external",
     )
     assert processes.process_of(found) == Process(
         id="build",
@@ -262,6 +266,7 @@ def test_a_new_process_runs_and_is_found_by_session_target_and_definition() -> N
         wake_target=Scope("target", "g"),
         created_at_ms=50,
         updated_at_ms=50,
+        recovery="external",
     )
 
 
@@ -274,7 +279,13 @@ def test_a_host_s_process_belongs_to_no_session() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "status"),
-    [(None, "running"), (Completed(1), "completed"), (Failed("x"), "failed"), (Cancelled(), "cancelled")],
+    [
+        (None, "running"),
+        (Completed(1), "completed"),
+        (Failed("x"), "failed"),
+        (Cancelled(), "cancelled"),
+        (Abandoned("gone", {"pid": 7}), "abandoned"),
+    ],
 )
 def test_an_event_counts_and_a_terminal_one_ends_the_process_and_its_wait(outcome: Any, status: str) -> None:
     waiting = processes.with_wait(row(event_count=4), SignalWait("go", 1), now_ms=60)

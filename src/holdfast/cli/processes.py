@@ -8,7 +8,7 @@ from holdfast.cli.running import Call
 from holdfast.cli.sessions import require_session, show_page
 from holdfast.cli.terminal import gist, moment
 
-STATUSES = ("running", "completed", "failed", "cancelled", "any")
+STATUSES = ("running", "completed", "failed", "cancelled", "abandoned", "any")
 
 
 def list_processes(call: Call) -> int:

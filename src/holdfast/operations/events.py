@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import UnknownProcess, UnknownWake
-from holdfast.operations import ready, sessions
+from holdfast.operations import ready, runs, sessions
 from holdfast.operations.pages import page_of
 from holdfast.operations.positions import stamped
 from holdfast.ports import Transaction
@@ -18,6 +18,7 @@ from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, ProcessRo
 from holdfast.rules import events as rules
 from holdfast.rules import processes, verdicts
 from holdfast.rules import queue as work_rules
+from holdfast.rules import runs as run_rules
 
 JUDGED_AGAIN = 4
 """Number of plans on a process that keeps moving, before a transaction locks the process."""
@@ -67,7 +68,7 @@ async def decide(
             return None
         process = processes.process_of(row)
         if judgement is None or judgement.registration_hash != row.registration_hash:
-            if not rules.is_light(intent, process.event_types):
+            if not rules.is_light(intent, process):
                 return Unjudged(process)
             judgement = rules.judge(intent, process)
         if judgement.refusal is not None:
@@ -132,6 +133,8 @@ def _appended(
         wake = msgspec.structs.replace(wake, created_at_ms=answer.now_ms)
         if answer.is_enqueued:
             ready.tell(tx, wake.target.session_id)
+    if answer.process is not None:
+        runs.tell(tx, answer.process)
     process = answer.process or msgspec.structs.replace(
         before, event_count=answer.sequence, updated_at_ms=answer.now_ms
     )
@@ -149,15 +152,18 @@ async def append_new(
     process = processes.process_of(row)
     if judgement is None or judgement.registration_hash != row.registration_hash:
         judgement = None
-        if not rules.is_light(intent, process.event_types):
+        if not rules.is_light(intent, process):
             return Unjudged(process)
     plan = rules.plan(intent, process, now_ms=tx.now_ms, judgement=judgement)
     target = intent.wake_target or process.wake_target
     wake = rules.wake_of(plan.row, plan.wake, target, process.provenance.caused_by)
     delivered, batch = (None, None) if wake is None else await _delivery(tx, wake, batch_id)
-    after = processes.with_event(row, plan.outcome, now_ms=tx.now_ms, record=plan.outcome_record)
+    counted = processes.with_event(row, plan.outcome, now_ms=tx.now_ms, record=plan.outcome_record)
+    after = run_rules.woken(counted, intent.type, now_ms=tx.now_ms)
     written = await tx.apply_event(EventWrite(plan.row, after, batch))
     tx.notify(process_topic(row.process_id))
+    if after.due_at_ms != row.due_at_ms:
+        runs.tell(tx, after)
     if wake is not None and batch is not None:
         await ready.keep(tx, batch.session_key, batch.family, freed=False)
         ready.tell(tx, wake.target.session_id)

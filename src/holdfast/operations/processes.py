@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import UnknownProcess
-from holdfast.operations import events, triggers
+from holdfast.operations import events, runs, triggers
 from holdfast.operations.pages import page_of
+from holdfast.operations.positions import stamped
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.leases import Lease
-from holdfast.records.processes import ExternalRef, Process, ProcessSessionReport, SignalWait
+from holdfast.records.processes import ExternalRef, Process, ProcessSessionReport, SignalWait, StartReceipt
 from holdfast.rows import ProcessFilter, ProcessRow
 from holdfast.rules import events as event_rules
 from holdfast.rules import leases, replacements, sessions
@@ -28,17 +29,29 @@ async def require(tx: Transaction, process_id: str) -> ProcessRow:
 
 async def register(tx: Transaction, registered: rules.Registered) -> Process:
     """Register a process. Return the existing one if it was registered alike."""
+    process, _ = await _register(tx, registered, None)
+    return process
+
+
+async def start(tx: Transaction, registered: rules.Registered, due_at_ms: int | None) -> StartReceipt:
+    """Register a run that is due at that time, None being now. Return the existing one if it was registered alike."""
+    process, created = await _register(tx, registered, due_at_ms)
+    return await stamped(tx, StartReceipt(process=process, created=created))
+
+
+async def _register(tx: Transaction, registered: rules.Registered, due_at_ms: int | None) -> tuple[Process, bool]:
     existing = await tx.find_process(registered.id)
     if existing is not None:
-        return rules.process_of(rules.same_registration(registered, existing))
-    row = rules.new_process(registered, now_ms=tx.now_ms)
+        return rules.process_of(rules.same_registration(registered, existing)), False
+    row = rules.new_process(registered, now_ms=tx.now_ms, due_at_ms=due_at_ms)
     if registered.wake_target is not None:
         target = await tx.find_session(registered.wake_target.session_id, presence=True)
         row = rules.without_dead_target(row, target)
     await tx.insert_process(row)
     await triggers.note_started(tx, registered.id)
     tx.notify(events.process_topic(registered.id))
-    return rules.process_of(row)
+    runs.tell(tx, row)
+    return rules.process_of(row), True
 
 
 async def get(tx: Transaction, process_id: str) -> Process | None:

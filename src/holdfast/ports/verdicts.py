@@ -54,8 +54,8 @@ class TurnVerdict(msgspec.Struct, frozen=True):
 class EventVerdict(msgspec.Struct, frozen=True):
     """Appended, with place and time; replayed, with the stored event; moved, with the process; or a refusal.
 
-    An event that ends its process comes with the process. `batch_id` is that of the wake's batch, which is new if
-    `is_enqueued` is True.
+    An event that ends its process or makes it due comes with the process. `batch_id` is that of the wake's batch, which
+    is new if `is_enqueued` is True.
     """
 
     verdict: str

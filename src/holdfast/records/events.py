@@ -49,7 +49,7 @@ Selector: TypeAlias = Payload | Pointer | Const | Template | Present
 class TerminalRule(Record, frozen=True):
     """An event of this type ends the process. Without `outcome`, the payload itself is the result."""
 
-    state: Literal["completed", "failed", "cancelled"]
+    state: Literal["completed", "failed", "cancelled", "abandoned"]
     outcome: Selector | None = None
 
 
@@ -101,7 +101,7 @@ class ProcessEvent(Record, frozen=True):
     payload: Document
     occurred_at_ms: int
     replay_key: str | None = None
-    terminal_state: Literal["completed", "failed", "cancelled"] | None = None
+    terminal_state: Literal["completed", "failed", "cancelled", "abandoned"] | None = None
     wake: WakeSignal | None = None
     acknowledged: bool = False
 

@@ -7,12 +7,14 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.records.common import Document, Record, Scope
+from holdfast.records.common import Document, Receipt, Record, Scope
 from holdfast.records.events import EventType
 
-ProcessStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled"]
+ProcessStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "abandoned"]
 """The state of a process: running, or the way in which it ended."""
-TerminalState: TypeAlias = Literal["completed", "failed", "cancelled"]
+TerminalState: TypeAlias = Literal["completed", "failed", "cancelled", "abandoned"]
+Recovery: TypeAlias = Literal["rerunnable", "owner_bound", "external"]
+"""The way to go on after the holder of a process died: run it again, end it as abandoned, or leave it to others."""
 FailureClass: TypeAlias = Literal[
     "invalid_request",
     "unavailable",
@@ -59,7 +61,19 @@ class External(Record, frozen=True, tag="external", tag_field="type"):
     metadata: Document = None
 
 
-ProcessInput: TypeAlias = ToolCall | Engine | SessionTurn | External
+class Run(Record, frozen=True, tag="run", tag_field="type"):
+    """A process that a worker runs: the handler of this kind and version, called with `args`.
+
+    >>> holdfast.Run("research", args={"question": "why?"}).version
+    '1'
+    """
+
+    kind: str
+    version: str = "1"
+    args: Document = None
+
+
+ProcessInput: TypeAlias = ToolCall | Engine | SessionTurn | External | Run
 """The work of a process."""
 
 # Outcomes.
@@ -90,7 +104,14 @@ class Cancelled(Record, frozen=True, tag="cancelled", tag_field="type"):
     control: Document | None = None
 
 
-ProcessOutcome: TypeAlias = Completed | Failed | Cancelled
+class Abandoned(Record, frozen=True, tag="abandoned", tag_field="type"):
+    """The holder of the process died, and the process must not be run again. Its effects are unknown."""
+
+    message: str
+    evidence: Document | None = None
+
+
+ProcessOutcome: TypeAlias = Completed | Failed | Cancelled | Abandoned
 """The outcome of a process."""
 
 # Provenance and identity.
@@ -164,10 +185,17 @@ class ProcessRegistration(Record, frozen=True):
     provenance: Provenance = Provenance()
     env_ref: str | None = None
     wake_target: Scope | None = None
+    recovery: Recovery | None = None
+    """By default `external` for an `External` process, and `rerunnable` for all others."""
 
 
 class Process(Record, frozen=True):
-    """A registered process as it stands."""
+    """A registered process as it stands.
+
+    A run is due from `due_at_ms` on; None while it waits for a signal only. `attempt` counts the claims since it was
+    last suspended, and `last_error` is the error of the last attempt that failed. A suspended run sleeps until it is
+    due or gets a signal. `lost_owner_id` is the owner from whom the run was taken over, because its lease expired.
+    """
 
     id: str
     registration_hash: str
@@ -184,11 +212,24 @@ class Process(Record, frozen=True):
     wait: SignalWait | None = None
     status: ProcessStatus = "running"
     outcome: ProcessOutcome | None = None
+    recovery: Recovery = "rerunnable"
+    due_at_ms: int | None = None
+    attempt: int = 0
+    suspended: bool = False
+    lost_owner_id: str | None = None
+    last_error: str | None = None
 
     @property
     def is_terminal(self) -> bool:
         """True if the process has ended."""
         return self.status != "running"
+
+
+class StartReceipt(Receipt, frozen=True):
+    """A run that was started; `created` is False if it had been started before."""
+
+    process: Process
+    created: bool
 
 
 class ProcessSessionReport(Record, frozen=True):

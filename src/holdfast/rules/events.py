@@ -23,24 +23,32 @@ from holdfast.records.events import (
 )
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.processes import (
+    Abandoned,
     Cancelled,
     Completed,
     Failed,
     FailureClass,
     Process,
     ProcessOutcome,
+    Run,
     TerminalState,
 )
 from holdfast.records.queue import WorkDraft
 from holdfast.rows import EventRow
-from holdfast.rules import checks, schemas
+from holdfast.rules import checks, runs, schemas
 from holdfast.rules.schemas import PATTERN_STATES, SUBSCHEMAS
 from holdfast.rules.selectors import Remaining, Room, as_text, check_selector, most_values, select
 
+_STATE_OF: dict[type[ProcessOutcome], TerminalState] = {
+    Completed: "completed",
+    Failed: "failed",
+    Cancelled: "cancelled",
+    Abandoned: "abandoned",
+}
 STATES: tuple[TerminalState, ...] = get_args(TerminalState)
 LIGHT_BYTES = 64 * 1024
 """An event that is judged inside the transaction is no larger than this, has no schema and fills no template."""
-CANCEL_REQUESTED = "process.cancel_requested"
+CANCEL_REQUESTED = runs.CANCEL_REQUESTED
 TERMINAL_TYPES: dict[TerminalState, str] = {state: f"process.{state}" for state in STATES}
 
 FAILURE_CLASSES: tuple[str, ...] = get_args(FailureClass)
@@ -217,9 +225,9 @@ def replayed(intent: EventIntent, stored: EventRow | None) -> EventRow | None:
     return stored
 
 
-def is_light(intent: EventIntent, event_types: Sequence[EventType]) -> bool:
+def is_light(intent: EventIntent, process: Process) -> bool:
     """Return True if judging an event is so little work that it may be done inside the transaction."""
-    declared = _declared(intent, event_types)
+    declared = _declared(intent, process)
     if declared is None:
         return True
     selectors: list[object] = [] if declared.terminal is None else [declared.terminal.outcome]
@@ -232,8 +240,12 @@ def is_light(intent: EventIntent, event_types: Sequence[EventType]) -> bool:
     )
 
 
-def _declared(intent: EventIntent, event_types: Sequence[EventType]) -> EventType | None:
-    return next((one for one in event_types if one.name == intent.type), None)
+def _declared(intent: EventIntent, process: Process) -> EventType | None:
+    """Return the declaration of an event's type: that of the process, or of the core for types that every run has."""
+    declared = next((one for one in process.event_types if one.name == intent.type), None)
+    if declared is None and isinstance(process.input, Run) and runs.is_run_type(intent.type):
+        return EventType(intent.type)
+    return declared
 
 
 def judge(intent: EventIntent, process: Process) -> Judgement:
@@ -249,7 +261,7 @@ def judge(intent: EventIntent, process: Process) -> Judgement:
 
 
 def _judge(intent: EventIntent, process: Process) -> Judgement:
-    declared = _declared(intent, process.event_types)
+    declared = _declared(intent, process)
     if declared is None:
         problem = f"process {process.id!r} emitted undeclared event type {intent.type!r}: declare it in event_types"
         raise InvalidRequest("type", problem)
@@ -319,6 +331,8 @@ def _outcome(rule: TerminalRule | None, payload: Document, room: Room) -> Proces
         return Completed(value)
     if rule.state == "failed":
         return Failed(as_text(value), raw=value)
+    if rule.state == "abandoned":
+        return Abandoned(as_text(value), evidence=value)
     return Cancelled(as_text(value), raw=value)
 
 
@@ -336,9 +350,7 @@ def _as_outcome(value: Document) -> ProcessOutcome | None:
 
 def state_of(outcome: ProcessOutcome) -> TerminalState:
     """Return the state that an outcome leaves its process in."""
-    if isinstance(outcome, Completed):
-        return "completed"
-    return "failed" if isinstance(outcome, Failed) else "cancelled"
+    return _STATE_OF[type(outcome)]
 
 
 def _wake(rule: WakeRule | None, intent: EventIntent, room: Room) -> tuple[str | None, str | None]:
@@ -445,12 +457,16 @@ def cancel_key(process_id: str, payload: Document) -> str:
 
 
 def _check_outcome(value: object, limits: Limits) -> ProcessOutcome:
-    outcome = checks.instance("outcome", value, (Completed, Failed, Cancelled))
+    outcome = checks.instance("outcome", value, (Completed, Failed, Cancelled, Abandoned))
     if isinstance(outcome, Completed):
         checks.document("outcome.value", outcome.value, limits)
     else:
         checks.document("outcome.message", outcome.message, limits)
         checks.instance("outcome.message", outcome.message, str)
+    if isinstance(outcome, Abandoned):
+        checks.optional_document("outcome.evidence", outcome.evidence, limits)
+        return outcome
+    if not isinstance(outcome, Completed):
         checks.optional_document("outcome.raw", outcome.raw, limits)
     if isinstance(outcome, Failed):
         checks.identifier("outcome.code", outcome.code, limits)

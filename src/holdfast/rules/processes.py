@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, TypeVar, cast, get_args
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from holdfast import codec
 from holdfast.errors import AlreadyTerminal, Corrupt, InvalidRequest, RegistrationConflict
 from holdfast.records.common import Document, Scope
-from holdfast.records.events import EventType
+from holdfast.records.events import EventType, Pointer, WakeRule
 from holdfast.records.limits import Limits
 from holdfast.records.processes import (
     BySession,
@@ -26,19 +25,22 @@ from holdfast.records.processes import (
     ProcessRegistration,
     ProcessStatus,
     Provenance,
+    Recovery,
+    Run,
     SessionTurn,
     SignalWait,
     ToolCall,
 )
 from holdfast.rows import ProcessRow, SessionRow
-from holdfast.rules import checks, events
+from holdfast.rules import checks, events, runs
 
 T = TypeVar("T")
 
-INPUTS = (ToolCall, Engine, SessionTurn, External)
+INPUTS = (ToolCall, Engine, SessionTurn, External, Run)
 STATUSES: tuple[ProcessStatus, ...] = get_args(ProcessStatus)
 _STATUS_OF: dict[str, ProcessStatus] = {word: word for word in STATUSES}
-SIGNAL_NAME = re.compile(r"[A-Za-z0-9_-]+")
+RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)
+_RECOVERY_OF: dict[str, Recovery] = {word: word for word in RECOVERIES}
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -51,6 +53,7 @@ class Registered(msgspec.Struct, frozen=True):
     provenance: Provenance
     env_ref: str | None
     wake_target: Scope | None
+    recovery: Recovery
 
 
 # Registration.
@@ -76,8 +79,29 @@ def check_registration(value: object, limits: Limits) -> Registered:
         provenance=check_provenance("provenance", given.provenance, limits),
         env_ref=env_ref,
         wake_target=None if given.wake_target is None else checks.scope("wake_target", given.wake_target, limits),
+        recovery=check_recovery("recovery", given.recovery, process_input),
     )
     return codec.own_copy(Registered, registered)
+
+
+def check_start(
+    run: Run, process_id: str, *, wake_target: Scope | None, provenance: Provenance, recovery: Recovery, limits: Limits
+) -> Registered:
+    """Return the registration of a run. Its end wakes the target, if there is one."""
+    checks.identifier("kind", run.kind, limits)
+    checks.identifier("version", run.version, limits)
+    checks.document("args", run.args, limits)
+    wake = WakeRule(Pointer("/await_output"))
+    ends = [msgspec.structs.replace(core, wake=wake) for core in events.CORE_EVENT_TYPES if core.terminal is not None]
+    registration = ProcessRegistration(
+        id=process_id,
+        input=run,
+        event_types=() if wake_target is None else ends,
+        provenance=provenance,
+        wake_target=wake_target,
+        recovery=recovery,
+    )
+    return check_registration(registration, limits)
 
 
 def check_input(field: str, value: object, limits: Limits) -> ProcessInput:
@@ -86,18 +110,27 @@ def check_input(field: str, value: object, limits: Limits) -> ProcessInput:
     if isinstance(given, ToolCall):
         for name in ("call_id", "tool_id", "tool_name"):
             checks.identifier(f"{field}.{name}", getattr(given, name), limits)
-    elif isinstance(given, Engine):
+    elif isinstance(given, Engine | Run):
         checks.identifier(f"{field}.kind", given.kind, limits)
+    if isinstance(given, Run):
+        checks.identifier(f"{field}.version", given.version, limits)
     for name in given.__struct_fields__:
         checks.document(f"{field}.{name}", getattr(given, name), limits)
     return given
+
+
+def check_recovery(field: str, value: object, process_input: ProcessInput) -> Recovery:
+    """Return how a process goes on after its holder died, the default of its input if that is not given."""
+    if value is None:
+        return "external" if isinstance(process_input, External) else "rerunnable"
+    return _RECOVERY_OF[checks.one_of(field, value, RECOVERIES)]
 
 
 def derive_identity(process_input: ProcessInput) -> ProcessIdentity:
     """Return the default identity of a process."""
     if isinstance(process_input, ToolCall):
         return ProcessIdentity("tool", process_input.tool_name)
-    if isinstance(process_input, Engine):
+    if isinstance(process_input, Engine | Run):
         return ProcessIdentity(process_input.kind)
     if isinstance(process_input, SessionTurn):
         return ProcessIdentity("session_turn", _session_turn_label(process_input.create_request))
@@ -182,10 +215,11 @@ def same_registration(registered: Registered, existing: ProcessRow) -> ProcessRo
     return existing
 
 
-def new_process(registered: Registered, *, now_ms: int) -> ProcessRow:
-    """Return the row of a newly registered process."""
+def new_process(registered: Registered, *, now_ms: int, due_at_ms: int | None = None) -> ProcessRow:
+    """Return the row of a newly registered process. A run is due at once unless a time is given."""
     target = registered.wake_target
-    return ProcessRow(
+    run = registered.input if isinstance(registered.input, Run) else None
+    row = ProcessRow(
         process_id=registered.id,
         registration_hash=registration_hash(registered),
         status="running",
@@ -198,7 +232,11 @@ def new_process(registered: Registered, *, now_ms: int) -> ProcessRow:
         created_at_ms=now_ms,
         updated_at_ms=now_ms,
         body=codec.encode_record(registered),
+        run_kind=None if run is None else run.kind,
+        run_version=None if run is None else run.version,
+        recovery=registered.recovery,
     )
+    return row if run is None else runs.due_from(row, now_ms if due_at_ms is None else due_at_ms)
 
 
 def without_dead_target(row: ProcessRow, target: SessionRow | None) -> ProcessRow:
@@ -242,6 +280,12 @@ def process_of(row: ProcessRow) -> Process:
         wait=_part(SignalWait, row.wait, key),
         status=status,
         outcome=outcome,
+        recovery=registered.recovery,
+        due_at_ms=row.due_at_ms,
+        attempt=row.attempt,
+        suspended=bool(row.suspended),
+        lost_owner_id=row.lost_owner,
+        last_error=row.last_error,
     )
 
 
@@ -257,7 +301,9 @@ def with_event(
     if outcome is None:
         return counted
     stored = codec.encode_record(outcome) if record is None else record
-    return msgspec.structs.replace(counted, status=events.state_of(outcome), outcome=stored, wait=None, waiting=0)
+    return runs.ended(
+        msgspec.structs.replace(counted, status=events.state_of(outcome), outcome=stored, wait=None, waiting=0)
+    )
 
 
 def check_external_ref(value: object, limits: Limits) -> ExternalRef:
@@ -277,7 +323,7 @@ def with_external_ref(row: ProcessRow, ref: ExternalRef, *, now_ms: int) -> Proc
 def signal_type(field: str, name: object, limits: Limits) -> str:
     """Return the event type of a signal, after checking its name."""
     checked = checks.identifier(field, name, limits)
-    if not SIGNAL_NAME.fullmatch(checked):
+    if not runs.SIGNAL_NAME.fullmatch(checked):
         raise InvalidRequest(field, "a signal name consists of letters, digits, - and _")
     return SignalWait(checked, 1).event_type
 

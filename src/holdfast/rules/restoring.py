@@ -16,7 +16,7 @@ from holdfast.records.limits import Limits
 from holdfast.records.processes import Process, ProcessRegistration
 from holdfast.records.triggers import Occurrence, Subscription, TriggerDelivery
 from holdfast.rows import DeliveryRow, EventWrite, OccurrenceRow, ProcessRow, SubscriptionRow
-from holdfast.rules import checks, events, processes, triggers
+from holdfast.rules import checks, events, processes, runs, triggers
 
 ENVELOPE = 2
 """In the event that completes a process, the outcome is nested two levels deeper than the caller wrote it."""
@@ -38,7 +38,14 @@ def check_process(value: object, log: object, limits: Limits) -> RestoredProcess
     """Return a process with its whole log, or raise the reason why the rules would not have made it."""
     given = checks.instance("process", value, Process)
     registration = ProcessRegistration(
-        given.id, given.input, given.identity, given.event_types, given.provenance, given.env_ref, given.wake_target
+        id=given.id,
+        input=given.input,
+        identity=given.identity,
+        event_types=given.event_types,
+        provenance=given.provenance,
+        env_ref=given.env_ref,
+        wake_target=given.wake_target,
+        recovery=given.recovery,
     )
     registered = processes.check_registration(registration, limits)
     created_at_ms = checks.whole("process.created_at_ms", given.created_at_ms)
@@ -52,11 +59,30 @@ def check_process(value: object, log: object, limits: Limits) -> RestoredProcess
         row = processes.with_external_ref(row, processes.check_external_ref(given.external_ref, limits), now_ms=0)
     if given.wait is not None:
         row = processes.with_wait(row, processes.check_wait(given.wait, limits), now_ms=0)
+    row = _as_run(given, row, limits)
     row = msgspec.structs.replace(row, updated_at_ms=checks.whole("process.updated_at_ms", given.updated_at_ms))
     # The original registration is unknown if its wake target was deleted since; such a process is restored without one.
     if processes.process_of(row) != msgspec.structs.replace(given, registration_hash=row.registration_hash):
         raise InvalidRequest("process", "is not what its registration and its events make of it")
     return RestoredProcess(first, tuple(writes), row)
+
+
+def _as_run(given: Process, row: ProcessRow, limits: Limits) -> ProcessRow:
+    """Return a run with its due time, attempt and errors, without the claim that it may have had. Others stay."""
+    if row.run_kind is None:
+        return row
+    attempted = msgspec.structs.replace(
+        row,
+        attempt=checks.whole("process.attempt", given.attempt),
+        suspended=int(checks.flag("process.suspended", given.suspended)),
+        lost_owner=checks.optional_identifier("process.lost_owner_id", given.lost_owner_id, limits),
+        last_error=checks.optional_text("process.last_error", given.last_error, limits),
+    )
+    due_at_ms = checks.optional_whole("process.due_at_ms", given.due_at_ms)
+    restored = runs.due_from(attempted, due_at_ms)
+    if not runs.is_sound(restored):
+        raise InvalidRequest("process", "is due or suspended as no run can be")
+    return restored
 
 
 def _event(field: str, value: object, row: ProcessRow, limits: Limits) -> EventWrite:

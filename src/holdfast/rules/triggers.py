@@ -10,7 +10,15 @@ from holdfast import codec
 from holdfast.errors import Corrupt, InvalidRequest, OccurrenceConflict, SubscriptionConflict
 from holdfast.records.common import Document
 from holdfast.records.limits import Limits
-from holdfast.records.processes import BySession, Engine, Originator, ProcessIdentity, ProcessRegistration, Provenance
+from holdfast.records.processes import (
+    BySession,
+    Engine,
+    Originator,
+    ProcessIdentity,
+    ProcessRegistration,
+    Provenance,
+    Run,
+)
 from holdfast.records.triggers import (
     DeliveryState,
     EventPayload,
@@ -98,8 +106,10 @@ def check_subscription(value: object, limits: Limits) -> SubscriptionIntent:
         bound = checks.instance(f"input_template.{name}", binding, (EventPayload, Fixed))
         if isinstance(bound, Fixed):
             checks.document(f"input_template.{name}.value", bound.value, limits)
-    if draft.input_template and not (isinstance(target, Engine) and isinstance(target.payload, dict | None)):
-        raise InvalidRequest("input_template", "needs an engine target whose payload is an object")
+    members = target.payload if isinstance(target, Engine) else target.args if isinstance(target, Run) else ()
+    if draft.input_template and not isinstance(members, dict | None):
+        problem = "needs an engine target whose payload is an object, or a run whose args are one"
+        raise InvalidRequest("input_template", problem)
     processes.check_event_types("event_types", draft.event_types, limits)
     identity = processes.derive_identity(target) if draft.target_identity is None else draft.target_identity
     processes.check_identity("target_identity", identity, limits)
@@ -284,11 +294,13 @@ def registration_for(delivery: TriggerDelivery) -> ProcessRegistration:
     draft, occurrence = delivery.subscription.draft, delivery.occurrence
     schemas.require_valid("payload", codec.encode_document(occurrence.payload), draft.payload_schema)
     target = draft.target
-    if draft.input_template and isinstance(target, Engine):
-        args = {
-            name: binding.value if isinstance(binding, Fixed) else occurrence.payload
-            for name, binding in draft.input_template.items()
-        }
+    args = {
+        name: binding.value if isinstance(binding, Fixed) else occurrence.payload
+        for name, binding in draft.input_template.items()
+    }
+    if args and isinstance(target, Run):
+        target = Run(target.kind, target.version, {**(target.args or {}), **args})
+    elif args and isinstance(target, Engine):
         target = Engine(target.kind, {**(target.payload or {}), "args": args})
     identity: ProcessIdentity | None = draft.target_identity
     return ProcessRegistration(

@@ -40,6 +40,7 @@ from holdfast.rules import (
     grants,
     processes,
     queue,
+    runs,
     triggers,
 )
 from holdfast.rules.ready import ANY
@@ -252,6 +253,11 @@ def process(row: ProcessRow, log: tuple[int, int, int], endings: int) -> Iterato
     target = (row.wake_session_id, row.wake_frame_id)
     if target not in ((None, None), (expected.wake_session_id, expected.wake_frame_id)):
         yield Finding("processes", key, "wakes a target that its registration does not name")
+    for name in ("run_kind", "run_version", "recovery"):
+        yield from _agrees("processes", key, getattr(row, name), getattr(expected, name), name)
+    if not runs.is_sound(row):
+        columns = (row.due_at_ms, row.claimable_at_ms, row.claim_fence, row.attempt, row.suspended)
+        yield Finding("processes", key, f"its columns of runs do not agree with each other: {columns}")
     if row.waiting != int(record.wait is not None) or (record.wait is not None and record.is_terminal):
         yield Finding("processes", key, f"waits {row.waiting} times, for {record.wait}")
     if log != ((1, row.event_count, row.event_count) if row.event_count else (0, 0, 0)):

@@ -22,7 +22,11 @@ from holdfast.records.processes import (
     ProcessOutcome,
     ProcessRegistration,
     ProcessSessionReport,
+    Provenance,
+    Recovery,
+    Run,
     SignalWait,
+    StartReceipt,
 )
 from holdfast.records.restoring import RestoreReceipt
 from holdfast.rows import EventFilter, ProcessFilter
@@ -34,7 +38,7 @@ from holdfast.store.context import Context
 
 T = TypeVar("T")
 
-StatusFilter = Literal["running", "completed", "failed", "cancelled", "any"]
+StatusFilter = Literal["running", "completed", "failed", "cancelled", "abandoned", "any"]
 
 
 def warn_of_wakes_once(event_types: Sequence[EventType]) -> None:
@@ -68,6 +72,42 @@ class Processes:
         warn_of_wakes_once(registered.event_types)
         return await self._context.backend.write(
             lambda tx: operations.register(tx, registered), repeatable=True, heavy=heavy
+        )
+
+    async def start(
+        self,
+        kind: str,
+        args: Document = None,
+        *,
+        id: str | None = None,
+        version: str = "1",
+        due_at_ms: int | None = None,
+        wake_target: Scope | None = None,
+        provenance: Provenance | None = None,
+        recovery: Recovery = "rerunnable",
+    ) -> StartReceipt:
+        """Start a run: a process that a worker claims and runs, from `due_at_ms` on or at once.
+
+        The same id again returns the run as it stands, with `created` False; another kind, version or args under that
+        id is a `RegistrationConflict`. The end of the run wakes `wake_target`.
+
+        >>> started = store.processes.start("research", {"question": "why?"}, id="run-1")
+        >>> started.created, store.processes.start("research", {"question": "why?"}, id="run-1").created
+        (True, False)
+        """
+        limits = self._context.limits
+        registered, heavy = await self._context.prepared(
+            rules.check_start,
+            Run(kind, version, args),
+            f"run:{self._context.mint()}" if id is None else id,
+            wake_target=wake_target,
+            provenance=Provenance() if provenance is None else provenance,
+            recovery=recovery,
+            limits=limits,
+        )
+        due = checks.optional_whole("due_at_ms", due_at_ms)
+        return await self._context.backend.write(
+            lambda tx: operations.start(tx, registered, due), repeatable=True, heavy=heavy
         )
 
     async def restore(self, process: Process, events: Sequence[ProcessEvent] = ()) -> RestoreReceipt:

@@ -252,7 +252,17 @@ CREATE TABLE {schema}.processes (
     body bytea NOT NULL,
     external_ref bytea,
     wait bytea,
-    outcome bytea
+    outcome bytea,
+    run_kind text COLLATE "C",
+    run_version text COLLATE "C",
+    recovery text COLLATE "C" NOT NULL,
+    due_at_ms bigint,
+    claimable_at_ms bigint,
+    claim_fence bigint NOT NULL,
+    attempt bigint NOT NULL,
+    suspended bigint NOT NULL,
+    lost_owner text COLLATE "C",
+    last_error text COLLATE "C"
 );
 
 CREATE INDEX processes_status ON {schema}.processes (status, process_id);
@@ -261,6 +271,8 @@ CREATE INDEX processes_originator ON {schema}.processes (originator_session_id, 
 WHERE originator_session_id IS NOT NULL;
 CREATE INDEX processes_wake ON {schema}.processes (wake_session_id) WHERE wake_session_id IS NOT NULL;
 CREATE INDEX processes_ended ON {schema}.processes (updated_at_ms, process_id) WHERE status <> 'running';
+CREATE INDEX processes_claimable ON {schema}.processes (run_kind, run_version, claimable_at_ms, process_id)
+WHERE claimable_at_ms IS NOT NULL;
 ALTER TABLE {schema}.processes ADD PRIMARY KEY (process_id);
 
 CREATE TABLE {schema}.events (

@@ -30,8 +30,9 @@ END;
 $$;
 
 -- Appends an event to a log (rules.events.plan, rules.processes.with_event), with the batch that carries its wake. With
--- a wake, the process must be as the caller knows it, because the wake names the event's place in the log. Verdicts:
--- appended (with the process if the event ends it); replayed (the event of the replay key); moved (the process as it
+-- a wake, the process must be as the caller knows it, because the wake names the event's place in the log. A signal makes
+-- a suspended run due at once, and a request to cancel makes any run due (rules.runs.woken). Verdicts:
+-- appended (with the process if the event ends it or makes it due); replayed (the event of the replay key); moved (the process as it
 -- is); unknown; lease_lost; ended; target_absent.
 CREATE OR REPLACE FUNCTION {schema}.append_event_v1(
     p_process_id text, p_given_ms bigint, p_registration_hash text, p_event_count bigint, p_wake_session_id text,
@@ -44,7 +45,9 @@ RETURNS TABLE (
     verdict text, now_ms bigint, new_sequence bigint, delivered_batch_id text, is_enqueued boolean,
     process_id text, registration_hash text, status text, waiting bigint, definition_hash text,
     originator_session_id text, wake_session_id text, wake_frame_id text, event_count bigint, created_at_ms bigint,
-    updated_at_ms bigint, body bytea, external_ref bytea, wait bytea, outcome bytea,
+    updated_at_ms bigint, body bytea, external_ref bytea, wait bytea, outcome bytea, run_kind text, run_version text,
+    recovery text, due_at_ms bigint, claimable_at_ms bigint, claim_fence bigint, attempt bigint, suspended bigint,
+    lost_owner text, last_error text,
     sequence bigint, type text, payload_hash text, replay_key text, terminal_state text, wake bytea, acked bigint,
     occurred_at_ms bigint, payload bytea, reached text
 )
@@ -64,7 +67,9 @@ DECLARE
     v_family bigint;
     v_session_key bigint;
 BEGIN
-    SELECT process.registration_hash, process.status, process.event_count, process.wake_session_id, process.wake_frame_id
+    SELECT
+        process.registration_hash, process.status, process.event_count, process.wake_session_id, process.wake_frame_id,
+        process.run_kind, process.recovery, process.due_at_ms, process.suspended
     INTO v_process
     FROM {schema}.processes AS process
     WHERE process.process_id = p_process_id
@@ -190,7 +195,46 @@ BEGIN
             p_payload
         );
         reached := {schema}.position_v1();
-        IF p_terminal_state IS NULL THEN
+        IF p_terminal_state IS NOT NULL THEN
+            UPDATE {schema}.leases AS lease
+            SET
+                owner_id = NULL,
+                token_hash = NULL
+            WHERE lease.kind = 'process'
+                AND lease.resource = p_process_id
+                -- part: by_family
+                AND lease.family = {schema}.process_family_v1(p_process_id)
+                -- end part
+            ;
+            UPDATE {schema}.processes AS process
+            SET
+                event_count = new_sequence,
+                updated_at_ms = now_ms,
+                status = p_terminal_state,
+                outcome = p_outcome,
+                wait = NULL,
+                waiting = 0,
+                due_at_ms = NULL,
+                claimable_at_ms = NULL,
+                claim_fence = 0,
+                suspended = 0
+            WHERE process.process_id = p_process_id;
+        ELSIF v_process.status = 'running'
+            AND v_process.run_kind IS NOT NULL
+            AND (v_process.due_at_ms IS NULL OR v_process.due_at_ms > now_ms)
+            AND (
+                p_type = 'process.cancel_requested'
+                OR (v_process.suspended = 1 AND p_type ~ '^signal[.][A-Za-z0-9_-]+$')
+            )
+        THEN
+            UPDATE {schema}.processes AS process
+            SET
+                event_count = new_sequence,
+                updated_at_ms = now_ms,
+                due_at_ms = now_ms,
+                claimable_at_ms = CASE WHEN v_process.recovery <> 'external' THEN now_ms END
+            WHERE process.process_id = p_process_id;
+        ELSE
             UPDATE {schema}.processes AS process
             SET
                 event_count = new_sequence,
@@ -199,33 +243,17 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
-        UPDATE {schema}.leases AS lease
-        SET
-            owner_id = NULL,
-            token_hash = NULL
-        WHERE lease.kind = 'process'
-            AND lease.resource = p_process_id
-            -- part: by_family
-            AND lease.family = {schema}.process_family_v1(p_process_id)
-            -- end part
-        ;
-        UPDATE {schema}.processes AS process
-        SET
-            event_count = new_sequence,
-            updated_at_ms = now_ms,
-            status = p_terminal_state,
-            outcome = p_outcome,
-            wait = NULL,
-            waiting = 0
-        WHERE process.process_id = p_process_id;
     END IF;
     SELECT
         process.process_id, process.registration_hash, process.status, process.waiting, process.definition_hash,
         process.originator_session_id, process.wake_session_id, process.wake_frame_id, process.event_count,
-        process.created_at_ms, process.updated_at_ms, process.body, process.external_ref, process.wait, process.outcome
+        process.created_at_ms, process.updated_at_ms, process.body, process.external_ref, process.wait, process.outcome,
+        process.run_kind, process.run_version, process.recovery, process.due_at_ms, process.claimable_at_ms,
+        process.claim_fence, process.attempt, process.suspended, process.lost_owner, process.last_error
     INTO
         process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-        wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome, run_kind,
+        run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner, last_error
     FROM {schema}.processes AS process
     WHERE process.process_id = p_process_id;
     RETURN NEXT;

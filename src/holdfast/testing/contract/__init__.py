@@ -34,6 +34,7 @@ from holdfast.testing.contract.processes import ProcessContract
 from holdfast.testing.contract.queue import QueueContract
 from holdfast.testing.contract.races import RaceContract
 from holdfast.testing.contract.readings import ReadingContract
+from holdfast.testing.contract.runs import RunContract
 from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
 from holdfast.testing.contract.shared_puts import SharedPutContract
@@ -80,6 +81,7 @@ __all__ = [
     "QueueContract",
     "RaceContract",
     "ReadingContract",
+    "RunContract",
     "SecondProcessContract",
     "SessionContract",
     "SharedPutContract",

@@ -21,6 +21,7 @@ CORE_TYPES = (
     "process.completed",
     "process.failed",
     "process.cancelled",
+    "process.abandoned",
 )
 TOOL = holdfast.ToolCall("call-1", "tool-1", "grep", args={"pattern": "x"})
 TURN = holdfast.SessionTurn(create_request={}, turn_input={"text": "go"})
@@ -128,7 +129,7 @@ class ProcessContract(Contract):
         names = tuple(one.name for one in own.event_types)
         assert names == ("progress", "process.waiting", *(name for name in CORE_TYPES if name != "process.waiting"))
 
-    @pytest.mark.parametrize("name", ["process.completed", "process.failed", "process.cancelled"])
+    @pytest.mark.parametrize("name", ["process.completed", "process.failed", "process.cancelled", "process.abandoned"])
     def test_a_core_type_that_ends_a_process_cannot_be_declared_harmless(
         self, store: BlockingStore, bench: Bench, name: str
     ) -> None:
@@ -241,7 +242,7 @@ class ProcessContract(Contract):
             store.processes.register(plain("build", event_types=kinds))
         assert isinstance(info.value, holdfast.InvalidRequest)
         assert info.value.limit == 2
-        assert len(store.processes.register(plain("build", event_types=kinds[:2])).event_types) == 8
+        assert len(store.processes.register(plain("build", event_types=kinds[:2])).event_types) == 9
 
     # External refs and waits.
 

@@ -3,7 +3,9 @@
 -- name: find_process
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM {schema}.processes
 WHERE process_id = $1::text
 
@@ -12,7 +14,9 @@ WHERE process_id = $1::text
 WITH locked AS (
     SELECT
         process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-        wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+        wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+        run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+        last_error
     FROM {schema}.processes
     WHERE process_id = $1::text
     FOR UPDATE
@@ -20,16 +24,21 @@ WITH locked AS (
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
     wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error,
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 
 -- name: insert_process
 INSERT INTO {schema}.processes (
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 ) VALUES (
     $1::text, $2::text, $3::text, $4::bigint, $5::text, $6::text, $7::text, $8::text, $9::bigint, $10::bigint,
-    $11::bigint, $12::bytea, $13::bytea, $14::bytea, $15::bytea
+    $11::bigint, $12::bytea, $13::bytea, $14::bytea, $15::bytea, $16::text, $17::text, $18::text, $19::bigint,
+    $20::bigint, $21::bigint, $22::bigint, $23::bigint, $24::text, $25::text
 )
 
 -- name: save_process
@@ -48,26 +57,40 @@ SET
     body = $12::bytea,
     external_ref = $13::bytea,
     wait = $14::bytea,
-    outcome = $15::bytea
+    outcome = $15::bytea,
+    run_kind = $16::text,
+    run_version = $17::text,
+    recovery = $18::text,
+    due_at_ms = $19::bigint,
+    claimable_at_ms = $20::bigint,
+    claim_fence = $21::bigint,
+    attempt = $22::bigint,
+    suspended = $23::bigint,
+    lost_owner = $24::text,
+    last_error = $25::text
 WHERE process_id = $1::text
 
 -- name: list_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM (
     SELECT
         *,
         sum(
             octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0)
+            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
         ) OVER (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
         SELECT
             process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+            last_error
         FROM {schema}.processes
         WHERE process_id > $1::text
             AND ($3::bigint IS NULL OR waiting = $3::bigint)
@@ -81,20 +104,24 @@ ORDER BY process_id
 -- name: list_processes_of_status
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM (
     SELECT
         *,
         sum(
             octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0)
+            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
         ) OVER (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
         SELECT
             process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+            last_error
         FROM {schema}.processes
         WHERE process_id > $1::text
             AND status = $4::text
@@ -109,20 +136,24 @@ ORDER BY process_id
 -- name: list_processes_of_definition
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM (
     SELECT
         *,
         sum(
             octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0)
+            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
         ) OVER (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
         SELECT
             process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+            last_error
         FROM {schema}.processes
         WHERE process_id > $1::text
             AND definition_hash = $5::text
@@ -138,20 +169,24 @@ ORDER BY process_id
 -- name: list_processes_of_originator
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM (
     SELECT
         *,
         sum(
             octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0)
+            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
         ) OVER (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
         SELECT
             process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+            last_error
         FROM {schema}.processes
         WHERE process_id > $1::text
             AND originator_session_id = $6::text
@@ -168,20 +203,24 @@ ORDER BY process_id
 -- name: list_ended_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM (
     SELECT
         *,
         sum(
             octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0)
+            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
         ) OVER (
             ORDER BY updated_at_ms, process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
         SELECT
             process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+            last_error
         FROM {schema}.processes
         WHERE status <> 'running'
             AND (updated_at_ms, process_id) > ($1::bigint, $2::text)

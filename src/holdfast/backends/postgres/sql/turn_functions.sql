@@ -5,7 +5,8 @@
 SELECT
     verdict, now_ms, new_sequence, delivered_batch_id, is_enqueued, process_id, registration_hash, status, waiting,
     definition_hash, originator_session_id, wake_session_id, wake_frame_id, event_count, created_at_ms, updated_at_ms,
-    body, external_ref, wait, outcome, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
+    body, external_ref, wait, outcome, run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence,
+    attempt, suspended, lost_owner, last_error, sequence, type, payload_hash, replay_key, terminal_state, wake, acked,
     occurred_at_ms, payload, reached
 FROM {schema}.append_event_v1(
     $1::text, $2::bigint, $3::text, $4::bigint, $5::text, $6::text, $7::boolean, $8::text, $9::bigint, $10::text,

@@ -208,20 +208,24 @@ LIMIT $6::bigint OFFSET $5::bigint
 -- name: walk_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM (
     SELECT
         *,
         sum(
             octet_length(body) + coalesce(octet_length(external_ref), 0) + coalesce(octet_length(wait), 0)
-            + coalesce(octet_length(outcome), 0)
+            + coalesce(octet_length(outcome), 0) + coalesce(octet_length(last_error), 0)
         ) OVER (
             ORDER BY process_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
         ) AS bytes_before
     FROM (
         SELECT
             process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+            wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+            run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+            last_error
         FROM {schema}.processes
         WHERE process_id >= $1::text
             AND ($2::boolean OR process_id <> $1::text)
@@ -399,7 +403,9 @@ LEFT JOIN {schema}.nodes AS parent
 -- name: processes_with_keys
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM {schema}.processes
 WHERE process_id = ANY($1::text[])
 

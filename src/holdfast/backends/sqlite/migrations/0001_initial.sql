@@ -219,7 +219,17 @@ CREATE TABLE processes (
     body BLOB NOT NULL,
     external_ref BLOB,
     wait BLOB,
-    outcome BLOB
+    outcome BLOB,
+    run_kind TEXT,
+    run_version TEXT,
+    recovery TEXT NOT NULL,
+    due_at_ms INTEGER,
+    claimable_at_ms INTEGER,
+    claim_fence INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    suspended INTEGER NOT NULL,
+    lost_owner TEXT,
+    last_error TEXT
 ) STRICT;
 
 CREATE INDEX processes_status ON processes (status, process_id);
@@ -228,6 +238,8 @@ CREATE INDEX processes_originator ON processes (originator_session_id, process_i
 WHERE originator_session_id IS NOT NULL;
 CREATE INDEX processes_wake ON processes (wake_session_id) WHERE wake_session_id IS NOT NULL;
 CREATE INDEX processes_ended ON processes (updated_at_ms, process_id) WHERE status <> 'running';
+CREATE INDEX processes_claimable ON processes (run_kind, run_version, claimable_at_ms, process_id)
+WHERE claimable_at_ms IS NOT NULL;
 
 CREATE TABLE events (
     process_id TEXT NOT NULL,

@@ -3,16 +3,21 @@
 -- name: find_process
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM processes
 WHERE process_id = ?1
 
 -- name: insert_process
 INSERT INTO processes (
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 ) VALUES (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
+    ?21, ?22, ?23, ?24, ?25
 )
 
 -- name: save_process
@@ -31,13 +36,25 @@ SET
     body = ?12,
     external_ref = ?13,
     wait = ?14,
-    outcome = ?15
+    outcome = ?15,
+    run_kind = ?16,
+    run_version = ?17,
+    recovery = ?18,
+    due_at_ms = ?19,
+    claimable_at_ms = ?20,
+    claim_fence = ?21,
+    attempt = ?22,
+    suspended = ?23,
+    lost_owner = ?24,
+    last_error = ?25
 WHERE process_id = ?1
 
 -- name: list_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM processes
 WHERE process_id > :after
     AND (:waiting IS NULL OR waiting = :waiting)
@@ -47,7 +64,9 @@ LIMIT :limit
 -- name: list_processes_of_status
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM processes
 WHERE status = :status
     AND process_id > :after
@@ -59,7 +78,9 @@ LIMIT :limit
 -- name: list_processes_of_definition
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM processes
 WHERE definition_hash = :definition_hash
     AND process_id > :after
@@ -71,7 +92,9 @@ LIMIT :limit
 -- name: list_processes_of_originator
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM processes
 WHERE originator_session_id = :originator_session_id
     AND process_id > :after
@@ -84,7 +107,9 @@ LIMIT :limit
 -- name: list_ended_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM processes
 WHERE status <> 'running'
     AND (updated_at_ms, process_id) > (?1, ?2)

@@ -113,7 +113,9 @@ LIMIT :limit OFFSET :skip
 -- name: walk_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM processes
 WHERE process_id >= :process_id
     AND (:inclusive OR process_id <> :process_id)
@@ -216,7 +218,9 @@ WHERE node.node_key IN (SELECT value ->> 0 FROM json_each(?1))
 -- name: processes_with_keys
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome
+    wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
+    run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
+    last_error
 FROM processes
 WHERE process_id IN (SELECT value ->> 0 FROM json_each(?1))
 

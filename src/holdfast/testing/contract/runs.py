@@ -1,0 +1,147 @@
+"""Runs: started once under an id, with event types of their own, and ended as abandoned if they must not run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import Bench, Contract, refused
+
+HOUR_MS = 3_600_000
+
+
+def start(store: BlockingStore, process_id: str = "run-1", kind: str = "research", **options: Any) -> holdfast.Process:
+    """Start a run."""
+    return store.processes.start(kind, options.pop("args", None), id=process_id, **options).process
+
+
+class RunContract(Contract):
+    """`store.processes.start`, and the events and the end of a run."""
+
+    def test_a_run_starts_due_at_once_and_nothing_has_happened_to_it(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        now_ms = clock.now_ms()
+        receipt = store.processes.start("research", {"question": "why?"}, id="run-1", version="2")
+        assert (receipt.created, receipt.position != "") == (True, True)
+        run = receipt.process
+        assert (run.input, run.identity) == (
+            holdfast.Run("research", "2", {"question": "why?"}),
+            holdfast.ProcessIdentity("research"),
+        )
+        assert (run.due_at_ms, run.attempt, run.suspended, run.last_error) == (now_ms, 0, False, None)
+        assert (run.recovery, run.lost_owner_id, run.status) == ("rerunnable", None, "running")
+        assert store.processes.get("run-1") == run
+        assert store.processes.register(
+            holdfast.ProcessRegistration("run-1", holdfast.Run("research", "2", {"question": "why?"}))
+        ) == run  # fmt: skip
+
+    def test_a_run_can_be_due_later(self, store: BlockingStore, clock: ManualClock) -> None:
+        later_ms = clock.now_ms() + HOUR_MS
+        assert start(store, due_at_ms=later_ms).due_at_ms == later_ms
+        assert start(store, "run-0", due_at_ms=0).due_at_ms == 0
+
+    def test_starting_again_returns_the_run_as_it_stands(self, store: BlockingStore, clock: ManualClock) -> None:
+        first = start(store, args=[1])
+        store.events.append("run-1", "progress", 1)
+        clock.advance(5)
+        again = store.processes.start("research", [1], id="run-1", due_at_ms=clock.now_ms() + HOUR_MS)
+        assert (again.created, again.process.due_at_ms, again.process.event_count) == (False, first.due_at_ms, 1)
+
+    @pytest.mark.parametrize("other", [{"kind": "write"}, {"args": [2]}, {"version": "2"}, {"recovery": "owner_bound"}])
+    def test_another_run_under_the_same_id_conflicts(
+        self, store: BlockingStore, bench: Bench, other: dict[str, Any]
+    ) -> None:
+        start(store, args=[1])
+        with refused(bench, holdfast.RegistrationConflict):
+            start(store, **{"args": [1]} | other)
+
+    def test_each_start_without_an_id_is_a_run_of_its_own(self, store: BlockingStore) -> None:
+        one, other = store.processes.start("research"), store.processes.start("research")
+        assert (one.created, other.created) == (True, True)
+        assert one.process.id != other.process.id
+
+    @pytest.mark.parametrize(
+        ("field", "options"),
+        [
+            ("kind", {"kind": ""}),
+            ("kind", {"kind": 7}),
+            ("version", {"kind": "k", "version": ""}),
+            ("args", {"kind": "k", "args": {"at": object()}}),
+            ("id", {"kind": "k", "id": ""}),
+            ("due_at_ms", {"kind": "k", "due_at_ms": -1}),
+            ("recovery", {"kind": "k", "recovery": "sometimes"}),
+        ],
+    )
+    def test_a_wrong_start_is_refused_and_the_field_is_named(
+        self, store: BlockingStore, bench: Bench, field: str, options: dict[str, Any]
+    ) -> None:
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.processes.start(**options)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == field or info.value.field.startswith(f"{field}/")
+
+    def test_the_end_of_a_run_wakes_its_target(self, store: BlockingStore) -> None:
+        start(store, wake_target=holdfast.Scope("chat"))
+        store.processes.complete("run-1", holdfast.Completed({"found": 3}))
+        [batch] = store.queue.list("chat")
+        wake = batch.items[0].payload["wake"]
+        assert (wake["process_id"], wake["event_type"]) == ("run-1", "process.completed")
+        assert "found" in wake["input"]
+
+    # Events.
+
+    @pytest.mark.parametrize("name", ["step", "progress", "signal.approve", "signal.a-b_C9"])
+    def test_a_run_has_steps_progress_and_signals_without_declaring_them(self, store: BlockingStore, name: str) -> None:
+        start(store)
+        assert store.events.append("run-1", name, {"n": 1}).event.type == name
+
+    @pytest.mark.parametrize("name", ["steps", "signal.", "signal.a b", "signal.a.b", "signal.a\n", "signals.a"])
+    def test_a_run_has_no_other_type_that_it_did_not_declare(
+        self, store: BlockingStore, bench: Bench, name: str
+    ) -> None:
+        start(store)
+        with refused(bench, holdfast.InvalidRequest):
+            store.events.append("run-1", name)
+
+    def test_a_declared_type_of_a_run_counts_instead_of_the_core_one(self, store: BlockingStore, bench: Bench) -> None:
+        kinds = [holdfast.EventType("progress", {"type": "integer"})]
+        store.processes.register(holdfast.ProcessRegistration("run-1", holdfast.Run("research"), event_types=kinds))
+        assert store.events.append("run-1", "progress", 1).event.sequence == 1
+        with refused(bench, holdfast.InvalidRequest):
+            store.events.append("run-1", "progress", "half")
+
+    @pytest.mark.parametrize("name", ["step", "progress", "signal.approve"])
+    def test_other_processes_declare_these_types(self, store: BlockingStore, bench: Bench, name: str) -> None:
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
+        with refused(bench, holdfast.InvalidRequest):
+            store.events.append("build", name)
+
+    # The end.
+
+    def test_an_abandoned_process_keeps_its_evidence(self, store: BlockingStore) -> None:
+        start(store, recovery="owner_bound")
+        outcome = holdfast.Abandoned("its worker is gone", {"owner": "w1", "pid": 7})
+        ended = store.processes.complete("run-1", outcome)
+        assert (ended.status, ended.outcome, ended.due_at_ms) == ("abandoned", outcome, None)
+        assert [one.id for one in store.processes.list(status="abandoned")] == ["run-1"]
+        [event] = store.events.after("run-1")
+        assert (event.type, event.terminal_state) == ("process.abandoned", "abandoned")
+        assert store.processes.complete("run-1", outcome) == ended
+        assert store.maintenance.verify().findings == ()
+
+    def test_only_text_and_a_document_make_an_abandoned_process(self, store: BlockingStore, bench: Bench) -> None:
+        start(store)
+        wrong: Any = 7
+        for field, outcome in (
+            ("outcome.message", holdfast.Abandoned(wrong)),
+            ("outcome.evidence", holdfast.Abandoned("gone", object())),
+        ):
+            with refused(bench, holdfast.InvalidRequest) as info:
+                store.processes.complete("run-1", outcome)
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert info.value.field.startswith(field)

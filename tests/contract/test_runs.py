@@ -1,0 +1,7 @@
+"""The contract of runs on our own backends."""
+
+from holdfast.testing.contract.runs import RunContract
+
+
+class TestRuns(RunContract):
+    pass
