@@ -13,10 +13,11 @@ from holdfast.ports.fast_path_params import UNTIMED, EventAsk, LeaseProof
 from holdfast.ports.verdicts import EventVerdict
 from holdfast.records.common import Document, Page
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
+from holdfast.records.leases import Lease
 from holdfast.records.processes import Process
 from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, ProcessRow
 from holdfast.rules import events as rules
-from holdfast.rules import processes, verdicts
+from holdfast.rules import leases, processes, verdicts
 from holdfast.rules import queue as work_rules
 from holdfast.rules import runs as run_rules
 
@@ -36,10 +37,17 @@ class Unjudged(msgspec.Struct, frozen=True):
 
 
 async def append(
-    tx: Transaction, intent: rules.EventIntent, judgement: rules.Judgement | None, batch_id: str
+    tx: Transaction,
+    intent: rules.EventIntent,
+    judgement: rules.Judgement | None,
+    lease: Lease | None,
+    batch_id: str,
 ) -> AppendReceipt | Unjudged:
-    """Append an event and enqueue its wake, or return the event that its replay key made before."""
-    decided = await decide(tx, intent, judgement, batch_id)
+    """Append an event and enqueue its wake, or return the event that its replay key made before.
+
+    A replay is answered before the lease is checked: an event that ended the process has dropped the lease.
+    """
+    decided = await decide(tx, intent, judgement, batch_id, None if lease is None else leases.proof_of(lease))
     if decided is not None:
         return decided if isinstance(decided, Unjudged) else await stamped(tx, decided[1])
     row = await _require(tx, intent.process_id)
@@ -47,8 +55,15 @@ async def append(
         stored = rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key))
         if stored is not None:
             return await stamped(tx, await _replay(tx, row, stored, intent))
+    await require_lease(tx, row, lease)
     appended = await append_new(tx, row, intent, judgement, batch_id)
     return appended if isinstance(appended, Unjudged) else await stamped(tx, appended[1])
+
+
+async def require_lease(tx: Transaction, row: ProcessRow, lease: Lease | None) -> None:
+    """Raise `LeaseLost` unless a given lease is held. An ended process has none: its end is the better answer."""
+    if lease is not None and row.status == "running":
+        leases.require(await tx.find_lease("process", row.process_id), lease, tx.now_ms)
 
 
 async def decide(

@@ -122,8 +122,7 @@ async def complete(
     replay = event_rules.replayed(intent, await tx.find_replay(intent.process_id, intent.replay_key or ""))
     if replay is not None:
         return row
-    if lease is not None and row.status == "running":  # an ended process has no lease, and says so below
-        leases.require(await tx.find_lease("process", intent.process_id), lease, tx.now_ms)
+    await events.require_lease(tx, row, lease)
     appended = await events.append_new(tx, row, intent, judgement, batch_id)
     return appended if isinstance(appended, events.Unjudged) else appended[0]
 

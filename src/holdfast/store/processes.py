@@ -288,10 +288,13 @@ class Events:
         *,
         replay_key: str | None = None,
         wake_target: Scope | None = None,
+        lease: Lease | None = None,
     ) -> AppendReceipt:
         """Append an event of a declared type. A repeat with the same replay key and content returns the same event.
 
-        A type that ends the process needs a `replay_key`, so that a retry ends it once; so does a request to cancel.
+        With a lease on the process, the event is refused if the lease was lost. A run also has the types `step`,
+        `progress` and `signal.<name>`, without declaring them. A type that ends the process needs a `replay_key`, so
+        that a retry ends it once; so does a request to cancel.
 
         An event that wakes a session enqueues that wake in the same transaction. `processes.complete` appends under the
         key `process:<id>:terminal:<type>`, and `request_cancel` under `process:<id>:cancel_requested:<hash>`: the same
@@ -304,10 +307,19 @@ class Events:
         >>> store.events.append("build-7", "progress", {"percent": 50}).event.sequence
         1
         """
-        return await self._append(process_id, type, payload, replay_key=replay_key, wake_target=wake_target)
+        return await self._append(
+            process_id, type, payload, replay_key=replay_key, wake_target=wake_target, lease=lease
+        )
 
     async def _append(
-        self, process_id: object, type: object, payload: Document, *, replay_key: str | None, wake_target: object = None
+        self,
+        process_id: object,
+        type: object,
+        payload: Document,
+        *,
+        replay_key: str | None,
+        wake_target: object = None,
+        lease: Lease | None = None,
     ) -> AppendReceipt:
         checked = self._context.identifier("process_id", process_id)
         intent, heavy = await self._context.prepared(
@@ -319,11 +331,12 @@ class Events:
             wake_target=wake_target,
             limits=self._context.limits,
         )
+        held = None if lease is None else leases.check_process_lease("lease", lease, checked, self._context.limits)
         batch_id = self._context.batch_id()
         return await judged(
             self._context,
             intent,
-            lambda judgement: lambda tx: event_operations.append(tx, intent, judgement, batch_id),
+            lambda judgement: lambda tx: event_operations.append(tx, intent, judgement, held, batch_id),
             repeatable=intent.replay_key is not None,
             heavy=heavy,
         )
@@ -331,7 +344,9 @@ class Events:
     async def signal(
         self, process_id: str, name: str, payload: Document = None, *, replay_key: str | None = None
     ) -> AppendReceipt:
-        """Send a process a signal: an event of type `signal.<name>`, which it must have declared.
+        """Send a process a signal: an event of type `signal.<name>`.
+
+        A run gets any signal, and is due at once if it was suspended. Other processes must have declared the type.
 
         >>> kinds = [holdfast.EventType("signal.approve")]
         >>> _ = store.processes.register(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast
@@ -57,8 +58,9 @@ class RunContract(Contract):
         self, store: BlockingStore, bench: Bench, other: dict[str, Any]
     ) -> None:
         start(store, args=[1])
+        options: dict[str, Any] = {"args": [1]}
         with refused(bench, holdfast.RegistrationConflict):
-            start(store, **{"args": [1]} | other)
+            start(store, **(options | other))
 
     def test_each_start_without_an_id_is_a_run_of_its_own(self, store: BlockingStore) -> None:
         one, other = store.processes.start("research"), store.processes.start("research")
@@ -120,6 +122,46 @@ class RunContract(Contract):
         store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
         with refused(bench, holdfast.InvalidRequest):
             store.events.append("build", name)
+
+    # Events under a lease.
+
+    def test_an_event_of_a_holder_is_appended_while_the_lease_lives(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        start(store)
+        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=1_000)
+        assert store.events.append("run-1", "step", 1, replay_key="a", lease=lease).event.sequence == 1
+        clock.advance(1_000)
+        with refused(bench, holdfast.LeaseLost):
+            store.events.append("run-1", "step", 2, replay_key="b", lease=lease)
+        assert store.events.append("run-1", "step", 1, replay_key="a", lease=lease).replayed
+        newer = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w2", ttl_ms=1_000)
+        with refused(bench, holdfast.LeaseLost):
+            store.events.append("run-1", "step", 2, replay_key="b", lease=lease)
+        assert store.events.append("run-1", "step", 2, replay_key="b", lease=newer).event.sequence == 2
+
+    @pytest.mark.parametrize("part", ["token", "fence"])
+    def test_an_event_under_a_forged_lease_is_refused(self, store: BlockingStore, bench: Bench, part: str) -> None:
+        start(store)
+        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=HOUR_MS)
+        forged = {"token": holdfast.Token("0" * 32), "fence": lease.fence + 1}
+        with refused(bench, holdfast.LeaseLost):
+            store.events.append("run-1", "step", lease=msgspec.structs.replace(lease, **{part: forged[part]}))
+
+    def test_a_lease_on_something_else_is_the_wrong_argument(self, store: BlockingStore, bench: Bench) -> None:
+        start(store)
+        lease = store.leases.claim(holdfast.OnSession("chat"), owner_id="w1")
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.events.append("run-1", "step", lease=lease)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "lease.resource"
+
+    def test_after_the_end_the_end_is_the_answer_to_a_holder(self, store: BlockingStore, bench: Bench) -> None:
+        start(store)
+        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=HOUR_MS)
+        store.processes.complete("run-1", holdfast.Completed(), lease=lease)
+        with refused(bench, holdfast.AlreadyTerminal):
+            store.events.append("run-1", "step", lease=lease)
 
     # The end.
 
