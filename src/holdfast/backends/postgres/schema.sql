@@ -271,8 +271,6 @@ CREATE INDEX processes_originator ON {schema}.processes (originator_session_id, 
 WHERE originator_session_id IS NOT NULL;
 CREATE INDEX processes_wake ON {schema}.processes (wake_session_id) WHERE wake_session_id IS NOT NULL;
 CREATE INDEX processes_ended ON {schema}.processes (updated_at_ms, process_id) WHERE status <> 'running';
-CREATE INDEX processes_claimable ON {schema}.processes (run_kind, run_version, claimable_at_ms, process_id)
-WHERE claimable_at_ms IS NOT NULL;
 ALTER TABLE {schema}.processes ADD PRIMARY KEY (process_id);
 
 CREATE TABLE {schema}.events (
