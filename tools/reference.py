@@ -47,8 +47,8 @@ TOPICS = (
     Topic(
         "sessions.md",
         "Sessions and commits",
-        (("store.sessions", facets.Sessions), ("session", facets.Session)),
-        ("store.session", "records.sessions", "records.commits", "records.graph", "records.checkpoints"),
+        (("store.sessions", facets.Sessions), ("session", facets.Session), ("turn", holdfast.Turn)),
+        ("store.session", "store.turn", "records.sessions", "records.commits", "records.graph", "records.checkpoints"),
     ),
     Topic("queue.md", "The work queue", (("store.queue", facets.Queue),), ("records.queue",)),
     Topic("leases.md", "Leases", (("store.leases", facets.Leases),), ("records.leases", "owners")),
@@ -189,8 +189,8 @@ def module_of(name: str) -> str:
 
 
 def anchor(name: str) -> str:
-    """Return the anchor of a name. The two classes that are facets are under the facet's name."""
-    return {"Store": "store", "Session": "session"}.get(name, name.lower())
+    """Return the anchor of a name. The classes that are facets are under the facet's name."""
+    return {"Store": "store", "Session": "session", "Turn": "turn"}.get(name, name.lower())
 
 
 # ---------------------------------------------------------------------------- sections

@@ -2,6 +2,7 @@
 
 from holdfast.blocking import BlockingStore
 from holdfast.blocking import Session as BlockingSession
+from holdfast.blocking import Turn as BlockingTurn
 from holdfast.errors import (
     AlreadyTerminal,
     ClaimLost,
@@ -155,6 +156,7 @@ from holdfast.records.triggers import (
 )
 from holdfast.rules.triggers import registration_for
 from holdfast.store import Session, Store
+from holdfast.store.turn import Turn
 
 __all__ = [
     "Abandoned",
@@ -173,6 +175,7 @@ __all__ = [
     "Binding",
     "BlockingSession",
     "BlockingStore",
+    "BlockingTurn",
     "Boundary",
     "BySession",
     "Cancelled",
@@ -303,6 +306,7 @@ __all__ = [
     "Token",
     "ToolCall",
     "TriggerDelivery",
+    "Turn",
     "TurnConflict",
     "Unavailable",
     "Unchanged",

@@ -13,9 +13,12 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 from holdfast import store as asynchronous
 from holdfast.log import called_here
 from holdfast.ports import Backend
+from holdfast.records.checkpoints import Component
+from holdfast.records.commits import CommitReceipt
 from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
 from holdfast.store import READ_WAIT_MS
+from holdfast.store.turn import Turn as AsyncTurn
 from holdfast.waiting import Deferred, WaitingBackend, run_made
 
 P = ParamSpec("P")
@@ -92,6 +95,63 @@ class SessionAttachments(Facet):
     forget = without_await(asynchronous.SessionAttachments.forget)
 
 
+class Turn(Facet):
+    """One turn of a session, as a context manager. See `Session.turn`."""
+
+    def __init__(self, turn: AsyncTurn, backend: Backend) -> None:
+        super().__init__(turn, backend)
+        self._turn = turn
+        self.add = turn.add
+        self.usage = turn.usage
+        self.enqueue = turn.enqueue
+        self.complete = turn.complete
+
+    @property
+    def turn_id(self) -> str:
+        """The id of the turn."""
+        return self._turn.turn_id
+
+    @property
+    def replayed(self) -> bool:
+        """True if this turn was committed before."""
+        return self._turn.replayed
+
+    @property
+    def receipt(self) -> CommitReceipt | None:
+        """The receipt of the commit, None until the block has ended."""
+        return self._turn.receipt
+
+    @property
+    def revision(self) -> int:
+        """The revision that the turn was loaded at, or committed as."""
+        return self._turn.revision
+
+    @property
+    def messages(self) -> list[Any]:
+        """The payloads of the conversation, oldest first, with those that this turn added."""
+        return self._turn.messages
+
+    @property
+    def state(self) -> Any:
+        """The session's turn state, `{}` if there is none. Change it in place or assign another."""
+        return self._turn.state
+
+    @state.setter
+    def state(self, value: Component) -> None:
+        self._turn.state = value
+
+    attach = without_await(AsyncTurn.attach)
+
+    def __enter__(self) -> Turn:
+        driven(self.backend, self._turn.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        driven(self.backend, partial(self._turn.__aexit__, kind, error, trace))
+
+
 class Session(Facet):
     """A handle on a session, without await."""
 
@@ -114,6 +174,12 @@ class Session(Facet):
     add_nodes = without_await(asynchronous.Session.add_nodes)
     history = without_await(asynchronous.Session.history)
     tombstone = without_await(asynchronous.Session.tombstone)
+    append = without_await(asynchronous.Session.append)
+    messages = without_await(asynchronous.Session.messages)
+
+    def turn(self, turn_id: str, *, last: int | None = None) -> Turn:
+        """Run one turn as a block: read the conversation, add to it, and commit everything at the block's end."""
+        return Turn(self._session.turn(turn_id, last=last), self.backend)
 
 
 def giving_a_session(

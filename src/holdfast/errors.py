@@ -85,8 +85,8 @@ class HeadConflict(Conflict):
 class TurnConflict(Conflict):
     """The turn id was committed before with other content: use a new turn id for a new turn."""
 
-    def __init__(self, session_id: str, turn_id: str) -> None:
-        super().__init__(f"turn {turn_id!r} of session {session_id!r} has other content: use a new turn id")
+    def __init__(self, session_id: str, turn_id: str, problem: str = "has other content: use a new turn id") -> None:
+        super().__init__(f"turn {turn_id!r} of session {session_id!r} {problem}")
         self.session_id = session_id
         self.turn_id = turn_id
 

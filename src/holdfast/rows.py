@@ -435,10 +435,11 @@ class CommitPlan(msgspec.Struct, frozen=True):
 
 
 class ViewQuery(msgspec.Struct, frozen=True):
-    """The newest view of a session with the last nodes of its path, all of them if `last` is None."""
+    """The newest view of a session with the last nodes of its path (None: all), and the revision of this turn."""
 
     session_id: str
     last: int | None
+    turn_id: str | None = None
 
 
 class EventWrite(msgspec.Struct, frozen=True):

@@ -66,6 +66,8 @@ class Life:
         done("session.load_node", chat.load_node, "n1")
         done("session.nodes", chat.nodes)
         done("session.history", chat.history)
+        done("session.messages", chat.messages, last=1)
+        done("session.append", chat.append, SECRET)
         done("session.add_nodes", chat.add_nodes, [holdfast.Node("n2", payload=SECRET)])
         done("session.tombstone", chat.tombstone, ["n2"])
         done("sessions.fork", store.sessions.fork, "chat", into="fork")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, assert_type
+from typing import Any, Literal, assert_type
 
 import holdfast
 from holdfast.blocking import Session as BlockingSession
@@ -59,6 +59,28 @@ async def turn(session: holdfast.Session, claim: holdfast.WorkClaim, lease: hold
     await session.commit(holdfast.Commit(graph=holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("n1")], leaf="n1"))))
     assert_type(await session.add_nodes([holdfast.Node("note")]), holdfast.NodesReceipt)
     assert_type(await session.tombstone(["note"]), int)
+
+
+async def block(session: holdfast.Session, claim: holdfast.WorkClaim) -> None:
+    async with session.turn("t1", last=10) as turn:
+        assert_type(turn, holdfast.Turn)
+        assert_type(turn.replayed, bool)
+        turn.add({"role": "user"}, "text", kind="note")
+        turn.state = {"n": 1}
+        turn.usage("m", input_tokens=1)
+        turn.enqueue(holdfast.WorkDraft(payloads=[1]))
+        turn.complete(claim)
+        assert_type(await turn.attach(b"x"), holdfast.AttachmentRef)
+    assert_type(turn.receipt, holdfast.CommitReceipt | None)
+    assert_type(turn.messages, list[Any])
+    assert_type(await session.append("hi", turn_id="t2"), holdfast.CommitReceipt)
+    assert_type(await session.messages(last=3), list[Any])
+
+
+def blocking_block(session: BlockingSession) -> None:
+    with session.turn("t1") as turn:
+        assert_type(turn, holdfast.BlockingTurn)
+        assert_type(turn.attach(b"x"), holdfast.AttachmentRef)
 
 
 async def reading(session: holdfast.Session) -> None:

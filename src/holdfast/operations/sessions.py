@@ -14,7 +14,7 @@ from holdfast.ports import Transaction
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Revision, SessionView, Usage
 from holdfast.records.common import Page
-from holdfast.records.graph import AgentFrame, FullGraph, Graph, Node, ReadScope
+from holdfast.records.graph import ActivePath, AgentFrame, FullGraph, Graph, Node, ReadScope
 from holdfast.records.limits import CHANGE_BUCKET_MS, Limits
 from holdfast.records.sessions import SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
@@ -100,6 +100,22 @@ async def load(
     row = await find(tx, address)
     if row is None or not rules.has_content(row):
         return row, None
+    return row, await _view(tx, row, scope, at, most_bytes)
+
+
+async def load_turn(
+    tx: Transaction, address: Address, turn_id: str, last: int | None, most_bytes: int
+) -> tuple[SessionRow | None, tuple[SessionView | None, RevisionRow | None]]:
+    """Return the newest snapshot; if the turn was committed before, its revision and the snapshot at it."""
+    row = await find(tx, address)
+    if row is None or not rules.has_content(row):
+        return row, (None, None)
+    turn = await tx.find_turn(row, turn_id)
+    at = None if turn is None or turn.revision == row.revision else turn.revision
+    return row, (await _view(tx, row, ActivePath(last=last), at, most_bytes), turn)
+
+
+async def _view(tx: Transaction, row: SessionRow, scope: ReadScope, at: int | None, most_bytes: int) -> SessionView:
     revision = await (newest_revision(tx, row) if at is None else _revision(tx, row, at))
     body = commits.TurnBody() if revision is None else commits.body_of(revision)
     if revision is None or at is None:
@@ -113,7 +129,7 @@ async def load(
     bodies = deltas.opened(blobs)
     config = None if body.config_ref is None else checkpoints.content_of(body.config_ref, bodies, needed_by=needed_by)
     manifest = body.manifest
-    view = SessionView(
+    return SessionView(
         session_id=row.session_id,
         revision=0 if revision is None else revision.revision,
         graph=await _read_graph(tx, segments, revision, scope),
@@ -131,7 +147,6 @@ async def load(
             session_key=row.session_key,
         ),
     )
-    return row, view
 
 
 async def newest_revision(tx: Transaction, row: SessionRow) -> RevisionRow | None:

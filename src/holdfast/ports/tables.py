@@ -49,6 +49,10 @@ class SessionTables(Protocol):
         """Return one revision."""
         ...
 
+    async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
+        """Return the retained revision that a turn of this id made."""
+        ...
+
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
         """Return the newest revision that ends in this leaf."""
         ...

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
-from holdfast.errors import SessionBindingConflict
+from holdfast.errors import InvalidRequest, SessionBindingConflict
 from holdfast.operations import attachments, commits, sessions
 from holdfast.ports import Operation, Transaction
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
-from holdfast.records.common import Page
-from holdfast.records.graph import ActivePath, FullGraph, Node, ReadScope
+from holdfast.records.common import Document, Page
+from holdfast.records.graph import ActivePath, Append, FullGraph, Node, ReadScope
+from holdfast.records.limits import Limits
 from holdfast.records.sessions import SessionMeta
-from holdfast.rows import SessionRow, ViewQuery
+from holdfast.rows import RevisionRow, SessionRow, ViewQuery
 from holdfast.rules import checks
 from holdfast.rules import commits as commit_rules
 from holdfast.rules import graph as graph_rules
 from holdfast.rules import sessions as rules
 from holdfast.store.attachments import SessionAttachments
 from holdfast.store.context import Context
+from holdfast.store.turn import Turn
 
 T = TypeVar("T")
 
@@ -89,12 +91,14 @@ class Session:
         >>> [node.payload for node in view.graph.nodes], view.revision
         (['hello'], 1)
         """
-        address = self._binding.address()
         checked = checks.instance("scope", scope, (ActivePath, FullGraph))
         if isinstance(checked, ActivePath):
             checks.optional_identifier("scope.leaf", checked.leaf, self._context.limits)
             checks.optional_whole("scope.last", checked.last)
-        checks.optional_whole("at", at, least=1)
+        return await self._load(checked, checks.optional_whole("at", at, least=1))
+
+    async def _load(self, checked: ReadScope, at: int | None) -> SessionView | None:
+        address = self._binding.address()
         most = self._context.limits.load_bytes
         newest = ViewQuery(address[0], checked.last) if _is_newest_path(checked, at) else None
         return await self._read(lambda tx: sessions.load(tx, address, checked, at, most), view=newest)
@@ -160,7 +164,9 @@ class Session:
         >>> session.commit(turn).revision, session.commit(turn).replayed
         (1, True)
         """
-        given = checks.instance("commit", commit, Commit)
+        return await self._accept(checks.instance("commit", commit, Commit))
+
+    async def _accept(self, given: Commit) -> CommitReceipt:
         if self._binding.session_id is not None:
             return await self._commit(given)
         call = object()
@@ -210,6 +216,67 @@ class Session:
             if any(latched):
                 self._binding.unbind()
             raise
+
+    def turn(self, turn_id: str, *, last: int | None = None) -> Turn:
+        """Run one turn as a block: read the conversation, add to it, and commit everything at the block's end.
+
+        An exception in the block commits nothing. A turn of this id that was committed before is `replayed`: it shows
+        what it left, and takes nothing more. `HeadConflict` at the end says that another turn came first; run the block
+        again. `last` limits `turn.messages` to the newest ones.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> with session.turn("message-1") as turn:
+        ...     if not turn.replayed:
+        ...         turn.add({"role": "user", "content": "hi"})
+        ...         turn.add({"role": "assistant", "content": f"You said {len(turn.messages)} thing."})
+        >>> turn.messages[-1]["content"], turn.receipt.revision
+        ('You said 1 thing.', 1)
+        >>> with session.turn("message-1") as turn:
+        ...     turn.replayed
+        True
+        """
+        address = self._binding.address()
+        limits = self._context.limits
+        checked = checks.identifier("turn_id", turn_id, limits)
+        # Its nodes are named after it.
+        checks.identifier("turn_id", f"{checked}/{limits.commit_nodes}", limits)
+        newest = checks.optional_whole("last", last)
+        query = ViewQuery(address[0], newest, checked)
+
+        async def load() -> tuple[SessionView | None, RevisionRow | None]:
+            return await self._read(
+                lambda tx: sessions.load_turn(tx, self._binding.address(), checked, newest, limits.load_bytes),
+                view=query,
+            )
+
+        return Turn(self, checked, load)
+
+    async def append(self, *payloads: Document, turn_id: str | None = None) -> CommitReceipt:
+        """Append messages to the conversation, whatever came before. Idempotent with a turn id.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> session.append({"role": "user", "content": "hi"}, turn_id="message-1").revision
+        1
+        >>> session.append({"role": "user", "content": "hi"}, turn_id="message-1").replayed
+        True
+        """
+        if not payloads:
+            raise InvalidRequest("payloads", "must hold at least one message")
+        limits = self._context.limits
+        checks.optional_identifier("turn_id", turn_id, limits)
+        await self._context.computed(_check_payloads, payloads, limits)
+        return await self._accept(Commit(turn_id=turn_id, graph=Append([Node(payload=one) for one in payloads])))
+
+    async def messages(self, *, last: int | None = None) -> list[Any]:
+        """Return the payloads of the conversation, oldest first, or only the newest `last` of them.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> _ = session.append("hi", "hello", "how are you?")
+        >>> session.messages(last=2)
+        ['hello', 'how are you?']
+        """
+        view = await self._load(ActivePath(last=checks.optional_whole("last", last)), None)
+        return [] if view is None else [node.payload for node in view.graph.nodes]
 
     async def add_nodes(self, nodes: Sequence[Node]) -> NodesReceipt:
         """Add nodes beside the path. Makes no revision and does not move the head. Idempotent by id.
@@ -262,6 +329,12 @@ class Session:
         ids = checks.sequence("node_ids", node_ids, most=limits.commit_nodes)
         checked = [checks.identifier(f"node_ids[{index}]", one, limits) for index, one in enumerate(ids)]
         return await self._write(lambda tx: commits.tombstone(tx, address, checked))
+
+
+def _check_payloads(payloads: Sequence[Document], limits: Limits) -> None:
+    """Check messages by the names that the caller knows them under."""
+    for index, payload in enumerate(payloads):
+        checks.document(f"payloads[{index}]", payload, limits)
 
 
 def _is_newest_path(scope: ReadScope, at: int | None) -> TypeGuard[ActivePath]:

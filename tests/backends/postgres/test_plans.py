@@ -59,14 +59,15 @@ HOT = [
     "list_processes",
 ]
 LOOK_UP = re.compile(r"Index (?:Only )?Scan (?:Backward )?using (\w+) on (\w+)[^\n]*(?:\n +Index Cond: ([^\n]+))?")
-ONE_KEY = {
-    "sessions_id": "session_id",
-    "sessions_key": "session_key",
-    "processes_pkey": "process_id",
-    "processes_status": "process_id",
-    "attachments_session_uncommitted": "attachment_id",
+FEW_ROWS = {
+    "sessions_id": ["session_id"],
+    "sessions_key": ["session_key"],
+    "revisions_turn": ["session_key", "turn_id"],
+    "processes_pkey": ["process_id"],
+    "processes_status": ["process_id"],
+    "attachments_session_uncommitted": ["attachment_id"],
 }
-"""Indexes that find one row, or few, by this column alone."""
+"""Indexes that find one row, or few, by these columns alone."""
 
 
 @pytest.mark.parametrize("waiting", [0, 300, 2000])
@@ -95,7 +96,7 @@ def test_a_hot_path_asks_for_rows_by_their_keys_even_if_nothing_is_known_about_a
     assert "Seq Scan" not in plan, plan
     for index, table, condition in LOOK_UP.findall(plan):
         needed = columns[index] if index not in RANGES else ["session_key"]
-        needed = [ONE_KEY[index]] if index in ONE_KEY else needed
+        needed = FEW_ROWS.get(index, needed)
         missing = [column for column in needed if not re.search(rf"\b{column} (=|>|IS)", condition)]
         assert missing == [], f"{index} on {table} does not go by {missing}: {condition}\n{plan}"
 

@@ -230,6 +230,21 @@ def test_a_turn_with_a_large_state_whose_past_this_process_never_saw_is_one_trip
     assert measured.do(load()).checkpoint == large(4)
 
 
+def block(turn_id: str, session_id: str = "chat") -> Call:
+    async def run(store: Store) -> None:
+        async with store.sessions.handle(session_id).turn(turn_id) as turn:
+            if not turn.replayed:
+                turn.add("hi")
+
+    return run
+
+
+def test_a_turn_as_a_block_is_two_trips_and_so_is_its_replay(measured: Measured) -> None:
+    measured.warm(block("w1", "warm"), block("w2", "warm"), block("w2", "warm"), block("t1"))
+    assert measured.trips(block("t2")) == ["gather_view", *COMMIT]
+    assert measured.trips(block("t2")) == ["gather_view", *COMMIT]
+
+
 def test_a_turn_right_after_a_load_is_one_trip(measured: Measured) -> None:
     warm_nodes(measured)
     measured.warm(load("warm"))

@@ -20,9 +20,10 @@ class Gathered:
     """Prefetched rows of one session's newest view. Any other read raises NeedsTransaction."""
 
     def __init__(self, found: Sequence[Sequence[Sequence[object]]], last: int | None) -> None:
-        sessions, heads, path, blobs, ledger = found
+        sessions, heads, turns, path, blobs, ledger = found
         self.session = fetched(r.SessionRow, sessions[0]) if sessions else None
         self.head = fetched(r.RevisionRow, heads[0]) if heads else None
+        self._turn = fetched(r.RevisionRow, turns[0]) if turns else None
         self._path = proven_path(all_fetched(r.NodeRow, path))
         self._blobs = all_fetched(r.BlobRow, blobs)
         self._ledger = all_fetched(r.UsageRow, ledger)
@@ -39,6 +40,9 @@ class Gathered:
         if self.session is None or revision != self.session.revision:
             raise NeedsTransaction("another revision")
         return self.head
+
+    async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
+        return self._turn
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         return self._blobs
@@ -96,7 +100,8 @@ async def _log(link: Link, query: r.EventFilter, cache: RowCache) -> GatheredLog
 async def _view(link: Link, query: r.ViewQuery, cache: RowCache) -> Gathered:
     try:
         last = LARGEST_INTEGER if query.last is None else query.last
-        [(*found, too_large)] = await link.all("gather_view", query.session_id, last, columns.PAGE_BYTES)
+        asked = query.session_id, last, columns.PAGE_BYTES, query.turn_id
+        [(*found, too_large)] = await link.all("gather_view", *asked)
     except DriverFailure as failure:
         if state_of(failure.cause) in DAMAGED_TEXT:
             raise NeedsTransaction("refs that do not decode") from failure.cause

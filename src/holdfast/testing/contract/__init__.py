@@ -39,6 +39,7 @@ from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
 from holdfast.testing.contract.shared_puts import SharedPutContract
 from holdfast.testing.contract.triggers import TriggerContract
+from holdfast.testing.contract.turns import TurnContract
 from holdfast.testing.contract.waits import WaitContract
 from holdfast.testing.contract.wakes import WakeContract
 
@@ -86,6 +87,7 @@ __all__ = [
     "SessionContract",
     "SharedPutContract",
     "TriggerContract",
+    "TurnContract",
     "WaitContract",
     "WakeContract",
 ]

@@ -6,6 +6,7 @@ import array
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from inspect import Parameter, signature
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
@@ -174,12 +175,17 @@ class Call(msgspec.Struct, frozen=True):
 
     def invoke(self, world: World, arguments: Mapping[str, Any]) -> object:
         """Run the call. An iterator is run to its end."""
-        result: object = attrgetter(self.method)(world)(**arguments)
+        method = attrgetter(self.method)(world)
+        named = dict(arguments)
+        spread = [name for name, one in signature(method).parameters.items() if one.kind is Parameter.VAR_POSITIONAL]
+        listed = [value for name in spread for value in named.pop(name)]
+        result: object = method(*listed, **named)
         return list(cast("Iterator[object]", result)) if isinstance(result, Iterator) else result
 
 
 STORES = frozenset({
     "sessions.create", "sessions.fork", "session.save_meta", "session.tombstone", "session.add_nodes", "session.commit",
+    "session.append",
     "unbound.commit", "session.attachments.put", "session.attachments.record_intent", "session.attachments.forget",
     "session.attachments.commit_refs", "queue.enqueue", "queue.claim", "queue.claim_exactly", "queue.abandon",
     "queue.cancel", "queue.claim_next", "queue.complete", "queue.complete_and_claim_next", "queue.fail", "queue.retry",

@@ -2,15 +2,19 @@
 -- statement, because the nodes cannot send each other records inside arrays.
 
 -- name: find_turn
--- part: cluster
 SELECT
     session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
     refs, body, committed_at_ms
 FROM {schema}.revisions
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
+WHERE session_key = $2::bigint
     AND turn_id = $3::text
--- end part
+    -- part: by_family
+    AND family = $1::bigint
+    -- end part
+    -- part: one_place
+    -- Not an index condition, so that no plan reads all revisions of the session by their primary key.
+    AND family + 0 = $1::bigint
+    -- end part
 
 -- name: find_hashes
 -- part: cluster

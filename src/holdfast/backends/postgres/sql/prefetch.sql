@@ -168,6 +168,22 @@ SELECT
     ),
     ARRAY(
         SELECT ROW(
+            turn.session_key, turn.revision, turn.family, turn.turn_id, turn.fingerprint, turn.epoch, turn.node_count,
+            turn.leaf_key, turn.leaf_id, turn.checkpoint_ref, turn.refs, turn.body, turn.committed_at_ms
+        )
+        FROM session
+        CROSS JOIN LATERAL (
+            SELECT
+                session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id,
+                checkpoint_ref, refs, body, committed_at_ms
+            FROM {schema}.revisions
+            WHERE session_key = session.session_key
+                AND turn_id = $4::text
+            LIMIT 1
+        ) AS turn
+    ),
+    ARRAY(
+        SELECT ROW(
             path.node_key, path.session_key, path.epoch, path.node_id, path.parent_key, path.kind, path.frame_id,
             path.caused_by, path.created_at_ms, path.payload, path.mark, path.revision,
             -- The next node of the path is the parent. The last node's parent may be hidden or beyond the limit.

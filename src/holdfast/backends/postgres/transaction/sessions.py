@@ -77,6 +77,9 @@ class Sessions(Base):
         family = await self._family(session_key)
         return await self._one(r.RevisionRow, "find_revision", family, session_key, revision)
 
+    async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
+        return await self._one(r.RevisionRow, "find_turn", session.family, session.session_key, turn_id)
+
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
         family = await self._family(session_key)
         return await self._one(r.RevisionRow, "find_leaf_revision", family, session_key, leaf_key)

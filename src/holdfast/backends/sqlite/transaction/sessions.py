@@ -57,6 +57,9 @@ class Sessions(Base):
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
         return self._one(r.RevisionRow, "find_revision", (session_key, revision))
 
+    async def find_turn(self, session: r.SessionRow, turn_id: str) -> r.RevisionRow | None:
+        return self._one(r.RevisionRow, "find_turn", (session.session_key, turn_id))
+
     async def find_leaf_revision(self, session_key: int, leaf_key: int) -> r.RevisionRow | None:
         return self._one(r.RevisionRow, "find_leaf_revision", (session_key, leaf_key))
 

@@ -1,0 +1,233 @@
+"""`session.turn`: one turn as a block of code, committed as a whole at its end, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.errors import InvalidRequest, TurnConflict
+from holdfast.records.attachments import AttachmentRef
+from holdfast.records.checkpoints import Checkpoint, Component
+from holdfast.records.commits import Commit, CommitReceipt, SessionView, Usage
+from holdfast.records.common import Document
+from holdfast.records.graph import Append, Node, Unchanged
+from holdfast.records.queue import WorkClaim, WorkCompletion, WorkDraft
+from holdfast.rows import RevisionRow
+
+if TYPE_CHECKING:
+    from holdfast.store.session import Session
+
+LoadTurn = Callable[[], Coroutine[Any, Any, tuple[SessionView | None, RevisionRow | None]]]
+"""Reads the newest view; if the turn was committed before, its revision and the view at it."""
+
+
+class TurnValues:
+    """The values of a turn: loaded before its block, added in it, and sent by one commit.
+
+    Payloads are encoded at the end of the block, so that a message may be completed after it was added.
+    """
+
+    def __init__(self, session_id: str, turn_id: str) -> None:
+        self.session_id = session_id
+        self.turn_id = turn_id
+        self.replayed = False
+        """True if this turn was committed before. Its values are then those that it left, and it takes no others."""
+        self.receipt: CommitReceipt | None = None
+        """The receipt of the commit, None until the block has ended."""
+        self._view: SessionView | None = None
+        self._is_open = False
+        self._messages: list[Any] = []
+        self._state: Any = {}
+        self._has_touched_state = False
+        self._nodes: list[Node] = []
+        self._usage: list[Usage] = []
+        self._attachments: list[str] = []
+        self._enqueues: list[WorkDraft] = []
+        self._completes: list[WorkClaim | WorkCompletion] = []
+
+    @property
+    def revision(self) -> int:
+        """The revision that the turn was loaded at, or committed as."""
+        if self.receipt is not None:
+            return self.receipt.revision
+        return 0 if self._view is None else self._view.revision
+
+    @property
+    def messages(self) -> list[Any]:
+        """The payloads of the conversation, oldest first, with those that this turn added. Add with `add`."""
+        return self._messages
+
+    @property
+    def state(self) -> Any:
+        """The session's turn state, `{}` if there is none. Change it in place, or assign another."""
+        self._has_touched_state = True
+        return self._state
+
+    @state.setter
+    def state(self, value: Component) -> None:
+        self._require_open()
+        self._has_touched_state = True
+        self._state = value
+
+    def add(self, *payloads: Document, kind: str = "event") -> None:
+        """Add messages to the conversation, each a node after the one before it.
+
+        >>> with store.sessions.create("chat-42").turn("message-1") as turn:
+        ...     turn.add({"role": "user", "content": "hi"})
+        >>> [node.id for node in store.sessions.handle("chat-42").load().graph.nodes]
+        ['message-1/0']
+        """
+        self._require_open()
+        for payload in payloads:
+            self._nodes.append(Node(f"{self.turn_id}/{len(self._nodes)}", kind=kind, payload=payload))
+            self._messages.append(payload)
+
+    def usage(
+        self,
+        model: str,
+        *,
+        source: str = "turn",
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_input_tokens: int = 0,
+        reasoning_tokens: int = 0,
+    ) -> None:
+        """Add spent tokens to the session's ledger.
+
+        >>> with store.sessions.create("chat-42").turn("message-1") as turn:
+        ...     turn.usage("some-model", input_tokens=11, output_tokens=3)
+        >>> [entry.total for entry in store.sessions.handle("chat-42").load().ledger]
+        [14]
+        """
+        self._require_open()
+        self._usage.append(Usage(source, model, input_tokens, output_tokens, cached_input_tokens, reasoning_tokens))
+
+    def enqueue(self, draft: WorkDraft) -> None:
+        """Enqueue work with the commit, in this session unless the draft names another.
+
+        >>> with store.sessions.create("chat-42").turn("message-1") as turn:
+        ...     turn.enqueue(holdfast.WorkDraft(payloads=["summarise"]))
+        >>> len(store.queue.list("chat-42"))
+        1
+        """
+        self._require_open()
+        self._enqueues.append(draft)
+
+    def complete(self, claim: WorkClaim | WorkCompletion) -> None:
+        """Settle a claim with the commit.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["hi"]))
+        >>> claim = store.queue.claim("chat-42", owner_id="worker-1")
+        >>> with store.sessions.handle("chat-42").turn(claim.batches[0].batch_id) as turn:
+        ...     turn.complete(claim)
+        >>> len(store.queue.list("chat-42"))
+        0
+        """
+        self._require_open()
+        self._completes.append(claim)
+
+    def _require_open(self) -> None:
+        if self.replayed:
+            raise TurnConflict(
+                self.session_id,
+                self.turn_id,
+                f"was committed before, as revision {self.revision}: look at turn.replayed, or use a new turn id",
+            )
+        if not self._is_open:
+            raise InvalidRequest("turn", "takes values only inside its block: use `with session.turn(...) as turn:`")
+
+    def _show(self, view: SessionView | None) -> None:
+        """Show the values of a view."""
+        self._view = view
+        self._messages = [] if view is None else [node.payload for node in view.graph.nodes]
+        components = {} if view is None or view.checkpoint is None else view.checkpoint.components()
+        self._state = components.get("turn_state", {})
+
+    def _commit(self) -> Commit:
+        """Return everything that the block added as one commit, on the revision that was loaded."""
+        shown = 0 if self._view is None else len(self._view.graph.nodes)
+        if len(self._messages) != shown + len(self._nodes):
+            raise InvalidRequest("turn.messages", "was changed, and only turn.add(...) adds to the conversation")
+        return Commit(
+            turn_id=self.turn_id,
+            # The id alone: a model answers the same question differently at each try.
+            fingerprint=self.turn_id,
+            expected_revision=0 if self._view is None else self._view.revision,
+            graph=Append(self._nodes) if self._nodes else Unchanged(),
+            checkpoint=self._checkpoint(),
+            usage=self._usage,
+            completes=self._completes,
+            attachments=self._attachments,
+            enqueues=self._enqueues,
+        )
+
+    def _checkpoint(self) -> Checkpoint | None:
+        stored = None if self._view is None else self._view.manifest
+        is_stored = stored is not None and "turn_state" in stored.refs
+        if not self._has_touched_state or (self._state == {} and not is_stored):
+            return None
+        if stored is None:
+            return Checkpoint(turn_state=self._state)
+        return Checkpoint.keeping(stored, turn_state=self._state)
+
+
+class Turn(TurnValues):
+    """One turn of a session, as an async context manager. See `Session.turn`."""
+
+    def __init__(self, session: Session, turn_id: str, load: LoadTurn) -> None:
+        super().__init__(session.session_id or "", turn_id)
+        self._session = session
+        self._load = load
+
+    def __repr__(self) -> str:
+        return f"Turn({self.session_id!r}, {self.turn_id!r})"
+
+    async def attach(
+        self,
+        data: bytes,
+        *,
+        media_type: str = "application/octet-stream",
+        width: int | None = None,
+        height: int | None = None,
+        label: str | None = None,
+    ) -> AttachmentRef:
+        """Store bytes as an attachment of the session, which the commit makes permanent.
+
+        >>> with store.sessions.create("chat-42").turn("message-1") as turn:
+        ...     ref = turn.attach(b"...", media_type="image/png")
+        >>> store.sessions.handle("chat-42").attachments.get(ref.id).data
+        b'...'
+        """
+        self._require_open()
+        ref = await self._session.attachments.put(data, media_type=media_type, width=width, height=height, label=label)
+        self._attachments.append(ref.id)
+        return ref
+
+    async def __aenter__(self) -> Self:
+        if self._is_open or self.receipt is not None:
+            raise InvalidRequest("turn", "was begun before: call session.turn(...) for another")
+        view, committed = await self._load()
+        self._show(view)
+        if committed is None:
+            self._is_open = True
+        else:
+            await self._replay(committed.fingerprint)
+        return self
+
+    async def _replay(self, fingerprint: str | None) -> None:
+        """Show a turn that was committed before, once that commit is known to be durable."""
+        self.receipt = await self._session.commit(Commit(turn_id=self.turn_id, fingerprint=fingerprint))
+        self.replayed = True
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        was_open, self._is_open = self._is_open, False
+        if not was_open or error is not None:
+            return
+        self.receipt = await self._session.commit(self._commit())
+        if self.receipt.replayed:
+            # Another worker committed this turn meanwhile: its values stand, and ours are dropped.
+            self.replayed = True
+            self._show((await self._load())[0])

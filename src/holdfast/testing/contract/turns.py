@@ -1,0 +1,206 @@
+"""Turns as blocks: what a block adds is one commit at its end, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore, Session
+from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.testing.contract.queue import work
+
+
+class Broken(Exception):
+    """Raised by a block."""
+
+
+def chat(store: BlockingStore, session_id: str = "chat") -> Session:
+    """Return the handle of a new session."""
+    return store.sessions.create(session_id)
+
+
+class TurnContract(Contract):
+    """`session.turn`, `session.append`, `session.messages`."""
+
+    def test_a_block_is_one_commit_with_everything_that_it_added(self, store: BlockingStore) -> None:
+        session = chat(store)
+        store.queue.enqueue(work("hello"))
+        claim = store.queue.claim("chat", owner_id="w1")
+        assert claim is not None
+        with session.turn("message-1") as turn:
+            assert (turn.replayed, turn.revision, turn.messages, turn.state) == (False, 0, [], {})
+            turn.add({"role": "user"}, {"role": "assistant"})
+            turn.add("noted", kind="note")
+            turn.state["count"] = 1
+            turn.usage("some-model", input_tokens=3, output_tokens=2)
+            ref = turn.attach(b"cat", media_type="image/png")
+            turn.enqueue(holdfast.WorkDraft(payloads=["follow up"], session_id="other"))
+            turn.complete(claim)
+            assert turn.messages == [{"role": "user"}, {"role": "assistant"}, "noted"]
+        receipt = turn.receipt
+        assert receipt is not None
+        assert (receipt.revision, receipt.replayed, turn.revision) == (1, False, 1)
+        view = session.load()
+        assert view is not None
+        assert [(node.id, node.parent, node.kind) for node in view.graph.nodes] == [
+            ("message-1/0", None, "event"),
+            ("message-1/1", "message-1/0", "event"),
+            ("message-1/2", "message-1/1", "note"),
+        ]
+        assert view.checkpoint == holdfast.Checkpoint(turn_state={"count": 1})
+        assert view.ledger == (holdfast.Usage("turn", "some-model", 3, 2),)
+        assert session.attachments.get(ref.id).data == b"cat"
+        assert [entry.turn_id for entry in session.history()] == ["message-1"]
+        [settled] = [store.queue.get("chat", batch.batch_id) for batch in claim.batches]
+        assert settled is not None
+        assert (settled.state, settled.settled_revision) == ("completed", 1)
+        assert [item.payload for batch in store.queue.list("other") for item in batch.items] == ["follow up"]
+
+    def test_the_next_turn_sees_the_last_one(self, store: BlockingStore) -> None:
+        session = chat(store)
+        with session.turn("t1") as turn:
+            turn.add("one", "two")
+            turn.state = ["any", "document"]
+        with session.turn("t2", last=1) as turn:
+            assert (turn.revision, turn.messages, turn.state) == (1, ["two"], ["any", "document"])
+            turn.add("three")
+        assert session.messages() == ["one", "two", "three"]
+        assert session.messages(last=2) == ["two", "three"]
+
+    def test_an_exception_in_the_block_commits_nothing(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        session.append("before")
+        with refused(bench, Broken), session.turn("t1") as turn:
+            turn.add("lost")
+            turn.state = {"lost": True}
+            raise Broken
+        assert (turn.receipt, session.messages()) == (None, ["before"])
+
+    def test_a_turn_that_was_committed_before_shows_its_result(self, store: BlockingStore) -> None:
+        session = chat(store)
+        for number in (1, 2, 3):
+            with session.turn(f"t{number}") as turn:
+                turn.add(f"message {number}")
+                turn.state["n"] = number
+        for number in (1, 2, 3):
+            with session.turn(f"t{number}") as turn:
+                assert turn.replayed
+                assert turn.messages == [f"message {one}" for one in range(1, number + 1)]
+                assert turn.state == {"n": number}
+                assert turn.receipt is not None
+                assert (turn.receipt.revision, turn.receipt.replayed) == (number, True)
+        assert len(list(session.history())) == 3
+
+    def test_a_replayed_turn_takes_no_values(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        with session.turn("t1") as turn:
+            turn.add("one")
+        for add in (
+            lambda: turn.add("two"),
+            lambda: turn.usage("m", input_tokens=1),
+            lambda: turn.enqueue(work("x")),
+            lambda: turn.attach(b"x"),
+        ):
+            with refused(bench, holdfast.TurnConflict) as info, session.turn("t1") as turn:
+                add()
+            assert "turn.replayed" in str(info.value)
+            assert "revision 1" in str(info.value)
+
+    def test_a_turn_that_was_committed_meanwhile_is_replayed_and_its_values_dropped(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        session, other = chat(store), bench.open().sessions.handle("chat")
+        with session.turn("t1") as turn:
+            turn.add("late")
+            with other.turn("t1") as first:
+                first.add("early")
+                first.state = {"by": "first"}
+        assert turn.replayed
+        assert (turn.messages, turn.state, session.messages()) == (["early"], {"by": "first"}, ["early"])
+
+    def test_a_turn_that_another_one_overtook_is_refused(self, store: BlockingStore, bench: Bench) -> None:
+        session, other = chat(store), bench.open().sessions.handle("chat")
+        turn = session.turn("t1")
+
+        def run() -> None:
+            with turn:
+                turn.add("mine")
+                other.append("theirs")
+
+        with pytest.raises(holdfast.HeadConflict) as info:
+            run()
+        assert (info.value.expected, info.value.actual) == (0, 1)
+        assert session.messages() == ["theirs"]
+
+    def test_a_message_may_be_completed_after_it_was_added(self, store: BlockingStore) -> None:
+        session = chat(store)
+        with session.turn("t1") as turn:
+            streamed = {"role": "assistant", "content": ""}
+            turn.add(streamed)
+            for part in ("hel", "lo"):
+                streamed["content"] += part
+        assert session.messages() == [{"role": "assistant", "content": "hello"}]
+
+    def test_other_parts_of_the_checkpoint_stay(self, store: BlockingStore) -> None:
+        session = chat(store)
+        checkpoint = holdfast.Checkpoint(turn_state={"n": 1}, tool_state=["kept"], others={"memory": "kept"})
+        session.commit(holdfast.Commit(checkpoint=checkpoint))
+        with session.turn("t1") as turn:
+            turn.state["n"] += 1
+        view = session.load()
+        assert view is not None
+        assert view.checkpoint == holdfast.Checkpoint(
+            turn_state={"n": 2}, tool_state=["kept"], others={"memory": "kept"}
+        )
+
+    def test_a_state_that_is_only_read_is_not_stored(self, store: BlockingStore) -> None:
+        session = chat(store)
+        with session.turn("t1") as turn:
+            assert turn.state.get("count", 0) == 0
+        view = session.load()
+        assert view is not None
+        assert (view.revision, view.checkpoint) == (1, None)
+
+    def test_a_changed_list_of_messages_is_refused(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        with refused(bench, holdfast.InvalidRequest) as info, session.turn("t1") as turn:
+            turn.messages.append("lost without a word")
+        assert "turn.add" in str(info.value)
+
+    def test_a_turn_takes_values_only_inside_its_block(self, store: BlockingStore, bench: Bench) -> None:
+        turn = chat(store).turn("t1")
+        with refused(bench, holdfast.InvalidRequest):
+            turn.add("too early")
+        with turn:
+            turn.add("in time")
+        with refused(bench, holdfast.InvalidRequest):
+            turn.state = {"too": "late"}
+        with refused(bench, holdfast.InvalidRequest), turn:
+            pass
+
+    def test_a_message_that_json_cannot_hold_is_refused(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        with refused(bench, holdfast.InvalidRequest) as info, session.turn("t1") as turn:
+            turn.add({"at": object()})
+        assert "graph.nodes[0].payload" in str(info.value)
+
+    def test_a_turn_needs_a_session_and_an_id(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        for turn_id in ("", "x" * store.limits.id_bytes):
+            with refused(bench, holdfast.InvalidRequest) as info:
+                session.turn(turn_id)
+            assert "turn_id" in str(info.value)
+        with refused(bench, holdfast.SessionBindingConflict):
+            store.sessions.unbound().turn("t1")
+
+    def test_append_follows_whatever_came_before(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        assert session.messages() == []
+        session.append("one", "two")
+        bench.open().sessions.handle("chat").append("three", turn_id="t3")
+        assert session.append("three", turn_id="t3").replayed
+        assert session.messages() == ["one", "two", "three"]
+        with refused(bench, holdfast.InvalidRequest):
+            session.append()
+        with refused(bench, holdfast.TurnConflict):
+            session.append("other", turn_id="t3")
