@@ -254,9 +254,10 @@ END;
 $$;
 
 -- Claims the next ready batches of a session that go together (rules.claims: may_claim, claim_prefix, new_claim), or
--- adds them to a held claim (rules.claims: may_join, widened), which may become exclusive even if none is added. The
--- caller has locked the session's ready row FOR UPDATE. Without a token, nothing is claimed. With p_next, any lease
--- keeps the claim out, also the owner's own.
+-- adds them to a held claim (rules.claims: may_join, widened), which may become exclusive even if none is added, and
+-- updates the session's ready row (rules.ready.ready_row). The caller has locked that row FOR UPDATE, or passes a p_most
+-- of 0 if there is none. Without a token, nothing is claimed. With p_next, any lease keeps the claim out, also the
+-- owner's own. Planner settings are those of the calling function.
 -- Verdicts: claimed (a row for each batch of the claim); claimable; none; lease_lost; claim_lost; claim_widened.
 CREATE OR REPLACE FUNCTION {schema}.claim_in_session_v1(
     p_family bigint, p_session_key bigint, p_claimed_upto bigint, p_given_ms bigint, p_owner_id text, p_boundary text,
@@ -267,9 +268,6 @@ CREATE OR REPLACE FUNCTION {schema}.claim_in_session_v1(
 RETURNS TABLE (verdict text, batch {schema}.work)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -280,11 +278,13 @@ DECLARE
     v_batch record;
     v_first record;
     v_seqs bigint[];
-    v_seq bigint;
     v_batch_ids text[];
-    v_locked bigint;
     v_fence bigint;
     v_size bigint;
+    v_last_seq bigint;
+    v_is_open boolean;
+    v_had_claim boolean;
+    v_locked bigint;
     v_exclusive bigint := p_exclusive;
     v_is_alone boolean := false;
     v_held_kind text;
@@ -292,6 +292,13 @@ DECLARE
     v_claim_id text;
     v_claimed_at_ms bigint;
     v_expires_at_ms bigint;
+    v_blocked_until_ms bigint;
+    v_is_claimed boolean;
+    v_offers boolean;
+    v_in_back_off boolean;
+    v_kind text;
+    v_priority bigint;
+    v_due_at_ms bigint;
 BEGIN
     -- Locks: expiry is judged on the newest rows, by a clock that is read after the last lock.
     SELECT owner_id, token_hash, fence, expires_at_ms INTO v_lease
@@ -338,22 +345,23 @@ BEGIN
         v_held_kind := v_held.kind;
         v_becomes_exclusive := p_exclusive > 0 AND v_held.is_exclusive = 0;
     END IF;
-    SELECT max(other.claim_expires_at_ms) INTO v_other_ends_at_ms
-    FROM (
-        SELECT claim_expires_at_ms
-        FROM {schema}.work
-        WHERE session_key = p_session_key
-            AND enqueue_seq <= p_claimed_upto
-            AND settled_state IS NULL
-            AND claim_id IS NOT NULL
-            AND claim_id IS DISTINCT FROM p_held_claim_id
-            AND (claim_exclusive > 0 OR v_exclusive > 0)
-            -- part: by_family
-            AND family = p_family
-            -- end part
-        ORDER BY enqueue_seq
-        FOR SHARE
-    ) AS other;
+    IF v_exclusive > 0 THEN
+        SELECT max(other.claim_expires_at_ms) INTO v_other_ends_at_ms
+        FROM (
+            SELECT claim_expires_at_ms
+            FROM {schema}.work
+            WHERE session_key = p_session_key
+                AND enqueue_seq <= p_claimed_upto
+                AND settled_state IS NULL
+                AND claim_id IS NOT NULL
+                AND claim_id IS DISTINCT FROM p_held_claim_id
+                -- part: by_family
+                AND family = p_family
+                -- end part
+            ORDER BY enqueue_seq
+            FOR SHARE
+        ) AS other;
+    END IF;
     v_now_ms := {schema}.now_ms_v1(p_given_ms);
 
     IF p_held_claim_id IS NOT NULL THEN
@@ -374,54 +382,114 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    IF coalesce(v_lease.token_hash IS NOT NULL AND v_lease.expires_at_ms > v_now_ms
-        AND (p_next OR v_lease.owner_id <> p_owner_id), false)
-        OR coalesce(v_other_ends_at_ms > v_now_ms, false)
+    v_blocked_until_ms := CASE WHEN v_lease.token_hash IS NULL THEN 0 ELSE v_lease.expires_at_ms END;
+    IF v_blocked_until_ms > v_now_ms AND (p_next OR v_lease.owner_id <> p_owner_id) OR v_other_ends_at_ms > v_now_ms
     THEN
         verdict := 'none';
         RETURN NEXT;
         RETURN;
     END IF;
+    v_expires_at_ms := {schema}.expiry_v1(v_now_ms, p_ttl_ms);
+    IF p_held_claim_id IS NOT NULL THEN
+        v_expires_at_ms := greatest(v_expires_at_ms, v_held.expires_at_ms);
+    END IF;
 
-    -- Choose the prefix of ready batches that go together. Only chosen batches are locked. If a batch's old claim was
-    -- renewed during the wait for its lock, the batch is no longer ready, and the prefix is chosen again. An exclusive
-    -- claim ends before a batch in back-off; other claims skip it.
+    -- Choose the prefix of ready batches that go together, and see what the session offers behind it. An exclusive claim
+    -- ends before a batch in back-off; other claims skip it. Only chosen batches are locked. If a batch's old claim was
+    -- renewed during the wait for its lock, the batch is no longer ready, and the prefix is chosen again.
     LOOP
         v_seqs := '{}';
         v_batch_ids := '{}';
         v_fence := 0;
+        v_last_seq := p_claimed_upto;
+        v_is_open := p_most > 0;
+        v_had_claim := false;
+        v_offers := false;
+        v_in_back_off := false;
+        v_kind := NULL;
+        v_due_at_ms := NULL;
         FOR v_batch IN
-            SELECT enqueue_seq, batch_id, delivery, slot, merge_key, kind, retry_at_ms, claim_fence
+            SELECT
+                enqueue_seq, batch_id, delivery, slot, merge_key, kind, priority, available_at_ms, retry_at_ms,
+                claim_id, claim_expires_at_ms, claim_exclusive, claim_fence
             FROM {schema}.work
             WHERE session_key = p_session_key
                 AND settled_state IS NULL
-                AND available_at_ms <= v_now_ms
-                AND (retry_at_ms <= v_now_ms OR v_exclusive > 0)
-                AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= v_now_ms)
                 -- part: by_family
                 AND family = p_family
                 -- end part
             ORDER BY enqueue_seq
-            LIMIT p_most
+            LIMIT 9223372036854775807
         LOOP
-            EXIT WHEN v_batch.retry_at_ms > v_now_ms;
-            IF cardinality(v_seqs) = 0 THEN
-                EXIT WHEN p_boundary = 'active_turn_checkpoint' AND v_batch.delivery <> 'earliest_safe_boundary';
-                EXIT WHEN p_kinds IS NOT NULL AND v_batch.kind <> ALL(p_kinds);
-                EXIT WHEN v_is_alone OR (p_held_claim_id IS NOT NULL AND v_batch.slot <> 'join')
-                    OR v_batch.kind <> v_held_kind;
-                v_first := v_batch;
-            ELSIF v_first.slot <> 'join' OR v_first.merge_key = 'never' OR v_batch.slot <> 'join'
-                OR v_batch.delivery <> v_first.delivery OR v_batch.merge_key <> v_first.merge_key
-                OR v_batch.kind <> v_first.kind
-            THEN
-                EXIT;
+            EXIT WHEN NOT v_is_open AND v_offers AND v_batch.enqueue_seq > v_last_seq;
+            v_is_claimed := coalesce(v_batch.claim_expires_at_ms > v_now_ms, false);
+            IF v_batch.claim_exclusive > 0 AND v_exclusive = 0 AND v_batch.claim_id IS NOT NULL THEN
+                -- The claim of another owner. If it looks expired, it may have been renewed.
+                IF NOT v_is_claimed THEN
+                    PERFORM 1
+                    FROM {schema}.work
+                    WHERE family = p_family
+                        AND session_key = p_session_key
+                        AND enqueue_seq = v_batch.enqueue_seq
+                        AND coalesce(settled_state, '') = ''
+                        AND claim_expires_at_ms > v_now_ms
+                    FOR SHARE;
+                END IF;
+                IF v_is_claimed OR FOUND THEN
+                    verdict := 'none';
+                    RETURN NEXT;
+                    RETURN;
+                END IF;
             END IF;
-            v_seqs := v_seqs || v_batch.enqueue_seq;
-            v_batch_ids := v_batch_ids || v_batch.batch_id;
-            v_fence := greatest(v_fence, v_batch.claim_fence);
-            -- Read the next row only if it could join.
-            EXIT WHEN v_first.slot <> 'join' OR v_first.merge_key = 'never';
+            IF v_is_claimed OR v_batch.available_at_ms > v_now_ms OR v_batch.retry_at_ms > v_now_ms THEN
+                IF v_exclusive > 0 AND NOT v_is_claimed AND v_batch.available_at_ms <= v_now_ms THEN
+                    v_is_open := false;
+                END IF;
+                IF NOT v_offers THEN
+                    v_in_back_off := v_in_back_off OR v_batch.retry_at_ms > v_now_ms;
+                    v_due_at_ms := least(
+                        v_due_at_ms,
+                        greatest(
+                            v_batch.available_at_ms, v_batch.retry_at_ms,
+                            CASE
+                                WHEN v_batch.claim_id = p_held_claim_id THEN v_expires_at_ms
+                                WHEN v_is_claimed THEN v_batch.claim_expires_at_ms
+                            END
+                        )
+                    );
+                END IF;
+            ELSE
+                IF v_is_open AND cardinality(v_seqs) = 0 THEN
+                    v_first := v_batch;
+                    v_is_open := NOT (
+                        p_boundary = 'active_turn_checkpoint' AND v_batch.delivery <> 'earliest_safe_boundary'
+                        OR p_kinds IS NOT NULL AND v_batch.kind <> ALL(p_kinds)
+                        OR v_is_alone
+                        OR p_held_claim_id IS NOT NULL AND (v_batch.slot <> 'join' OR v_batch.kind <> v_held_kind)
+                    );
+                ELSIF v_is_open THEN
+                    v_is_open := v_batch.slot = 'join' AND v_batch.delivery = v_first.delivery
+                        AND v_batch.merge_key = v_first.merge_key AND v_batch.kind = v_first.kind;
+                END IF;
+                IF v_is_open THEN
+                    v_seqs := v_seqs || v_batch.enqueue_seq;
+                    v_batch_ids := v_batch_ids || v_batch.batch_id;
+                    v_fence := greatest(v_fence, v_batch.claim_fence);
+                    v_had_claim := v_had_claim OR v_batch.claim_id IS NOT NULL;
+                    v_last_seq := greatest(v_last_seq, v_batch.enqueue_seq);
+                    v_due_at_ms := least(v_due_at_ms, v_expires_at_ms);
+                    v_is_open := v_first.slot = 'join' AND v_first.merge_key <> 'never'
+                        AND cardinality(v_seqs) < p_most;
+                ELSIF NOT v_offers THEN
+                    v_offers := true;
+                    v_kind := v_batch.kind;
+                    v_priority := v_batch.priority;
+                END IF;
+            END IF;
+            IF v_kind IS NULL THEN
+                v_kind := v_batch.kind;
+                v_priority := v_batch.priority;
+            END IF;
         END LOOP;
         EXIT WHEN cardinality(v_seqs) = 0 AND v_becomes_exclusive;
         IF cardinality(v_seqs) = 0 OR (p_exactly IS NOT NULL AND v_batch_ids <> p_exactly) THEN
@@ -434,6 +502,8 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
+        -- A batch that never had a claim changes only under the lock of the ready row.
+        EXIT WHEN NOT v_had_claim;
         SELECT count(*) INTO v_locked
         FROM unnest(v_seqs) AS wanted (seq)
         CROSS JOIN LATERAL (
@@ -452,36 +522,55 @@ BEGIN
     v_fence := greatest(v_fence, p_held_fence) + 1;
     v_size := cardinality(v_seqs);
     v_claimed_at_ms := v_now_ms;
-    v_expires_at_ms := {schema}.expiry_v1(v_now_ms, p_ttl_ms);
     v_claim_id := 'claim:' || v_seqs[1] || ':' || v_fence;
     IF p_held_claim_id IS NOT NULL THEN
         v_size := v_size + v_held.size;
         v_claimed_at_ms := v_held.claimed_at_ms;
-        v_expires_at_ms := greatest(v_expires_at_ms, v_held.expires_at_ms);
         v_claim_id := p_held_claim_id;
         v_seqs := v_seqs || v_held.seqs;
     END IF;
-    FOREACH v_seq IN ARRAY v_seqs LOOP
-        RETURN QUERY
-        UPDATE {schema}.work AS claimed
-        SET
-            claim_id = v_claim_id,
-            claim_owner = p_owner_id,
-            claim_token_hash = p_token_hash,
-            claim_fence = v_fence,
-            claimed_at_ms = v_claimed_at_ms,
-            claim_expires_at_ms = v_expires_at_ms,
-            claim_exclusive = v_exclusive,
-            claim_size = v_size,
-            attempts = claimed.attempts + CASE WHEN coalesce(claimed.claim_id = p_held_claim_id, false) THEN 0 ELSE 1 END
-        WHERE claimed.family = p_family
-            AND claimed.session_key = p_session_key
-            AND claimed.enqueue_seq = v_seq
-        RETURNING 'claimed', ROW(claimed.*)::{schema}.work;
-    END LOOP;
-    PERFORM {schema}.touch_ready_v1(
-        p_family, p_session_key, v_now_ms, true, (SELECT max(taken.seq) FROM unnest(v_seqs) AS taken (seq))
-    );
+    RETURN QUERY
+    UPDATE {schema}.work AS claimed
+    SET
+        claim_id = v_claim_id,
+        claim_owner = p_owner_id,
+        claim_token_hash = p_token_hash,
+        claim_fence = v_fence,
+        claimed_at_ms = v_claimed_at_ms,
+        claim_expires_at_ms = v_expires_at_ms,
+        claim_exclusive = v_exclusive,
+        claim_size = v_size,
+        attempts = claimed.attempts + CASE WHEN coalesce(claimed.claim_id = p_held_claim_id, false) THEN 0 ELSE 1 END
+    WHERE claimed.session_key = p_session_key
+        AND claimed.settled_state IS NULL
+        AND claimed.enqueue_seq = ANY(v_seqs)
+        -- part: by_family
+        AND claimed.family = p_family
+        -- end part
+    RETURNING 'claimed', ROW(claimed.*)::{schema}.work;
+    IF v_exclusive > 0 THEN
+        v_blocked_until_ms := greatest(v_blocked_until_ms, v_expires_at_ms);
+    END IF;
+    UPDATE {schema}.ready
+    SET
+        level = CASE
+            WHEN v_blocked_until_ms > v_now_ms OR NOT v_offers THEN 0
+            WHEN v_in_back_off THEN 1
+            ELSE 2
+        END,
+        kind = v_kind,
+        priority = v_priority,
+        -- part: one_server
+        served = nextval('{schema}.served_numbers'),
+        -- end part
+        -- part: cluster
+        -- Only the coordinator has sequences. For this order, roughly synchronized clocks are enough.
+        served = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+        -- end part
+        due_at_ms = CASE WHEN v_blocked_until_ms > v_now_ms THEN v_blocked_until_ms ELSE v_due_at_ms END,
+        claimed_upto = v_last_seq
+    WHERE family = p_family
+        AND session_key = p_session_key;
 END;
 $$;
 
@@ -504,6 +593,7 @@ DECLARE
     v_family bigint;
     v_session_key bigint;
     v_claimed_upto bigint;
+    v_most bigint := p_most;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         verdict := 'isolation';
@@ -528,6 +618,10 @@ BEGIN
     WHERE family = v_family
         AND session_key = v_session_key
     FOR UPDATE;
+    IF NOT FOUND THEN
+        -- Without unsettled work, there is no row to lock, and nothing to claim.
+        v_most := 0;
+    END IF;
     IF p_is_retry THEN
         -- The answer to an earlier run was lost. A held claim that this run would widen has the same token, too, but
         -- still the fence of its proof.
@@ -554,7 +648,7 @@ BEGIN
     RETURN QUERY
     SELECT claim.verdict, claim.batch
     FROM {schema}.claim_in_session_v1(
-        v_family, v_session_key, coalesce(v_claimed_upto, 0), p_given_ms, p_owner_id, p_boundary, p_most, p_exclusive,
+        v_family, v_session_key, coalesce(v_claimed_upto, 0), p_given_ms, p_owner_id, p_boundary, v_most, p_exclusive,
         p_token_hash, p_ttl_ms, p_exactly, p_lease_token_hash, p_lease_fence, p_held_claim_id, p_held_fence,
         p_held_batch_ids, NULL, false
     ) AS claim;
@@ -590,8 +684,6 @@ DECLARE
     v_now_ms bigint;
     v_claimed_upto bigint;
     v_session_id text;
-    v_claim record;
-    v_found boolean;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         verdict := 'isolation';
@@ -715,25 +807,17 @@ BEGIN
         WHERE owner.family = v_next.family
             AND owner.session_key = v_next.session_key
             AND owner.dead = 0;
-        v_found := false;
-        FOR v_claim IN
-            SELECT claim.verdict, claim.batch
+        IF v_session_id IS NOT NULL THEN
+            RETURN QUERY
+            SELECT claim.verdict, v_session_id, claim.batch
             FROM {schema}.claim_in_session_v1(
                 v_next.family, v_next.session_key, v_claimed_upto, p_given_ms, p_owner_id, 'idle', p_most, p_exclusive,
                 p_token_hash, p_ttl_ms, NULL, NULL, NULL, NULL, NULL, NULL, p_kinds, true
             ) AS claim
-            WHERE v_session_id IS NOT NULL
-        LOOP
-            v_found := v_found OR v_claim.verdict <> 'none';
-            IF v_found THEN
-                verdict := v_claim.verdict;
-                session_id := v_session_id;
-                batch := v_claim.batch;
-                RETURN NEXT;
+            WHERE claim.verdict <> 'none';
+            IF FOUND THEN
+                RETURN;
             END IF;
-        END LOOP;
-        IF v_found THEN
-            RETURN;
         END IF;
         -- The row promised too much.
         PERFORM {schema}.touch_ready_v1(v_next.family, v_next.session_key, p_given_ms, true);
