@@ -882,7 +882,6 @@ DECLARE
     v_family bigint;
     v_session_key bigint;
     v_held record;
-    v_seq bigint;
     v_now_ms bigint;
     v_is_named boolean;
     v_is_freed boolean := false;
@@ -920,35 +919,57 @@ BEGIN
             AND session_key = v_session_key
         FOR UPDATE;
     END IF;
-    SELECT
-        array_agg(bearer.enqueue_seq) AS seqs,
-        count(DISTINCT bearer.enqueue_seq) AS size,
-        bool_and(
-            bearer.claim_id = p_claim_id
-            AND bearer.claim_token_hash = p_token_hash
-            AND bearer.claim_fence >= p_fence
-        ) AS is_proven,
-        max(bearer.claim_size) AS claim_size,
-        max(bearer.claim_fence) AS fence,
-        bool_and(bearer.settled_state IS NULL) AS is_unsettled,
-        bool_and(bearer.settled_state = 'completed') AS is_completed,
-        min(bearer.claim_expires_at_ms) AS expires_at_ms,
-        min(bearer.settled_at_ms) AS settled_at_ms,
-        min(bearer.settled_revision) AS settled_revision
-    INTO v_held
-    FROM unnest(p_batch_ids) AS wanted (batch_id)
-    CROSS JOIN LATERAL (
+    IF cardinality(p_batch_ids) = 1 THEN
         SELECT
-            enqueue_seq, claim_id, claim_token_hash, claim_fence, claim_size, settled_state, settled_at_ms,
-            settled_revision, claim_expires_at_ms
+            ARRAY[enqueue_seq] AS seqs,
+            1::bigint AS size,
+            claim_id = p_claim_id AND claim_token_hash = p_token_hash AND claim_fence >= p_fence AS is_proven,
+            claim_size,
+            claim_fence AS fence,
+            settled_state IS NULL AS is_unsettled,
+            coalesce(settled_state = 'completed', false) AS is_completed,
+            claim_expires_at_ms AS expires_at_ms,
+            settled_at_ms,
+            settled_revision
+        INTO v_held
         FROM {schema}.work
-        WHERE batch_id = wanted.batch_id
+        WHERE batch_id = p_batch_ids[1]
             AND session_key = v_session_key
             -- part: by_family
             AND family = p_family
             -- end part
-        FOR UPDATE
-    ) AS bearer;
+        FOR UPDATE;
+    ELSE
+        SELECT
+            array_agg(bearer.enqueue_seq) AS seqs,
+            count(DISTINCT bearer.enqueue_seq) AS size,
+            bool_and(
+                bearer.claim_id = p_claim_id
+                AND bearer.claim_token_hash = p_token_hash
+                AND bearer.claim_fence >= p_fence
+            ) AS is_proven,
+            max(bearer.claim_size) AS claim_size,
+            max(bearer.claim_fence) AS fence,
+            bool_and(bearer.settled_state IS NULL) AS is_unsettled,
+            bool_and(bearer.settled_state = 'completed') AS is_completed,
+            min(bearer.claim_expires_at_ms) AS expires_at_ms,
+            min(bearer.settled_at_ms) AS settled_at_ms,
+            min(bearer.settled_revision) AS settled_revision
+        INTO v_held
+        FROM unnest(p_batch_ids) AS wanted (batch_id)
+        CROSS JOIN LATERAL (
+            SELECT
+                enqueue_seq, claim_id, claim_token_hash, claim_fence, claim_size, settled_state, settled_at_ms,
+                settled_revision, claim_expires_at_ms
+            FROM {schema}.work
+            WHERE batch_id = wanted.batch_id
+                AND session_key = v_session_key
+                -- part: by_family
+                AND family = p_family
+                -- end part
+            FOR UPDATE
+        ) AS bearer;
+    END IF;
     v_now_ms := {schema}.now_ms_v1(p_given_ms);
     v_is_named := coalesce(v_held.is_proven AND v_held.size = cardinality(p_batch_ids), false);
     IF v_is_named AND v_held.is_completed AND v_held.claim_size = v_held.size AND v_held.fence = p_fence THEN
@@ -963,15 +984,17 @@ BEGIN
         v_held.fence = p_fence
     );
     IF verdict IS NULL THEN
-        FOREACH v_seq IN ARRAY v_held.seqs LOOP
-            UPDATE {schema}.work AS settled
-            SET
-                settled_state = 'completed',
-                settled_at_ms = v_now_ms
-            WHERE settled.family = v_family
-                AND settled.session_key = v_session_key
-                AND settled.enqueue_seq = v_seq;
-        END LOOP;
+        UPDATE {schema}.work AS settled
+        SET
+            settled_state = 'completed',
+            settled_at_ms = v_now_ms
+        WHERE settled.session_key = v_session_key
+            AND settled.settled_state IS NULL
+            AND settled.enqueue_seq = ANY(v_held.seqs)
+            -- part: by_family
+            AND settled.family = p_family
+            -- end part
+        ;
         IF v_is_freed THEN
             PERFORM {schema}.touch_ready_v1(v_family, v_session_key, v_now_ms, true);
         END IF;

@@ -15,7 +15,6 @@
 CREATE OR REPLACE FUNCTION {schema}.position_v1() RETURNS text
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_timeline text;
