@@ -1,4 +1,4 @@
-"""Notify other processes of changes: after the commit, outside its transaction, at most every two milliseconds.
+"""Notify other processes of changes: after the commit, outside its transaction, seldom while changes keep coming.
 
 A NOTIFY inside a transaction holds a server-wide lock until its commit is on disk. So topics are collected and sent
 together. If this process dies before it sends, waiters find the change by their slow poll.
@@ -15,7 +15,8 @@ from holdfast.backends.postgres.driver_errors import DriverFailure
 from holdfast.errors import HoldfastError
 from holdfast.log import WARNING, note
 
-EVERY_S = 0.002
+EVERY_S, BUSY_EVERY_S = 0.002, 0.01
+"""Shortest interval between two notifications: after the first, and while changes keep coming. Each is a trip."""
 TRIES = 3
 TOPICS_A_PAYLOAD = 400
 """PostgreSQL takes less than 8,000 bytes; a digest has 16 and a comma."""
@@ -52,6 +53,7 @@ class Notifier:
         return [] if origin == self._origin else digests.split(",")
 
     async def _run(self) -> None:
+        pause_s = EVERY_S
         try:
             while self._pending:
                 digests = list(self._pending)
@@ -59,7 +61,8 @@ class Notifier:
                 for first in range(0, len(digests), TOPICS_A_PAYLOAD):
                     chosen = digests[first : first + TOPICS_A_PAYLOAD]
                     await self._try_to_send(f"{self._origin}:{','.join(chosen)}")
-                await asyncio.sleep(EVERY_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, BUSY_EVERY_S)
         finally:
             self._task = None
 
