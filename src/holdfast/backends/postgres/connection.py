@@ -162,27 +162,38 @@ class Link:
 
         A harmless answer promises nothing that a standby could lack, and is returned all the same.
         """
+        warnings: list[object] | None = getattr(self.connection, "replication_warnings", None)
+        if warnings is None:
+            answer, warnings = await self._listening(committing)
+        else:
+            warnings.clear()
+            answer = await committing
+        if warnings and (is_harmless is None or not is_harmless(answer)):
+            raise DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")
+        return answer
+
+    async def _listening(self, committing: Coroutine[Any, Any, T]) -> tuple[T, list[object]]:
+        """Return a commit's answer and the warnings about replication. A lent connection has no listener of its own."""
         warnings: list[object] = []
-
-        def heed(_: object, message: Any) -> None:
-            if getattr(message, "server_source_function", None) == REPLICATION_WAIT:
-                warnings.append(message)
-
+        heed = partial(heed_replication, warnings)
         try:
             self.connection.add_log_listener(heed)
         except DRIVER_ERRORS as error:
             committing.close()
             raise _failure(error) from error
         try:
-            answer = await committing
+            return await committing, warnings
         finally:
             # A caller's pool takes a lost connection back at once, and then refuses every call on it. That error must
             # not replace the one that reports the loss.
             with suppress(*DRIVER_ERRORS):
                 self.connection.remove_log_listener(heed)
-        if warnings and (is_harmless is None or not is_harmless(answer)):
-            raise DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")
-        return answer
+
+
+def heed_replication(warnings: list[object], _: object, message: Any) -> None:
+    """Add a message of the server to the warnings if it reports that a commit did not wait for standbys."""
+    if getattr(message, "server_source_function", None) == REPLICATION_WAIT:
+        warnings.append(message)
 
 
 REFUSALS = frozenset(

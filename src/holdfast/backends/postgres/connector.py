@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, cast
 
 import asyncpg
 
 from holdfast import dsn
-from holdfast.backends.postgres.connection import STATEMENT_CACHE, Connection, statements_of
+from holdfast.backends.postgres.connection import STATEMENT_CACHE, Connection, heed_replication, statements_of
 from holdfast.backends.postgres.pool import LABEL
 from holdfast.backends.postgres.pooler_check import Field, check_own
 from holdfast.errors import InvalidRequest
@@ -34,12 +35,14 @@ class OwnConnection(asyncpg.Connection):
     more server time than a turn takes. If a later driver asks in another way, the cache is merely unused.
     """
 
-    __slots__ = ("_named", "_namespace")
+    __slots__ = ("_named", "_namespace", "replication_warnings")
 
     def __init__(self, *parts: Any, **named: Any) -> None:
         super().__init__(*parts, **named)
         self._namespace = secrets.token_hex(8)
         self._named = 0
+        self.replication_warnings: list[object] = []
+        """Reports of commits that did not wait for standbys, since the last commit began."""
 
     def _get_unique_id(self, prefix: str) -> str:
         self._named += 1
@@ -145,6 +148,8 @@ class Address:
                 "url" if field == "options.pooler" else field,
                 f"is not a valid URL, or a PG… environment variable such as PGPORT is wrong: use {dsn.FORM}",
             )
+        # Once for all commits: adding and removing a listener takes the driver longer than sending a statement.
+        connection.add_log_listener(partial(heed_replication, connection.replication_warnings))
         found = cast("Connection", connection)
         if not pooled:
             try:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-import asyncpg
+from asyncpg import Record
 
 from holdfast.compute_threads import compute_threads
 from holdfast.loop_budget import BUDGET_BYTES, CALL_WEIGHT
@@ -138,16 +138,21 @@ def weight_of(rows: object) -> int:
     total = 0
     waiting: list[Any] = [rows]
     for one in waiting:
-        kind = cast("type[object]", type(one))
-        if kind is bytes or kind is str:
-            total += len(one)
-        elif kind is asyncpg.Record or kind is tuple:
+        kind = type(one)
+        if kind is Record or kind is tuple:
             total += CALL_WEIGHT
-            waiting += one
+            for value in one:
+                kind = type(value)
+                if kind is bytes or kind is str:
+                    total += len(value)
+                elif kind is list or kind is Record or kind is tuple:
+                    waiting.append(value)
         elif kind is list:
             total += len(one)
             if total <= BUDGET_BYTES:
                 waiting += one
+        elif kind is bytes or kind is str:
+            total += len(one)
         if total > BUDGET_BYTES:
             break
     return total
