@@ -115,7 +115,7 @@ class Ground:
 
     def _one(self, table: str, condition: str) -> dict[str, Any]:
         [row] = self._rows(f"SELECT * FROM holdfast.{table} WHERE {condition}")
-        return {name: value for name, value in row.items() if name not in ("dead", "changed_minute")}
+        return {name: value for name, value in row.items() if name not in ("dead", "changed_minute", "ended_at_ms")}
 
     def analyze(self) -> None:
         self._run("ANALYZE")

@@ -1,4 +1,4 @@
-"""Updates are heap-only: neither a commit nor a claim changes an indexed column."""
+"""Updates are heap-only: neither a commit, a claim nor an event changes an indexed column."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ UPDATES = """
     WHERE schemaname = 'holdfast' AND relname = '{}'
 """
 JOBS = 300
+EVENTS = 300
 
 
 async def flush(backend: PostgresBackend) -> None:
@@ -71,4 +72,31 @@ def test_nineteen_of_twenty_updates_of_a_claim_are_heap_only(
     finally:
         loop.drive(backend.close())
     assert updates == 2 * JOBS
+    assert heap_only >= 0.95 * updates, (updates, heap_only)
+
+
+def test_nineteen_of_twenty_updates_of_a_process_by_its_events_are_heap_only(
+    postgres_database: Any, clean_postgres_url: str, loop: EventLoop
+) -> None:
+    postgres_database.empty()
+    backend = loop.drive(PostgresBackend.open(clean_postgres_url, PostgresOptions(max_connections=1), None))
+
+    async def work() -> None:
+        store = Store(Context(backend, holdfast.Limits()))
+        for number in range(5):
+            await store.processes.register(
+                holdfast.ProcessRegistration(
+                    f"p{number}", holdfast.External(), event_types=[holdfast.EventType("progress")]
+                )
+            )
+        for number in range(EVENTS):
+            await store.events.append(f"p{number % 5}", "progress", number)
+        await flush(backend)
+
+    try:
+        loop.drive(work())
+        [(updates, heap_only)] = postgres_database.administrator.rows(UPDATES.format("processes"))
+    finally:
+        loop.drive(backend.close())
+    assert updates == EVENTS
     assert heap_only >= 0.95 * updates, (updates, heap_only)

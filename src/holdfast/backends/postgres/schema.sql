@@ -262,7 +262,9 @@ CREATE TABLE {schema}.processes (
     attempt bigint NOT NULL,
     suspended bigint NOT NULL,
     lost_owner text COLLATE "C",
-    last_error text COLLATE "C"
+    last_error text COLLATE "C",
+    -- NULL while the process runs, so that an append changes no indexed column, and its update can stay on its page.
+    ended_at_ms bigint GENERATED ALWAYS AS (CASE WHEN status <> 'running' THEN updated_at_ms END) STORED
 );
 
 CREATE INDEX processes_status ON {schema}.processes (status, process_id);
@@ -270,7 +272,7 @@ CREATE INDEX processes_definition ON {schema}.processes (definition_hash, proces
 CREATE INDEX processes_originator ON {schema}.processes (originator_session_id, process_id)
 WHERE originator_session_id IS NOT NULL;
 CREATE INDEX processes_wake ON {schema}.processes (wake_session_id) WHERE wake_session_id IS NOT NULL;
-CREATE INDEX processes_ended ON {schema}.processes (updated_at_ms, process_id) WHERE status <> 'running';
+CREATE INDEX processes_ended ON {schema}.processes (ended_at_ms, process_id) WHERE ended_at_ms IS NOT NULL;
 ALTER TABLE {schema}.processes ADD PRIMARY KEY (process_id);
 
 CREATE TABLE {schema}.events (

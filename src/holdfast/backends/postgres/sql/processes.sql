@@ -222,9 +222,9 @@ FROM (
             run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
             last_error
         FROM {schema}.processes
-        WHERE status <> 'running'
-            AND (updated_at_ms, process_id) > ($1::bigint, $2::text)
-        ORDER BY updated_at_ms, process_id
+        WHERE ended_at_ms IS NOT NULL
+            AND (ended_at_ms, process_id) > ($1::bigint, $2::text)
+        ORDER BY ended_at_ms, process_id
         LIMIT $3::bigint
     ) AS page
 ) AS measured
@@ -355,17 +355,17 @@ WHERE process_id = $1::text
 -- name: ended_processes
 SELECT process_id
 FROM {schema}.processes
-WHERE status <> 'running'
-    AND updated_at_ms <= $1::bigint
-ORDER BY updated_at_ms, process_id
+WHERE ended_at_ms IS NOT NULL
+    AND ended_at_ms <= $1::bigint
+ORDER BY ended_at_ms, process_id
 LIMIT $2::bigint
 
 -- name: lock_ended_processes
 SELECT process_id
 FROM {schema}.processes
-WHERE status <> 'running'
-    AND updated_at_ms <= $1::bigint
-ORDER BY updated_at_ms, process_id
+WHERE ended_at_ms IS NOT NULL
+    AND ended_at_ms <= $1::bigint
+ORDER BY ended_at_ms, process_id
 LIMIT $2::bigint
 FOR UPDATE
 
