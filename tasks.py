@@ -63,13 +63,14 @@ def main(argv: Sequence[str]) -> int:
         "lint": lambda _: run_lint(),
         "types": lambda _: run_types(),
         "docs": lambda _: run_docs(),
+        "wheel": lambda _: run_wheel(),
         "unit": run_unit,
     }
     parser = argparse.ArgumentParser(prog="tasks.py", description=__doc__)
     parser.add_argument(
         "task",
         choices=tasks,
-        help="example [demo args] | test (everything) | fast (no server) | lint | types | docs | unit [pytest args]",
+        help="example [demo args] | test (everything) | fast (no server) | lint | types | docs | wheel | unit [args]",
     )
     options, rest = parser.parse_known_args(argv)
     if rest and options.task not in {"example", "unit"}:
@@ -143,6 +144,11 @@ def ask_git(*arguments: str) -> list[str]:
 def run_docs() -> None:
     """Build the pages as a site in build/site. Dead links and unreachable pages are errors."""
     step("docs", [SCRIPTS / "mkdocs", "build", "--strict"])
+
+
+def run_wheel() -> None:
+    """Build the wheel, and try it in fresh environments on every Python found: the tree is not on their path."""
+    step("wheel", [PYTHON, "tools/try_wheel.py"])
 
 
 def run_covered_tests() -> None:

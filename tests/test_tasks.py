@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -75,3 +78,24 @@ def test_fast_types_what_differs_from_the_branch_that_a_clone_came_from(
 def test_fast_is_where_commands_are_listed() -> None:
     for page in ("README.md", "CONTRIBUTING.md"):
         assert "python3 tasks.py fast" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_hooks_call_tools_of_the_environment_and_download_nothing() -> None:
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert repository["repo"] == "local"
+    assert {hook["language"] for hook in repository["hooks"]} == {"system"}
+    assert [hook["entry"] for hook in repository["hooks"] if not (ROOT / hook["entry"].split()[0]).is_file()] == []
+
+
+def test_the_wheel_is_tried_on_every_version_that_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {one.rpartition(" ")[2] for one in project["classifiers"] if "Python :: 3." in one}
+    text = (ROOT / "tools" / "try_wheel.py").read_text(encoding="utf-8")
+    first, last = map(int, re.findall(r"MINORS = range\((\d+), (\d+)\)", text)[0])
+    assert declared == {f"3.{minor}" for minor in range(first, last)}
+
+
+def test_the_newest_version_in_the_changelog_is_the_one_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert headings[0] == project["version"]
