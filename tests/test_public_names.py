@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -23,6 +24,10 @@ def test_a_star_import_brings_exactly_the_public_names() -> None:
     namespace: dict[str, Any] = {}
     exec("from holdfast import *", namespace)
     assert set(namespace) - {"__builtins__"} == set(holdfast.__all__)
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert holdfast.__version__ == metadata.version("holdfast")
 
 
 @pytest.mark.parametrize("name", ["nonsense", "__wrapped__", "annotations_of"])

@@ -14,12 +14,18 @@ if TYPE_CHECKING:
     from holdfast._api import *  # noqa: F403 - a type checker sees the names that `__getattr__` returns
     from holdfast._api import __all__ as __all__
 
+    __version__: str
+
 
 def __getattr__(name: str) -> object:
     """Return a public name. Submodules are not among them: `from holdfast import store` must find the module."""
     from importlib import import_module
     from importlib.util import find_spec
 
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version(__name__)
     if name != "__all__" and (name.startswith("__") or find_spec(f"{__name__}.{name}") is not None):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     public = import_module("holdfast._api")
