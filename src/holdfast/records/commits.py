@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.records.checkpoints import Checkpoint, CheckpointManifest
-from holdfast.records.common import Document, Receipt, Record
+from holdfast.records.common import Document, KeywordRecord, Receipt, Record
 from holdfast.records.graph import AgentFrame, Graph, GraphDelta, Unchanged
 from holdfast.records.leases import Lease
 from holdfast.records.queue import WorkClaim, WorkCompletion, WorkDraft
@@ -27,7 +27,7 @@ class Usage(Record, frozen=True):
         return self.input_tokens + self.output_tokens + self.reasoning_tokens
 
 
-class Commit(Record, frozen=True, kw_only=True):
+class Commit(KeywordRecord, frozen=True, kw_only=True):
     """Everything that a turn changes. A field that is left out leaves its part of the session as it is.
 
     `expected_revision=None` means "on the current revision, whichever it is" and never conflicts. The same `turn_id`

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,6 +18,29 @@ T_co = TypeVar("T_co", covariant=True)
 
 class Record(msgspec.Struct, frozen=True, kw_only=False):
     """A frozen value, equal by value."""
+
+
+class KeywordFields(msgspec.StructMeta):
+    """Names the fields in the error of a wrong constructor call. Decoding does not come through here."""
+
+    if not TYPE_CHECKING:  # a checker knows the fields, and would lose them to this signature
+
+        def __call__(cls, *args, **fields):  # noqa: D102, N805 - a metaclass
+            try:
+                return super().__call__(*args, **fields)
+            except TypeError as error:
+                reason = "takes keyword arguments only" if args else str(error).lower()
+                names = ", ".join(cls.__struct_fields__)
+                raise TypeError(f"{cls.__name__}: {reason}; the fields are {names}") from None
+
+
+class KeywordRecord(Record, frozen=True, kw_only=True, metaclass=KeywordFields):
+    """A frozen value that a caller builds with keyword arguments.
+
+    >>> holdfast.WorkDraft("chat-42", ["hi"])  # type: ignore
+    Traceback (most recent call last):
+    TypeError: WorkDraft: takes keyword arguments only; the fields are payloads, session_id, ...
+    """
 
 
 class Receipt(Record, frozen=True, kw_only=True):

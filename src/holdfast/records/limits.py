@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.records.common import Record
+from holdfast.records.common import KeywordRecord
 
 MIB = 1024 * 1024
 LARGEST_CONTENT = 1024 * MIB
@@ -16,7 +16,7 @@ SMALLEST_INTEGER = -(2**63)
 """The smallest value of the same column. Every key comes after it."""
 
 
-class Limits(Record, frozen=True, kw_only=True):
+class Limits(KeywordRecord, frozen=True, kw_only=True):
     """The bounds of one call. Exceeding one is `InvalidRequest`, raised before anything is written."""
 
     id_bytes: int = 512

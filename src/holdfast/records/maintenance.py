@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.records.common import Record
+from holdfast.records.common import KeywordRecord, Record
 
 
-class RetentionPolicy(Record, frozen=True, kw_only=True):
+class RetentionPolicy(KeywordRecord, frozen=True, kw_only=True):
     """Selects what a prune forgets. A field that is left out forgets nothing."""
 
     keep_revisions: int | None = None

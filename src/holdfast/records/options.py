@@ -6,13 +6,13 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.records.common import Record
+from holdfast.records.common import KeywordRecord
 
 PRIVATE: Final = 0o600
 """Permissions of a new file unless `file_mode=` widens them: only its owner may read and write it."""
 
 
-class SqliteOptions(Record, frozen=True, kw_only=True):
+class SqliteOptions(KeywordRecord, frozen=True, kw_only=True):
     """Options of a SQLite store. `migrate=False` refuses to create or upgrade a schema."""
 
     synchronous: Literal["off", "normal", "full", "extra"] = "full"
@@ -23,7 +23,7 @@ class SqliteOptions(Record, frozen=True, kw_only=True):
     readers: int = 4
 
 
-class PostgresOptions(Record, frozen=True, kw_only=True):
+class PostgresOptions(KeywordRecord, frozen=True, kw_only=True):
     """Options of a PostgreSQL store. `migrate=False` only verifies the schema and needs no right to change it.
 
     `pooler="transaction"` is for a URL that leads to a connection pooler in transaction or session mode: no state then
@@ -53,4 +53,4 @@ class PostgresOptions(Record, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Show every option except the values of `listen_url` and `read_url`, which may hold a password."""
         hidden = {name: "…" for name in ("listen_url", "read_url") if getattr(self, name) is not None}
-        return Record.__repr__(msgspec.structs.replace(self, **hidden))
+        return KeywordRecord.__repr__(msgspec.structs.replace(self, **hidden))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from holdfast.records.common import Document, Receipt, Record, Token
+from holdfast.records.common import Document, KeywordRecord, Receipt, Record, Token
 
 Delivery: TypeAlias = Literal["earliest_safe_boundary", "after_current_turn_commit"]
 Slot: TypeAlias = Literal["join", "exclusive"]
@@ -29,7 +29,7 @@ MergeKey: TypeAlias = Literal["never", "payload_default"] | Group
 """Decides which adjacent batches may be claimed together."""
 
 
-class WorkDraft(Record, frozen=True, kw_only=True):
+class WorkDraft(KeywordRecord, frozen=True, kw_only=True):
     """Work to be enqueued. With a source key, it is enqueued once, however often it is sent.
 
     `kind` selects the workers that want it. `priority` is a small number: among waiting sessions, the one whose next

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from holdfast.records.common import Document, Record, Scope
+from holdfast.records.common import Document, KeywordRecord, Record, Scope
 from holdfast.records.events import EventType
 from holdfast.records.processes import Host, Originator, ProcessIdentity, ProcessInput
 
@@ -26,7 +26,7 @@ Binding: TypeAlias = EventPayload | Fixed
 """The source of an argument of a started process."""
 
 
-class SubscriptionDraft(Record, frozen=True, kw_only=True):
+class SubscriptionDraft(KeywordRecord, frozen=True, kw_only=True):
     """The process to start when a source fires. Without `source_key`, one is derived from `source`."""
 
     source_type: str

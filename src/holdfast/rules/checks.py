@@ -18,6 +18,7 @@ W = TypeVar("W")
 X = TypeVar("X")
 
 DEFAULT_PAGE = 50
+DEFAULT_CLAIM = 64
 
 
 def identifier(field: str, value: object, limits: Limits) -> str:
@@ -199,8 +200,19 @@ def scope(field: str, value: object, limits: Limits) -> Scope:
 
 
 def page_size(value: object, limits: Limits) -> int:
-    """Check the most items of a page."""
-    return whole("limit", value, least=1, most=limits.page)
+    """Check the most items of a page. The default follows a store whose pages are smaller."""
+    return _most("limit", value, DEFAULT_PAGE, limits)
+
+
+def claim_size(value: object, limits: Limits) -> int:
+    """Check the most batches of a claim. The default follows a store whose pages are smaller."""
+    return _most("max_batches", value, DEFAULT_CLAIM, limits)
+
+
+def _most(field: str, value: object, default: int, limits: Limits) -> int:
+    if type(value) is int and value == default:
+        return min(default, limits.page)
+    return whole(field, value, least=1, most=limits.page)
 
 
 def cursor(listing: str, after: object, kinds: Sequence[type]) -> tuple[Any, ...] | None:

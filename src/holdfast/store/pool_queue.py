@@ -13,7 +13,6 @@ from holdfast.rules import queue as rules
 from holdfast.store.context import Context
 
 CLAIM_TTL_MS = 900_000
-CLAIM_MOST = 64
 
 
 class PoolQueue:
@@ -29,7 +28,7 @@ class PoolQueue:
             owner_id=checks.identifier("owner_id", owner_id, limits),
             kinds=rules.check_kinds(kinds, limits),
             ttl_ms=self._context.ttl_ms(ttl_ms),
-            most=checks.whole("max_batches", max_batches, least=1, most=limits.page),
+            most=checks.claim_size(max_batches, limits),
             exclusive=checks.flag("exclusive", exclusive),
             token=self._context.token(),
         )
@@ -40,14 +39,15 @@ class PoolQueue:
         owner_id: str,
         kinds: Sequence[str] | None = None,
         ttl_ms: int = CLAIM_TTL_MS,
-        max_batches: int = CLAIM_MOST,
+        max_batches: int = checks.DEFAULT_CLAIM,
         exclusive: bool = False,
     ) -> WorkClaim | None:
         """Claim the next work of any session, None if there is nothing to claim.
 
         Sessions are served by the priority of their next batch, and in turn among equals, however much work each has. A
         session whose next batch is of another kind is skipped, and so is one under a session lease, whose holder claims
-        with `claim`. None is certain: nothing could be claimed when the last lock was taken.
+        with `claim`. None is certain: nothing could be claimed when the last lock was taken. A claim ends at 16 MiB of
+        payloads, as with `claim`.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="mail", payloads=[{"to": "ada"}], kind="send-mail"))
         >>> claim = store.queue.claim_next(owner_id="worker-1", kinds=["send-mail"])
@@ -109,7 +109,7 @@ class PoolQueue:
         owner_id: str,
         kinds: Sequence[str] | None = None,
         ttl_ms: int = CLAIM_TTL_MS,
-        max_batches: int = CLAIM_MOST,
+        max_batches: int = checks.DEFAULT_CLAIM,
         exclusive: bool = False,
     ) -> tuple[WorkReceipt, WorkClaim | None]:
         """Settle a claim as `complete` does and claim the next work as `claim_next` does, in one transaction.

@@ -224,6 +224,24 @@ class QueueContract(Contract):
         store.queue.enqueue(work("4", merge_key=a))
         assert [texts(take(store).batches) for _ in range(4)] == [["1"], ["2"], ["3"], ["4"]]
 
+    def test_defaults_follow_a_smaller_page(self, bench: Bench) -> None:
+        store = bench.open(limits=holdfast.Limits(page=2))
+        for name in ("1", "2", "3"):
+            store.queue.enqueue(work(name, merge_key=holdfast.Group("a")))
+        assert texts(store.queue.list("chat").items) == ["1", "2"]
+        claim = take(store)
+        assert texts(claim.batches) == ["1", "2"]
+        store.queue.abandon(claim)
+        first = store.queue.claim_next(owner_id="w1")
+        assert first is not None
+        assert texts(first.batches) == ["1", "2"]
+        _, second = store.queue.complete_and_claim_next(first, owner_id="w1")
+        assert second is not None
+        assert texts(second.batches) == ["3"]
+        for wrong in (3, 64):
+            with pytest.raises(holdfast.InvalidRequest, match="limit: must be at most 2"):
+                store.queue.list("chat", limit=wrong)
+
     def test_max_batches_caps_a_group_and_the_rest_stays_claimable(self, store: BlockingStore, bench: Bench) -> None:
         for name in ("1", "2", "3"):
             store.queue.enqueue(work(name, merge_key=holdfast.Group("a")))
