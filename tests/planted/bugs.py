@@ -106,11 +106,11 @@ def a_delivery_is_reserved_outside_of_the_transaction(patch: pytest.MonkeyPatch)
     async def emit(
         self: Any, source_type: str, source_key: str, *, idempotency_key: str, payload: Any = None, source: Any = None
     ) -> Emission:
-        intent = self._occurrence(source_type, source_key, idempotency_key, payload, source)
+        limits = self._context.limits
+        intent = rules.check_occurrence(source_type, source_key, idempotency_key, payload, source, limits)
         backend = self._context.backend
-        row, replayed = await backend.write(lambda tx: operations.record(tx, intent))
-        deliveries = await backend.write(lambda tx: operations.reserve(tx, row.occurrence_id))
-        return Emission(rules.occurrence_of(row), deliveries, replayed)
+        row, _ = await backend.write(lambda tx: operations.record(tx, intent))
+        return rules.emission_of(await backend.write(lambda tx: operations.reserve(tx, row.occurrence_id)))
 
     patch.setattr(store.Triggers, "emit", emit)
     patch.setattr(blocking.Triggers, "emit", blocking.without_await(emit))
@@ -238,15 +238,15 @@ def what_does_not_decode_is_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_filter_is_written_into_the_statement(patch: pytest.MonkeyPatch) -> None:
-    right = connection.Link.all
+    right = connection.Link.page
 
-    def wrong(self: Any, name: str, bindings: Any = ()) -> Any:
+    def wrong(self: Any, name: str, bindings: Any, most_bytes: int) -> Any:
         if name != "list_sessions_of_owner":
-            return right(self, name, bindings)
+            return right(self, name, bindings, most_bytes)
         text = self._texts[name].replace(":owner", f"'{bindings['owner']}'")
         return self.connection.execute(text, bindings).fetchall()
 
-    patch.setattr(connection.Link, "all", wrong)
+    patch.setattr(connection.Link, "page", wrong)
 
 
 def a_replayed_turn_is_rolled_back_because_it_wrote_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -391,10 +391,29 @@ def added_work_is_not_offered(patch: pytest.MonkeyPatch) -> None:
 def work_in_back_off_is_overtaken(patch: pytest.MonkeyPatch) -> None:
     right = claims.claim_prefix
 
-    def wrong(candidates: Any, boundary: Any, most: int, *, kinds: Any, now_ms: int) -> int:
-        return right(candidates, boundary, most, kinds=kinds, now_ms=now_ms + 10**9)
+    def wrong(candidates: Any, boundary: Any, most: int, *, room: int, kinds: Any, now_ms: int) -> int:
+        return right(candidates, boundary, most, room=room, kinds=kinds, now_ms=now_ms + 10**9)
 
     patch.setattr(claims, "claim_prefix", wrong)
+
+
+def a_claim_counts_batches_and_not_bytes(patch: pytest.MonkeyPatch) -> None:
+    right = claims.claim_prefix
+
+    def wrong(candidates: Any, boundary: Any, most: int, *, room: int, kinds: Any, now_ms: int) -> int:
+        return right(candidates, boundary, most, room=10**12, kinds=kinds, now_ms=now_ms)
+
+    patch.setattr(claims, "claim_prefix", wrong)
+
+
+def each_delivery_has_an_occurrence_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    right = rules.delivery_of
+
+    def wrong(row: Any, occurrence: Any, subscription: Any) -> Any:
+        copied = msgspec.json.decode(msgspec.json.encode(occurrence), type=type(occurrence))
+        return right(row, copied, subscription)
+
+    patch.setattr(rules, "delivery_of", wrong)
 
 
 def an_exclusive_claim_looks_at_leases_only(patch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ from holdfast.testing.contract import (
     SharedPutContract,
     WakeContract,
 )
+from holdfast.testing.contract import pages as contract_pages
 from holdfast.testing.contract.attachments import Home, Shelf
 from holdfast.testing.contract.bench import EventLoop
 from holdfast.testing.contract.histories import Program
@@ -396,6 +397,17 @@ def failed_work_keeps_its_place(folder: Path, _: pytest.FixtureRequest) -> None:
         JobFailureContract().test_failed_work_is_tried_again_later_at_its_old_place(made.open(), made.clock)
 
 
+def a_claim_is_no_more_than_a_page(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "PAGE_BYTES", contract_pages.PAGE_BYTES)
+        contract_pages.PageContract().test_claims(made.open())
+
+
+def an_emission_holds_its_payload_once(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, pytest.MonkeyPatch.context() as patch:
+        contract_pages.PageContract().test_an_emission_holds_its_payload_once(made.open(), patch)
+
+
 @contextlib.contextmanager
 def ground_for_races(request: pytest.FixtureRequest) -> Iterator[renewal_races.Ground]:
     database = request.getfixturevalue("postgres_database")
@@ -695,6 +707,8 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.a_completion_does_not_look_at_the_fence, a_completion_is_fenced),
         (bugs.added_work_is_not_offered, work_of_any_session_is_found),
         (bugs.work_in_back_off_is_overtaken, failed_work_keeps_its_place),
+        (bugs.a_claim_counts_batches_and_not_bytes, a_claim_is_no_more_than_a_page),
+        (bugs.each_delivery_has_an_occurrence_of_its_own, an_emission_holds_its_payload_once),
         (bugs.a_claim_reads_the_lease_before_it_waits_for_the_queue, a_renewed_lease_holds_across_a_slow_turn),
         (bugs.an_expiry_is_judged_by_the_time_before_its_lock, an_expired_lease_commits_no_turn),
         (bugs.a_thread_is_started_where_nothing_stops_it, an_interrupted_open_leaves_no_thread),

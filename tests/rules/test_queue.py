@@ -227,6 +227,7 @@ def test_time_alone_helps_when_work_is_due_or_a_lease_ends(
     assert claims.due_in_ms(next_due_ms, held, 150) == wait_ms
 
 
+ROOM = 10**6
 JOINED = [batch(1), batch(2), batch(3)]
 
 
@@ -256,13 +257,19 @@ JOINED = [batch(1), batch(2), batch(3)]
     ],
 )
 def test_how_much_one_claim_takes(rows: list[BatchRow], boundary: Boundary, most: int, taken: int) -> None:
-    assert claims.claim_prefix(rows, boundary, most, kinds=None, now_ms=150) == taken
+    assert claims.claim_prefix(rows, boundary, most, room=ROOM, kinds=None, now_ms=150) == taken
 
 
 @pytest.mark.parametrize(("kinds", "taken"), [(None, 2), (["turn"], 2), (["mail", "turn"], 2), (["mail"], 0), ([], 0)])
 def test_a_claim_takes_only_kinds_that_were_asked_for(kinds: list[str] | None, taken: int) -> None:
     rows = [batch(1), batch(2), batch(3, kind="mail")]
-    assert claims.claim_prefix(rows, "idle", 5, kinds=kinds, now_ms=150) == taken
+    assert claims.claim_prefix(rows, "idle", 5, room=ROOM, kinds=kinds, now_ms=150) == taken
+
+
+@pytest.mark.parametrize(("room", "taken"), [(-1, 0), (0, 0), (1, 1), (10, 1), (11, 2), (25, 2), (26, 3), (99, 3)])
+def test_a_claim_ends_with_the_batch_that_fills_its_room(room: int, taken: int) -> None:
+    rows = [batch(seq, payloads=b"x" * size) for seq, size in enumerate([10, 15, 20], start=1)]
+    assert claims.claim_prefix(rows, "idle", 5, room=room, kinds=None, now_ms=150) == taken
 
 
 READY = st.lists(
@@ -279,7 +286,7 @@ READY = st.lists(
 @settings(STEADY, max_examples=400)
 @given(READY, st.sampled_from(["idle", "active_turn_checkpoint"]), st.integers(-1, 7))
 def test_a_claim_is_a_longest_prefix_that_may_go_together(rows: list[BatchRow], boundary: Any, most: int) -> None:
-    taken = claims.claim_prefix(rows, boundary, most, kinds=None, now_ms=150)
+    taken = claims.claim_prefix(rows, boundary, most, room=ROOM, kinds=None, now_ms=150)
     assert 0 <= taken <= max(0, min(most, len(rows)))
     prefix = rows[:taken]
 

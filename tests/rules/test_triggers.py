@@ -356,7 +356,7 @@ def test_a_reservation_knows_the_process_that_it_will_start() -> None:
     row = triggers.new_delivery(OCCURRENCE, subscription(), now_ms=60)
     process_id = "process:trigger:" + stable(f'["{OCCURRENCE.occurrence_id}","subscription:7"]')
     assert row == DeliveryRow(OCCURRENCE.occurrence_id, 7, process_id, "reserved", 60, 60)
-    found = triggers.delivery_of(row, OCCURRENCE, subscription())
+    found = triggers.delivery_of(row, triggers.occurrence_of(OCCURRENCE), subscription())
     assert (found.process_id, found.state, found.reserved_at_ms, found.failure) == (process_id, "reserved", 60, None)
     assert found.occurrence == Occurrence(OCCURRENCE.occurrence_id, "timer", "k", "i", {"b": 1, "a": 2}, None, 50)
     described = (found.subscription.subscription_id, found.subscription.handle, found.subscription.draft.source)
@@ -376,13 +376,16 @@ def test_a_delivery_that_started_stays_started() -> None:
 
 def test_a_damaged_delivery_is_told() -> None:
     with pytest.raises(Corrupt, match="state is 'lost'") as info:
-        triggers.delivery_of(msgspec.structs.replace(RESERVED, state="lost"), OCCURRENCE, subscription())
+        triggers.delivery_of(
+            msgspec.structs.replace(RESERVED, state="lost"), triggers.occurrence_of(OCCURRENCE), subscription()
+        )
     assert (info.value.table, info.value.key) == ("deliveries", "p")
 
 
 def delivery(**changes: Any) -> TriggerDelivery:
     row = subscription(**changes)
-    return triggers.delivery_of(triggers.new_delivery(OCCURRENCE, row, now_ms=60), OCCURRENCE, row)
+    reserved = triggers.new_delivery(OCCURRENCE, row, now_ms=60)
+    return triggers.delivery_of(reserved, triggers.occurrence_of(OCCURRENCE), row)
 
 
 @pytest.mark.parametrize(

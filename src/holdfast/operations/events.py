@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.columns import fitting, weight
 from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import ready, runs, sessions
 from holdfast.operations.pages import page_of
@@ -239,9 +240,11 @@ async def follow_page(tx: Transaction, filter: EventFilter) -> tuple[Page[Proces
 
 
 async def recent(tx: Transaction, process_id: str, limit: int) -> tuple[ProcessEvent, ...]:
-    """Return the last events, oldest first."""
+    """Return the last events, oldest first: as many as a page has room for."""
     await _require(tx, process_id)
-    return tuple(rules.event_of(row) for row in await tx.recent_events(process_id, limit))
+    rows = await tx.recent_events(process_id, limit)
+    shown = fitting(weight(msgspec.structs.astuple(row)) for row in reversed(rows))
+    return tuple(rules.event_of(row) for row in rows[len(rows) - shown :])
 
 
 async def count(tx: Transaction, process_id: str, type: str, through: int) -> int:

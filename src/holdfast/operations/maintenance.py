@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.operations import attachments, deletion
+from holdfast.operations.pages import may_follow
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import GarbageReport, PruneReport, RetentionPolicy, Stats
 from holdfast.rules import maintenance as rules
@@ -43,7 +44,7 @@ async def prove_roots(tx: Transaction, family: int) -> None:
             rows = await tx.list_revisions(session.session_key, after=after, limit=PROOF_PAGE)
             for row in rows:
                 rules.require_proven_roots(session, row)
-            if len(rows) < PROOF_PAGE:
+            if not may_follow(rows, PROOF_PAGE):
                 break
             after = rows[-1].revision
 

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from holdfast import codec
+from holdfast import codec, columns
 from holdfast.columns import fitting, weight
 from holdfast.records.common import Page
 
@@ -24,6 +24,11 @@ def _values(row: object) -> Iterable[object]:
     if isinstance(row, msgspec.Struct):
         return msgspec.structs.astuple(row)
     return chain.from_iterable(map(_values, cast("tuple[object, ...]", row))) if isinstance(row, tuple) else (row,)
+
+
+def may_follow(rows: Sequence[object], limit: int) -> bool:
+    """Return True if further rows may follow those that were read with this limit of rows, or a page's of bytes."""
+    return len(rows) >= limit or sum(weight(_values(row)) for row in rows) >= columns.PAGE_BYTES
 
 
 def page_of(

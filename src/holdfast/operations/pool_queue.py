@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast import columns
 from holdfast.operations import queue, ready, settlement
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import NextAsk
@@ -30,6 +31,7 @@ def _ask(request: NextRequest, *, claims: bool = True) -> NextAsk:
         kinds=request.kinds,
         ttl_ms=request.ttl_ms,
         most=request.most,
+        most_bytes=columns.PAGE_BYTES,
         exclusive=request.exclusive,
         token_hash=leases.hash_token(request.token) if claims else None,
     )

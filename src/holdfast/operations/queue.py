@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from holdfast import columns
 from holdfast.errors import ClaimLost
 from holdfast.operations import ready, sessions
 from holdfast.operations.pages import page_of
@@ -134,6 +135,7 @@ def _ask(request: ClaimRequest) -> ClaimAsk:
         boundary=request.boundary,
         ttl_ms=request.ttl_ms,
         most=request.most,
+        most_bytes=columns.PAGE_BYTES,
         exclusive=request.exclusive or lease is not None,
         token_hash=leases.hash_token(request.token),
         exactly=request.exactly,
@@ -157,7 +159,14 @@ async def claimable(
         return None
     candidates = await tx.ready_batches(session.session_key, tx.now_ms, request.most, with_back_off=exclusive)
     taken = candidates[
-        : claims.claim_prefix(candidates, request.boundary, request.most, kinds=request.kinds, now_ms=tx.now_ms)
+        : claims.claim_prefix(
+            candidates,
+            request.boundary,
+            request.most,
+            room=columns.PAGE_BYTES - sum(len(row.payloads) for row in held),
+            kinds=request.kinds,
+            now_ms=tx.now_ms,
+        )
     ]
     if held and not claims.may_join(held, taken):
         return ()
@@ -180,7 +189,7 @@ async def is_claimable(
     others = await tx.other_claims(session.session_key, "", tx.now_ms)
     if claims.may_claim(lease, others, owner_id=owner_id, exclusive=exclusive, now_ms=tx.now_ms):
         candidates = await tx.ready_batches(session.session_key, tx.now_ms, 1, with_back_off=exclusive)
-        if claims.claim_prefix(candidates, boundary, 1, kinds=None, now_ms=tx.now_ms):
+        if claims.claim_prefix(candidates, boundary, 1, room=1, kinds=None, now_ms=tx.now_ms):
             return True, None
     return False, claims.due_in_ms(await tx.next_due_ms(session.session_key, tx.now_ms), lease, tx.now_ms)
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.errors import Corrupt, SessionExists, UnknownRef, UnknownSession
-from holdfast.operations.pages import page_of
+from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.checkpoints import CheckpointManifest
@@ -214,7 +214,7 @@ async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list
     while True:
         rows = await tx.list_revisions(session_key, after=revision, limit=SCAN_PAGE)
         later.extend(usage for row in rows for usage in commits.body_of(row).usage)
-        if len(rows) < SCAN_PAGE:
+        if not may_follow(rows, SCAN_PAGE):
             return later
         revision = rows[-1].revision
 

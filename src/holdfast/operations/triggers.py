@@ -10,12 +10,12 @@ from holdfast import columns
 from holdfast.columns import weight
 from holdfast.errors import Corrupt, UnknownDelivery, UnknownOccurrence
 from holdfast.operations import sessions
-from holdfast.operations.pages import page_of
+from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.processes import Originator
-from holdfast.records.triggers import Emission, Occurrence, Subscription, TriggerDelivery
+from holdfast.records.triggers import Occurrence, Subscription, TriggerDelivery
 from holdfast.rows import DeliveryRow, OccurrenceRow, SubscriptionFilter, SubscriptionRow
 from holdfast.rules import processes
 from holdfast.rules import triggers as rules
@@ -75,33 +75,34 @@ async def record_only(tx: Transaction, intent: rules.OccurrenceIntent) -> Occurr
     return rules.occurrence_of(row)
 
 
-async def reserve(tx: Transaction, occurrence_id: str) -> tuple[TriggerDelivery, ...]:
+async def reserve(tx: Transaction, occurrence_id: str) -> rules.Reservations:
     """Reserve the deliveries of an occurrence that are not reserved yet, and return those."""
     occurrence = await tx.find_occurrence(occurrence_id)
     if occurrence is None:
         raise UnknownOccurrence(occurrence_id)
-    return await _reserve(tx, occurrence)
+    return await _reserve(tx, occurrence, replayed=True)
 
 
-async def _reserve(tx: Transaction, occurrence: OccurrenceRow) -> tuple[TriggerDelivery, ...]:
-    new: list[TriggerDelivery] = []
+async def _reserve(tx: Transaction, occurrence: OccurrenceRow, *, replayed: bool) -> rules.Reservations:
+    new: list[tuple[DeliveryRow, SubscriptionRow]] = []
     filter = SubscriptionFilter(
         MATCH_PAGE, source_type=occurrence.source_type, source_key=occurrence.source_key, enabled=1
     )
     while True:
-        matching = {row.sequence: row for row in await tx.list_subscriptions(filter)}
-        drafts = [rules.new_delivery(occurrence, row, now_ms=tx.now_ms) for row in matching.values()]
+        page = await tx.list_subscriptions(filter)
+        matching = {row.sequence: row for row in page}
+        drafts = [rules.new_delivery(occurrence, row, now_ms=tx.now_ms) for row in page]
         inserted = await tx.insert_deliveries(drafts) if drafts else []
-        new.extend(rules.delivery_of(row, occurrence, matching[row.subscription_sequence]) for row in inserted)
-        if len(matching) < MATCH_PAGE:
-            return tuple(new)
+        new.extend((row, matching[row.subscription_sequence]) for row in inserted)
+        if not may_follow(page, MATCH_PAGE):
+            return rules.Reservations(occurrence, tuple(new), replayed)
         filter = msgspec.structs.replace(filter, after=max(matching))
 
 
-async def emit(tx: Transaction, intent: rules.OccurrenceIntent) -> Emission:
+async def emit(tx: Transaction, intent: rules.OccurrenceIntent) -> rules.Reservations:
     """Record an occurrence and reserve its deliveries, in one transaction."""
     row, replayed = await record(tx, intent)
-    return Emission(rules.occurrence_of(row), await _reserve(tx, row), replayed)
+    return await _reserve(tx, row, replayed=replayed)
 
 
 async def undelivered(
@@ -144,24 +145,40 @@ async def deliveries_page(tx: Transaction, occurrence_id: str, *, after: int, li
 
 async def _whole_rows(
     tx: Transaction, rows: Sequence[DeliveryRow]
-) -> list[tuple[DeliveryRow, OccurrenceRow, SubscriptionRow]]:
-    """Return the deliveries with their occurrences and subscriptions, as many as fit into a page."""
-    whole: list[tuple[DeliveryRow, OccurrenceRow, SubscriptionRow]] = []
+) -> list[tuple[DeliveryRow, Occurrence, SubscriptionRow]]:
+    """Return the deliveries with their occurrences and subscriptions, as many as fit into a page.
+
+    Reads and decodes the occurrence of adjacent deliveries once.
+    """
+    whole: list[tuple[DeliveryRow, Occurrence, SubscriptionRow]] = []
     total = 0
     for row in rows:
-        whole.append((row, *await _parts_of(tx, row)))
-        total += sum(weight(msgspec.structs.astuple(part)) for part in whole[-1])
+        if whole and whole[-1][0].occurrence_id == row.occurrence_id:
+            occurrence = whole[-1][1]
+        else:
+            found = await _occurrence_of(tx, row)
+            total += weight(msgspec.structs.astuple(found))
+            occurrence = rules.occurrence_of(found)
+        subscription = await _subscription_of(tx, row)
+        total += weight(msgspec.structs.astuple(subscription))
+        whole.append((row, occurrence, subscription))
         if total >= columns.PAGE_BYTES:
             break
     return whole
 
 
-async def _parts_of(tx: Transaction, row: DeliveryRow) -> tuple[OccurrenceRow, SubscriptionRow]:
-    occurrence = await tx.find_occurrence(row.occurrence_id)
-    subscription = await tx.find_subscription(row.subscription_sequence)
-    if occurrence is None or subscription is None:
-        raise Corrupt("deliveries", row.process_id, "its occurrence or its subscription is missing")
-    return occurrence, subscription
+async def _occurrence_of(tx: Transaction, row: DeliveryRow) -> OccurrenceRow:
+    found = await tx.find_occurrence(row.occurrence_id)
+    if found is None:
+        raise Corrupt("deliveries", row.process_id, "its occurrence is missing")
+    return found
+
+
+async def _subscription_of(tx: Transaction, row: DeliveryRow) -> SubscriptionRow:
+    found = await tx.find_subscription(row.subscription_sequence)
+    if found is None:
+        raise Corrupt("deliveries", row.process_id, "its subscription is missing")
+    return found
 
 
 async def move(
@@ -174,7 +191,8 @@ async def move(
     after = rules.moved(row, state, failure=failure, now_ms=tx.now_ms)
     if after != row:
         hit(await tx.save_delivery(after), "deliveries", after.process_id)
-    return rules.delivery_of(after, *await _parts_of(tx, after))
+    occurrence = rules.occurrence_of(await _occurrence_of(tx, after))
+    return rules.delivery_of(after, occurrence, await _subscription_of(tx, after))
 
 
 async def note_started(tx: Transaction, process_id: str) -> None:

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from holdfast import columns
 from holdfast.errors import Corrupt, Endless
+from holdfast.operations.pages import may_follow
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import Finding, VerifyReport
 from holdfast.rows import AttachmentRow, Row
@@ -107,10 +107,7 @@ async def next_rows(tx: Transaction, kind: type[R], place: Place, tally: Tally) 
         return [], None
     except Corrupt as error:
         return await _row_by_row(tx, kind, place, tally, error)
-    is_cut = (
-        len(rows) == PAGE or sum(columns.weight(msgspec.structs.astuple(row)) for row in rows) >= columns.PAGE_BYTES
-    )
-    if last is None or not is_cut:
+    if last is None or not may_follow(rows, PAGE):
         return rows, None
     if place.after is not None and last <= place.after:
         tally.note(Finding(table_of(kind), _name(last), "stands before what it comes after: the order is damaged"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import Corrupt
+from holdfast.operations.pages import may_follow
 from holdfast.operations.verification_pages import PAGE, Known, Tally, known, note_orphans
 from holdfast.ports import Transaction
 from holdfast.rows import BlobRow, NodeRow, RevisionRow, Segment, SessionRow
@@ -67,7 +68,7 @@ async def _check_turns(tx: Transaction, row: SessionRow, tally: Tally) -> None:
                 spent.add(turn.revision, commits.body_of(turn))
                 if turn.revision == row.revision:
                     tally.look("sessions", str(row.session_key), rules.head(row, turn))
-            if len(turns) < PAGE:
+            if not may_follow(turns, PAGE):
                 break
     except Corrupt:
         return

@@ -45,6 +45,7 @@ class ClaimAsk(msgspec.Struct, frozen=True):
     boundary: str
     ttl_ms: int
     most: int
+    most_bytes: int
     exclusive: bool
     token_hash: str
     exactly: tuple[str, ...] | None
@@ -59,6 +60,7 @@ class NextAsk(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...] | None
     ttl_ms: int
     most: int
+    most_bytes: int
     exclusive: bool
     token_hash: str | None
 

@@ -45,15 +45,22 @@ def due_in_ms(next_due_ms: int | None, lease: LeaseRow | None, now_ms: int) -> i
 
 
 def claim_prefix(
-    candidates: Sequence[BatchRow], boundary: Boundary, most: int, *, kinds: Collection[str] | None, now_ms: int
+    candidates: Sequence[BatchRow],
+    boundary: Boundary,
+    most: int,
+    *,
+    room: int,
+    kinds: Collection[str] | None,
+    now_ms: int,
 ) -> int:
     """Return how many of the batches, which come in order, one claim takes.
 
     At a checkpoint inside a turn, work that waits for the turn's end holds up the queue. Only adjacent `join` batches
     with the same kind, delivery and merge key are claimed together; a batch that never merges is claimed alone. A batch
-    in back-off is a candidate for exclusive claims only, and ends the prefix.
+    in back-off is a candidate for exclusive claims only, and ends the prefix. So does the batch with which the payloads
+    reach `room` bytes: the first is taken, however large, if there is any room.
     """
-    if most < 1 or not candidates or candidates[0].retry_at_ms > now_ms:
+    if most < 1 or room < 1 or not candidates or candidates[0].retry_at_ms > now_ms:
         return 0
     first = candidates[0]
     if boundary == "active_turn_checkpoint" and first.delivery != "earliest_safe_boundary":
@@ -62,11 +69,11 @@ def claim_prefix(
         return 0
     if first.slot != "join" or first.merge_key == "never":
         return 1
-    taken = 1
+    taken, total = 1, len(first.payloads)
     for row in candidates[1:most]:
-        if row.retry_at_ms > now_ms or _company(row) != _company(first):
+        if total >= room or row.retry_at_ms > now_ms or _company(row) != _company(first):
             break
-        taken += 1
+        taken, total = taken + 1, total + len(row.payloads)
     return taken
 
 

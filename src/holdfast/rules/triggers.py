@@ -21,6 +21,7 @@ from holdfast.records.processes import (
 )
 from holdfast.records.triggers import (
     DeliveryState,
+    Emission,
     EventPayload,
     Fixed,
     Occurrence,
@@ -55,6 +56,14 @@ class OccurrenceIntent(msgspec.Struct, frozen=True):
     payload: bytes
     source: bytes | None
     request_hash: str
+
+
+class Reservations(msgspec.Struct, frozen=True):
+    """The rows of an occurrence and of its newly reserved deliveries, each with its subscription."""
+
+    occurrence: OccurrenceRow
+    deliveries: tuple[tuple[DeliveryRow, SubscriptionRow], ...]
+    replayed: bool
 
 
 # Ids.
@@ -271,13 +280,20 @@ def moved(row: DeliveryRow, state: str, *, failure: str | None = None, now_ms: i
     return msgspec.structs.replace(row, state=state, failure=failure, updated_at_ms=now_ms)
 
 
-def delivery_of(row: DeliveryRow, occurrence: OccurrenceRow, subscription: SubscriptionRow) -> TriggerDelivery:
-    """Return the delivery of a row."""
+def emission_of(reserved: Reservations) -> Emission:
+    """Return the emission of these rows. All its deliveries share one decoded occurrence."""
+    occurrence = occurrence_of(reserved.occurrence)
+    deliveries = tuple(delivery_of(row, occurrence, subscription) for row, subscription in reserved.deliveries)
+    return Emission(occurrence, deliveries, reserved.replayed)
+
+
+def delivery_of(row: DeliveryRow, occurrence: Occurrence, subscription: SubscriptionRow) -> TriggerDelivery:
+    """Return the delivery of a row. The occurrence may be shared with other deliveries."""
     state = _STATE_OF.get(row.state)
     if state is None:
         raise Corrupt("deliveries", row.process_id, f"state is {row.state!r}")
     return TriggerDelivery(
-        occurrence=occurrence_of(occurrence),
+        occurrence=occurrence,
         subscription=subscription_of(subscription),
         process_id=row.process_id,
         state=state,

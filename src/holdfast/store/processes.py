@@ -401,7 +401,7 @@ class Events:
         )
 
     async def recent(self, process_id: str, *, limit: int = checks.DEFAULT_PAGE) -> tuple[ProcessEvent, ...]:
-        """Return the last events, oldest first.
+        """Return the last events, oldest first: fewer than `limit` if their documents reach 16 MiB, but at least one.
 
         >>> _ = store.processes.register(holdfast.ProcessRegistration("build-7", holdfast.External()))
         >>> store.events.recent("build-7", limit=3)

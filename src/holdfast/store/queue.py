@@ -16,7 +16,7 @@ from holdfast.records.queue import Boundary, WorkBatch, WorkClaim, WorkCompletio
 from holdfast.rules import checks, claims, leases
 from holdfast.rules import queue as rules
 from holdfast.store.context import Context
-from holdfast.store.pool_queue import CLAIM_MOST, CLAIM_TTL_MS, PoolQueue
+from holdfast.store.pool_queue import CLAIM_TTL_MS, PoolQueue
 
 
 class Queue(PoolQueue):
@@ -48,7 +48,7 @@ class Queue(PoolQueue):
         owner_id: str,
         boundary: Boundary | None = None,
         ttl_ms: int = CLAIM_TTL_MS,
-        max_batches: int = CLAIM_MOST,
+        max_batches: int = checks.DEFAULT_CLAIM,
         exclusive: bool = False,
         lease: Lease | None = None,
         holding: WorkClaim | None = None,
@@ -60,6 +60,9 @@ class Queue(PoolQueue):
         claim, which is returned whole. Settle the returned claim; renewing or abandoning either one concerns all its
         batches. None means that nothing changed, and the old claim stands. With `exclusive=True` or a lease, the held
         claim also becomes exclusive, even if no work joins it: see `claim.exclusive`.
+
+        A claim takes at most `max_batches`, and ends with the batch with which its payloads reach 16 MiB, so that it
+        always has one. A held claim that is as large gets no more work: settle it, and claim again.
 
         The default boundary is "idle", or "active_turn_checkpoint" with `holding`: then work that waits for the end of
         the turn does not join. Only work of the claim's own kind joins it, and a batch whose slot is not "join" is
@@ -75,7 +78,7 @@ class Queue(PoolQueue):
         >>> [item.payload for batch in claim.batches for item in batch.items]
         [{'text': 'hi'}, {'text': 'and'}]
         """
-        most = checks.whole("max_batches", max_batches, least=1, most=self._context.limits.page)
+        most = checks.claim_size(max_batches, self._context.limits)
         default: Boundary = "idle" if holding is None else "active_turn_checkpoint"
         at = default if boundary is None else boundary
         request = self._request(session_id, owner_id, at, ttl_ms, most, exclusive, lease, None)
@@ -114,6 +117,8 @@ class Queue(PoolQueue):
         lease: Lease | None = None,
     ) -> WorkClaim | None:
         """Claim exactly these batches, in this order, if they come next. Otherwise return None and change nothing.
+
+        Batches that are too large for one claim (see `claim`) do not come next together.
 
         >>> batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
         >>> store.queue.claim_exactly("chat-42", [batch.batch_id], owner_id="worker-1").fence

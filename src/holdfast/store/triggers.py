@@ -141,7 +141,8 @@ class Triggers:
         ()
         """
         checked = self._context.identifier("occurrence_id", occurrence_id)
-        return await self._context.backend.write(lambda tx: operations.reserve(tx, checked))
+        reserved = await self._context.backend.write(lambda tx: operations.reserve(tx, checked))
+        return (await self._context.computed(rules.emission_of, reserved)).deliveries
 
     async def emit(
         self,
@@ -166,7 +167,8 @@ class Triggers:
         intent, heavy = await self._context.prepared(
             rules.check_occurrence, source_type, source_key, idempotency_key, payload, source, self._context.limits
         )
-        return await self._context.backend.write(lambda tx: operations.emit(tx, intent), heavy=heavy)
+        reserved = await self._context.backend.write(lambda tx: operations.emit(tx, intent), heavy=heavy)
+        return await self._context.computed(rules.emission_of, reserved)
 
     async def undelivered(
         self,

@@ -257,13 +257,14 @@ $$;
 -- adds them to a held claim (rules.claims: may_join, widened), which may become exclusive even if none is added, and
 -- updates the session's ready row (rules.ready.ready_row). The caller has locked that row FOR UPDATE, or passes a p_most
 -- of 0 if there is none. Without a token, nothing is claimed. With p_next, any lease keeps the claim out, also the
--- owner's own. Planner settings are those of the calling function.
+-- owner's own. The claim ends with the batch with which its payloads reach p_most_bytes. Planner settings are those of
+-- the calling function.
 -- Verdicts: claimed (a row for each batch of the claim); claimable; none; lease_lost; claim_lost; claim_widened.
 CREATE OR REPLACE FUNCTION {schema}.claim_in_session_v1(
     p_family bigint, p_session_key bigint, p_claimed_upto bigint, p_given_ms bigint, p_owner_id text, p_boundary text,
     p_most bigint, p_exclusive bigint, p_token_hash text, p_ttl_ms bigint, p_exactly text[], p_lease_token_hash text,
     p_lease_fence bigint, p_held_claim_id text, p_held_fence bigint, p_held_batch_ids text[], p_kinds text[],
-    p_next boolean
+    p_next boolean, p_most_bytes bigint
 )
 RETURNS TABLE (verdict text, batch {schema}.work)
 LANGUAGE plpgsql
@@ -288,6 +289,8 @@ DECLARE
     v_exclusive bigint := p_exclusive;
     v_is_alone boolean := false;
     v_held_kind text;
+    v_held_bytes bigint := 0;
+    v_bytes bigint;
     v_becomes_exclusive boolean := false;
     v_claim_id text;
     v_claimed_at_ms bigint;
@@ -325,13 +328,14 @@ BEGIN
             min(bearer.claimed_at_ms) AS claimed_at_ms,
             max(bearer.claim_exclusive) AS is_exclusive,
             bool_or(bearer.slot <> 'join') AS is_alone,
-            min(bearer.kind) AS kind
+            min(bearer.kind) AS kind,
+            coalesce(sum(bearer.bytes), 0) AS bytes
         INTO v_held
         FROM unnest(p_held_batch_ids) AS wanted (batch_id)
         CROSS JOIN LATERAL (
             SELECT
                 enqueue_seq, settled_state, claim_id, claim_token_hash, claim_fence, claim_size, claim_expires_at_ms,
-                claimed_at_ms, claim_exclusive, slot, kind
+                claimed_at_ms, claim_exclusive, slot, kind, octet_length(payloads) AS bytes
             FROM {schema}.work
             WHERE batch_id = wanted.batch_id
                 AND session_key = p_session_key
@@ -343,6 +347,7 @@ BEGIN
         v_exclusive := greatest(v_held.is_exclusive, p_exclusive);
         v_is_alone := v_held.is_alone;
         v_held_kind := v_held.kind;
+        v_held_bytes := v_held.bytes;
         v_becomes_exclusive := p_exclusive > 0 AND v_held.is_exclusive = 0;
     END IF;
     IF v_exclusive > 0 THEN
@@ -402,7 +407,8 @@ BEGIN
         v_batch_ids := '{}';
         v_fence := 0;
         v_last_seq := p_claimed_upto;
-        v_is_open := p_most > 0;
+        v_bytes := v_held_bytes;
+        v_is_open := p_most > 0 AND v_bytes < p_most_bytes;
         v_had_claim := false;
         v_offers := false;
         v_in_back_off := false;
@@ -411,7 +417,7 @@ BEGIN
         FOR v_batch IN
             SELECT
                 enqueue_seq, batch_id, delivery, slot, merge_key, kind, priority, available_at_ms, retry_at_ms,
-                claim_id, claim_expires_at_ms, claim_exclusive, claim_fence
+                claim_id, claim_expires_at_ms, claim_exclusive, claim_fence, octet_length(payloads) AS bytes
             FROM {schema}.work
             WHERE session_key = p_session_key
                 AND settled_state IS NULL
@@ -475,11 +481,12 @@ BEGIN
                     v_seqs := v_seqs || v_batch.enqueue_seq;
                     v_batch_ids := v_batch_ids || v_batch.batch_id;
                     v_fence := greatest(v_fence, v_batch.claim_fence);
+                    v_bytes := v_bytes + v_batch.bytes;
                     v_had_claim := v_had_claim OR v_batch.claim_id IS NOT NULL;
                     v_last_seq := greatest(v_last_seq, v_batch.enqueue_seq);
                     v_due_at_ms := least(v_due_at_ms, v_expires_at_ms);
                     v_is_open := v_first.slot = 'join' AND v_first.merge_key <> 'never'
-                        AND cardinality(v_seqs) < p_most;
+                        AND cardinality(v_seqs) < p_most AND v_bytes < p_most_bytes;
                 ELSIF NOT v_offers THEN
                     v_offers := true;
                     v_kind := v_batch.kind;
@@ -579,7 +586,8 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.claim_work_v1(
     p_session_id text, p_given_ms bigint, p_owner_id text, p_boundary text, p_most bigint, p_exclusive bigint,
     p_token_hash text, p_ttl_ms bigint, p_exactly text[], p_lease_token_hash text, p_lease_fence bigint,
-    p_held_claim_id text, p_held_fence bigint, p_held_batch_ids text[], p_is_retry boolean, p_family bigint
+    p_held_claim_id text, p_held_fence bigint, p_held_batch_ids text[], p_is_retry boolean, p_family bigint,
+    p_most_bytes bigint
 )
 RETURNS TABLE (verdict text, batch {schema}.work)
 LANGUAGE plpgsql
@@ -650,7 +658,7 @@ BEGIN
     FROM {schema}.claim_in_session_v1(
         v_family, v_session_key, coalesce(v_claimed_upto, 0), p_given_ms, p_owner_id, p_boundary, v_most, p_exclusive,
         p_token_hash, p_ttl_ms, p_exactly, p_lease_token_hash, p_lease_fence, p_held_claim_id, p_held_fence,
-        p_held_batch_ids, NULL, false
+        p_held_batch_ids, NULL, false, p_most_bytes
     ) AS claim;
 END;
 $$;
@@ -662,7 +670,7 @@ $$;
 -- Verdicts: claimed; claimable; none; busy (others have locked claimable work); isolation.
 CREATE OR REPLACE FUNCTION {schema}.claim_next_v1(
     p_given_ms bigint, p_owner_id text, p_kinds text[], p_most bigint, p_exclusive bigint, p_token_hash text,
-    p_ttl_ms bigint, p_is_retry boolean, p_patience bigint, p_family bigint
+    p_ttl_ms bigint, p_is_retry boolean, p_patience bigint, p_family bigint, p_most_bytes bigint
 )
 RETURNS TABLE (verdict text, session_id text, batch {schema}.work)
 LANGUAGE plpgsql
@@ -812,7 +820,7 @@ BEGIN
             SELECT claim.verdict, v_session_id, claim.batch
             FROM {schema}.claim_in_session_v1(
                 v_next.family, v_next.session_key, v_claimed_upto, p_given_ms, p_owner_id, 'idle', p_most, p_exclusive,
-                p_token_hash, p_ttl_ms, NULL, NULL, NULL, NULL, NULL, NULL, p_kinds, true
+                p_token_hash, p_ttl_ms, NULL, NULL, NULL, NULL, NULL, NULL, p_kinds, true, p_most_bytes
             ) AS claim
             WHERE claim.verdict <> 'none';
             IF FOUND THEN
@@ -1013,7 +1021,7 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.settle_and_claim_v1(
     p_session_id text, p_given_ms bigint, p_claim_id text, p_token_hash text, p_fence bigint, p_batch_ids text[],
     p_owner_id text, p_kinds text[], p_most bigint, p_exclusive bigint, p_next_token_hash text, p_ttl_ms bigint,
-    p_is_retry boolean
+    p_is_retry boolean, p_most_bytes bigint
 )
 RETURNS TABLE (
     verdict text, settled_at_ms bigint, settled_revision bigint, reached text, next_verdict text, session_id text,
@@ -1043,7 +1051,8 @@ BEGIN
         v_settled.verdict, v_settled.settled_at_ms, v_settled.settled_revision, v_settled.reached, claim.verdict,
         claim.session_id, claim.batch
     FROM {schema}.claim_next_v1(
-        p_given_ms, p_owner_id, p_kinds, p_most, p_exclusive, p_next_token_hash, p_ttl_ms, p_is_retry, 0, NULL
+        p_given_ms, p_owner_id, p_kinds, p_most, p_exclusive, p_next_token_hash, p_ttl_ms, p_is_retry, 0, NULL,
+        p_most_bytes
     ) AS claim;
 END;
 $$;

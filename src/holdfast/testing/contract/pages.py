@@ -34,6 +34,16 @@ def number_of(payload: object) -> int:
     return int(payload[0])
 
 
+def peak_bytes(call: Callable[[], object]) -> int:
+    """Return the most memory that was in use at a time during a call."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 def all_pages(listing: Listing) -> list[Any]:
     """Read a listing in pages of two."""
     return list(holdfast.every(listing, limit=2))
@@ -108,6 +118,94 @@ class PageContract(Contract):
             return number_of(batch.items[0].payload)
 
         assert self.read(partial(store.queue.list, "chat"), number_in) == list(range(len(SIZES)))
+        for number in range(len(SIZES)):
+            claim = store.queue.claim("chat", owner_id="w")
+            assert claim is not None
+            assert number_in(store.queue.fail(claim, "no", retry_in_ms=None)[0]) == number
+        assert self.read(store.queue.dead_letters, number_in) == list(range(len(SIZES)))
+        assert self.read(partial(store.queue.dead_letters, session_id="chat"), number_in) == list(range(len(SIZES)))
+
+    def test_claims(self, store: BlockingStore) -> None:
+        """A claim is a page of ready work, too. Work joins a held claim only while that has room."""
+        ids = [
+            store.queue.enqueue(
+                holdfast.WorkDraft(session_id="chat", payloads=[document(number)], merge_key="payload_default")
+            ).batch_id
+            for number in range(len(SIZES))
+        ]
+
+        def numbers(claim: holdfast.WorkClaim | None) -> list[int]:
+            assert claim is not None
+            assert sum(SIZES[ids.index(batch.batch_id)] for batch in claim.batches[:-1]) < PAGE_BYTES
+            return [number_of(batch.items[0].payload) for batch in claim.batches]
+
+        for claim_all in (
+            partial(store.queue.claim, "chat", owner_id="w"),
+            partial(store.queue.claim, "chat", owner_id="w", exclusive=True),
+            partial(store.queue.claim_next, owner_id="w"),
+        ):
+            claim = claim_all()
+            assert numbers(claim) == [0, 1]
+            assert claim is not None
+            store.queue.abandon(claim)
+        assert store.queue.claim_exactly("chat", ids[:3], owner_id="w") is None
+        first = store.queue.claim_exactly("chat", ids[:2], owner_id="w")
+        assert first is not None
+        assert store.queue.claim("chat", owner_id="w", holding=first) is None, "the claim is full"
+        _, second = store.queue.complete_and_claim_next(first, owner_id="w", max_batches=1)
+        assert second is not None
+        assert numbers(second) == [2]
+        joined = store.queue.claim("chat", owner_id="w", holding=second)
+        assert joined is not None
+        assert numbers(joined) == [2, 3]
+        _, third = store.queue.complete_and_claim_next(joined, owner_id="w")
+        assert numbers(third) == [4, 5, 6]
+
+    def test_subscriptions(self, store: BlockingStore) -> None:
+        for number in range(len(SIZES)):
+            store.triggers.subscribe(
+                holdfast.SubscriptionDraft(
+                    source_type="cron", source_key="k", source=document(number), target=holdfast.External()
+                )
+            )
+
+        def number_in(one: holdfast.Subscription) -> int:
+            return number_of(one.draft.source)
+
+        everything = list(range(len(SIZES)))
+        assert self.read(store.triggers.list, number_in) == everything
+        assert self.read(partial(store.triggers.list, source_type="cron", source_key="k"), number_in) == everything
+        emission = store.triggers.emit("cron", "k", idempotency_key="1")
+        assert [number_in(one.subscription) for one in emission.deliveries] == everything, "an emission reaches all"
+        deliveries = partial(store.triggers.deliveries, emission.occurrence.occurrence_id)
+        assert self.read(deliveries, lambda one: number_in(one.subscription)) == everything
+
+    def test_sessions(self, store: BlockingStore) -> None:
+        for number in range(len(SIZES)):
+            store.sessions.create(f"s{number}", owner="ada", relation=holdfast.Child("p", document(number)))
+
+        def number_in(one: holdfast.SessionSummary) -> int:
+            return int(one.session_id[1:])
+
+        everything = list(range(len(SIZES)))
+        for listing in (
+            store.sessions.list,
+            partial(store.sessions.list, owner="ada"),
+            partial(store.sessions.list, parent="p"),
+            partial(store.sessions.list, changed_since_ms=0),
+        ):
+            assert self.read(listing, number_in) == everything
+
+    def test_the_newest_events(self, store: BlockingStore) -> None:
+        """They are counted from the end, where a reader begins."""
+        kinds = [holdfast.EventType("ping")]
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds))
+        for number in range(len(SIZES)):
+            store.events.append("build", "ping", document(number))
+            shown = [number_of(event.payload) for event in store.events.recent("build", limit=1_000)]
+            first = max(one for one in range(number + 1) if one == 0 or sum(SIZES[one : number + 1]) >= PAGE_BYTES)
+            assert shown == list(range(first, number + 1))
+        assert [number_of(event.payload) for event in store.events.recent("build", limit=2)] == [5, 6]
 
     def test_events(self, store: BlockingStore) -> None:
         kinds = [holdfast.EventType("ping", wake=holdfast.WakeRule(input=holdfast.Const(None)))]
@@ -227,12 +325,54 @@ class PageContract(Contract):
             return report.checked_artifacts
 
         for read in (nodes, verified):
-            tracemalloc.start()
-            try:
-                assert read() == count
-                assert tracemalloc.get_traced_memory()[1] < 12_000_000, read.__name__
-            finally:
-                tracemalloc.stop()
+            assert read() == count
+            assert peak_bytes(read) < 12_000_000, read.__name__
+
+    def test_an_emission_holds_its_payload_once(self, store: BlockingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(columns, "PAGE_BYTES", 10_000_000)
+        for number in range(100):
+            draft = holdfast.SubscriptionDraft(
+                source_type="cron", source_key="k", key=str(number), target=holdfast.External()
+            )
+            store.triggers.subscribe(draft)
+        payload = ["x" * 1_000] * 1_000
+
+        def emitted() -> int:
+            return len(store.triggers.emit("cron", "k", idempotency_key="1", payload=payload).deliveries)
+
+        assert peak_bytes(emitted) < 20_000_000
+        emission = store.triggers.emit("cron", "k", idempotency_key="1", payload=payload)
+        assert emission.replayed
+        for listing in (
+            partial(store.triggers.deliveries, emission.occurrence.occurrence_id, limit=100),
+            partial(store.triggers.undelivered, limit=100),
+        ):
+            assert len(listing()) == 100
+            assert peak_bytes(listing) < 20_000_000
+
+    def test_a_claim_and_the_newest_events_are_no_more_than_a_page(
+        self, store: BlockingStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(columns, "PAGE_BYTES", 1_000_000)
+        kinds = [holdfast.EventType("ping")]
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External(), event_types=kinds))
+        for number in range(24):
+            text = secrets.token_hex(500_000)
+            draft = holdfast.WorkDraft(session_id="chat", payloads=[text], merge_key="payload_default")
+            store.queue.enqueue(draft)
+            store.events.append("build", "ping", text)
+            store.sessions.create(f"s{number}", relation=holdfast.Child("p", text))
+            store.triggers.subscribe(
+                holdfast.SubscriptionDraft(source_type="cron", source=text, target=holdfast.External())
+            )
+        for read in (
+            partial(store.queue.claim, "chat", owner_id="w"),
+            partial(store.queue.claim_next, owner_id="w"),
+            partial(store.events.recent, "build"),
+            store.sessions.list,
+            store.triggers.list,
+        ):
+            assert peak_bytes(read) < 12_000_000, read
 
     def test_verification_reads_everything_though_its_pages_are_short(self, store: BlockingStore) -> None:
         session = store.sessions.create("chat")

@@ -23,7 +23,7 @@ SELECT
     (batch).attempts, (batch).retry_at_ms, (batch).last_error
 FROM {schema}.claim_work_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::bigint, $7::text, $8::bigint, $9::text[], $10::text,
-    $11::bigint, $12::text, $13::bigint, $14::text[], $15::boolean, $16::bigint
+    $11::bigint, $12::text, $13::bigint, $14::text[], $15::boolean, $16::bigint, $17::bigint
 )
 
 -- name: claim_next
@@ -36,7 +36,7 @@ SELECT
     (batch).claim_size, (batch).attempts, (batch).retry_at_ms, (batch).last_error
 FROM {schema}.claim_next_v1(
     $1::bigint, $2::text, $3::text[], $4::bigint, $5::bigint, $6::text, $7::bigint, $8::boolean, $9::bigint,
-    $10::bigint
+    $10::bigint, $11::bigint
 )
 
 -- name: settle_claim
@@ -55,7 +55,7 @@ SELECT
     (batch).last_error
 FROM {schema}.settle_and_claim_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::text, $8::text[], $9::bigint, $10::bigint,
-    $11::text, $12::bigint, $13::boolean
+    $11::text, $12::bigint, $13::boolean, $14::bigint
 )
 
 -- name: lock_ready

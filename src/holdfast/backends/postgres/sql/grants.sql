@@ -34,31 +34,63 @@ WHERE session_id = $1::text
 
 -- name: list_grants
 SELECT
-    granted.session_id, granted.frame_id, granted.process_id, granted.descriptor,
-    process.process_id, process.registration_hash, process.status, process.waiting, process.definition_hash,
-    process.originator_session_id, process.wake_session_id, process.wake_frame_id, process.event_count,
-    process.created_at_ms, process.updated_at_ms, process.body, process.external_ref, process.wait,
-    process.outcome,
-    process.run_kind, process.run_version, process.recovery, process.due_at_ms, process.claimable_at_ms,
-    process.claim_fence, process.attempt, process.suspended, process.lost_owner, process.last_error
-FROM {schema}.grants AS granted
-JOIN {schema}.processes AS process
-    ON process.process_id = granted.process_id
-WHERE granted.session_id = $1::text
-    AND granted.frame_id = $2::text
-    AND granted.process_id > $3::text
-    AND (NOT $4::boolean OR process.status = 'running')
-ORDER BY granted.process_id
-LIMIT $5::bigint
+    session_id, frame_id, granted_id, descriptor, process_id, registration_hash, status, waiting, definition_hash,
+    originator_session_id, wake_session_id, wake_frame_id, event_count, created_at_ms, updated_at_ms, body,
+    external_ref, wait, outcome, run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt,
+    suspended, lost_owner, last_error
+FROM (
+    SELECT
+        *,
+        sum(
+            octet_length(descriptor) + octet_length(body) + coalesce(octet_length(external_ref), 0)
+            + coalesce(octet_length(wait), 0) + coalesce(octet_length(outcome), 0)
+        ) OVER (
+            ORDER BY granted_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            granted.session_id, granted.frame_id, granted.process_id AS granted_id, granted.descriptor,
+            process.process_id, process.registration_hash, process.status, process.waiting, process.definition_hash,
+            process.originator_session_id, process.wake_session_id, process.wake_frame_id, process.event_count,
+            process.created_at_ms, process.updated_at_ms, process.body, process.external_ref, process.wait,
+            process.outcome,
+            process.run_kind, process.run_version, process.recovery, process.due_at_ms, process.claimable_at_ms,
+            process.claim_fence, process.attempt, process.suspended, process.lost_owner, process.last_error
+        FROM {schema}.grants AS granted
+        JOIN {schema}.processes AS process
+            ON process.process_id = granted.process_id
+        WHERE granted.session_id = $1::text
+            AND granted.frame_id = $2::text
+            AND granted.process_id > $3::text
+            AND (NOT $4::boolean OR process.status = 'running')
+        ORDER BY granted.process_id
+        LIMIT $5::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $6::bigint
+ORDER BY granted_id
 
 -- name: grants_of_process
 SELECT
     session_id, frame_id, process_id, descriptor
-FROM {schema}.grants
-WHERE process_id = $1::text
-    AND (session_id, frame_id) > ($2::text, $3::text)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(descriptor)) OVER (
+            ORDER BY session_id, frame_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            session_id, frame_id, process_id, descriptor
+        FROM {schema}.grants
+        WHERE process_id = $1::text
+            AND (session_id, frame_id) > ($2::text, $3::text)
+        ORDER BY session_id, frame_id
+        LIMIT $4::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY session_id, frame_id
-LIMIT $4::bigint
 
 -- name: grant_census
 SELECT

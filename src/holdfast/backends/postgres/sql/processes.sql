@@ -333,10 +333,23 @@ ORDER BY sequence
 -- name: recent_events
 SELECT
     process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
-FROM {schema}.events
-WHERE process_id = $1::text
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payload) + coalesce(octet_length(wake), 0)) OVER (
+            ORDER BY sequence DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            process_id, sequence, type, payload_hash, replay_key, terminal_state, wake, acked, occurred_at_ms, payload
+        FROM {schema}.events
+        WHERE process_id = $1::text
+        ORDER BY sequence DESC
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $3::bigint
 ORDER BY sequence DESC
-LIMIT $2::bigint
 
 -- name: count_events
 SELECT count(*)

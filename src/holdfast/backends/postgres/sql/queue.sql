@@ -249,13 +249,29 @@ SELECT
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
     retry_at_ms, last_error
-FROM {schema}.work
-WHERE settled_state = 'dead'
-    AND enqueue_seq > $3::bigint
-    AND ($1::bigint IS NULL OR session_key = $1::bigint)
-    AND ($2::text IS NULL OR kind = $2::text)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(payloads)) OVER (
+            ORDER BY enqueue_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
+            priority, available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision,
+            claim_id, claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
+            claim_size, attempts, retry_at_ms, last_error
+        FROM {schema}.work
+        WHERE settled_state = 'dead'
+            AND enqueue_seq > $3::bigint
+            AND ($1::bigint IS NULL OR session_key = $1::bigint)
+            AND ($2::text IS NULL OR kind = $2::text)
+        ORDER BY enqueue_seq
+        LIMIT $4::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY enqueue_seq
-LIMIT $4::bigint
 
 -- name: offers_work
 SELECT EXISTS (

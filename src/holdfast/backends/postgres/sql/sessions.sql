@@ -150,47 +150,103 @@ WHERE family = $4::bigint
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
-FROM {schema}.sessions
-WHERE session_key > $1::bigint
-    AND dead = 0
+FROM (
+    SELECT
+        *,
+        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
+            ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        FROM {schema}.sessions
+        WHERE session_key > $1::bigint
+            AND dead = 0
+        ORDER BY session_key
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $3::bigint
 ORDER BY session_key
-LIMIT $2::bigint
 
 -- name: list_sessions_of_owner
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
-FROM {schema}.sessions
-WHERE owner = $3::text
-    AND session_key > $1::bigint
-    AND deleted_at_ms IS NULL
+FROM (
+    SELECT
+        *,
+        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
+            ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        FROM {schema}.sessions
+        WHERE owner = $3::text
+            AND session_key > $1::bigint
+            AND deleted_at_ms IS NULL
+        ORDER BY session_key
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $4::bigint
 ORDER BY session_key
-LIMIT $2::bigint
 
 -- name: list_sessions_of_parent
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
-FROM {schema}.sessions
-WHERE parent_session_id = $4::text
-    AND session_key > $1::bigint
-    AND deleted_at_ms IS NULL
-    AND ($3::text IS NULL OR owner = $3::text)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
+            ORDER BY session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+        FROM {schema}.sessions
+        WHERE parent_session_id = $4::text
+            AND session_key > $1::bigint
+            AND deleted_at_ms IS NULL
+            AND ($3::text IS NULL OR owner = $3::text)
+        ORDER BY session_key
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY session_key
-LIMIT $2::bigint
 
 -- name: list_sessions_changed
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
-FROM {schema}.sessions
-WHERE (changed_minute, session_key) > ($5::bigint, $1::bigint)
-    AND changed_at_ms >= $6::bigint
-    AND deleted_at_ms IS NULL
-    AND ($3::text IS NULL OR owner = $3::text)
-    AND ($4::text IS NULL OR parent_session_id = $4::text)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(lineage) + coalesce(octet_length(caused_by), 0)) OVER (
+            ORDER BY changed_minute, session_key ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
+            deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by, changed_minute
+        FROM {schema}.sessions
+        WHERE (changed_minute, session_key) > ($5::bigint, $1::bigint)
+            AND changed_at_ms >= $6::bigint
+            AND deleted_at_ms IS NULL
+            AND ($3::text IS NULL OR owner = $3::text)
+            AND ($4::text IS NULL OR parent_session_id = $4::text)
+        ORDER BY changed_minute, session_key
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY changed_minute, session_key
-LIMIT $2::bigint
 
 -- name: family_sessions
 SELECT
@@ -261,23 +317,51 @@ LIMIT 1
 SELECT
     session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
     refs, body, committed_at_ms
-FROM {schema}.revisions
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND revision > $3::bigint
+FROM (
+    SELECT
+        *,
+        sum(octet_length(refs) + octet_length(body)) OVER (
+            ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+            refs, body, committed_at_ms
+        FROM {schema}.revisions
+        WHERE family = $1::bigint
+            AND session_key = $2::bigint
+            AND revision > $3::bigint
+        ORDER BY revision
+        LIMIT $4::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY revision
-LIMIT $4::bigint
 
 -- name: list_revisions_down
 SELECT
     session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
     refs, body, committed_at_ms
-FROM {schema}.revisions
-WHERE family = $1::bigint
-    AND session_key = $2::bigint
-    AND revision < $3::bigint
+FROM (
+    SELECT
+        *,
+        sum(octet_length(refs) + octet_length(body)) OVER (
+            ORDER BY revision DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            session_key, revision, family, turn_id, fingerprint, epoch, node_count, leaf_key, leaf_id, checkpoint_ref,
+            refs, body, committed_at_ms
+        FROM {schema}.revisions
+        WHERE family = $1::bigint
+            AND session_key = $2::bigint
+            AND revision < $3::bigint
+        ORDER BY revision DESC
+        LIMIT $4::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY revision DESC
-LIMIT $4::bigint
 
 -- name: revision_epochs
 SELECT

@@ -84,71 +84,127 @@ WHERE sequence = $1::bigint
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
     created_at_ms, updated_at_ms, body
-FROM {schema}.subscriptions
-WHERE sequence > $1::bigint
-    AND sequence <= $2::bigint
-    AND (NOT $3::boolean OR session_id IS NULL)
-    AND ($4::text IS NULL OR session_id = $4::text)
-    AND ($5::text IS NULL OR name = $5::text)
-    AND ($6::text IS NULL OR source_type = $6::text)
-    AND ($7::text IS NULL OR source_key = $7::text)
-    AND ($8::text IS NULL OR target_hash = $8::text)
-    AND ($9::bigint IS NULL OR enabled = $9::bigint)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+            created_at_ms, updated_at_ms, body
+        FROM {schema}.subscriptions
+        WHERE sequence > $1::bigint
+            AND sequence <= $2::bigint
+            AND (NOT $3::boolean OR session_id IS NULL)
+            AND ($4::text IS NULL OR session_id = $4::text)
+            AND ($5::text IS NULL OR name = $5::text)
+            AND ($6::text IS NULL OR source_type = $6::text)
+            AND ($7::text IS NULL OR source_key = $7::text)
+            AND ($8::text IS NULL OR target_hash = $8::text)
+            AND ($9::bigint IS NULL OR enabled = $9::bigint)
+        ORDER BY sequence
+        LIMIT $10::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $11::bigint
 ORDER BY sequence
-LIMIT $10::bigint
 
 -- name: list_subscriptions_of_session
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
     created_at_ms, updated_at_ms, body
-FROM {schema}.subscriptions
-WHERE sequence > $1::bigint
-    AND sequence <= $2::bigint
-    AND (NOT $3::boolean OR session_id IS NULL)
-    AND session_id = $4::text
-    AND ($5::text IS NULL OR name = $5::text)
-    AND ($6::text IS NULL OR source_type = $6::text)
-    AND ($7::text IS NULL OR source_key = $7::text)
-    AND ($8::text IS NULL OR target_hash = $8::text)
-    AND ($9::bigint IS NULL OR enabled = $9::bigint)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+            created_at_ms, updated_at_ms, body
+        FROM {schema}.subscriptions
+        WHERE sequence > $1::bigint
+            AND sequence <= $2::bigint
+            AND (NOT $3::boolean OR session_id IS NULL)
+            AND session_id = $4::text
+            AND ($5::text IS NULL OR name = $5::text)
+            AND ($6::text IS NULL OR source_type = $6::text)
+            AND ($7::text IS NULL OR source_key = $7::text)
+            AND ($8::text IS NULL OR target_hash = $8::text)
+            AND ($9::bigint IS NULL OR enabled = $9::bigint)
+        ORDER BY sequence
+        LIMIT $10::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $11::bigint
 ORDER BY sequence
-LIMIT $10::bigint
 
 -- name: list_subscriptions_of_source
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
     created_at_ms, updated_at_ms, body
-FROM {schema}.subscriptions
-WHERE sequence > $1::bigint
-    AND sequence <= $2::bigint
-    AND (NOT $3::boolean OR session_id IS NULL)
-    AND ($4::text IS NULL OR session_id = $4::text)
-    AND ($5::text IS NULL OR name = $5::text)
-    AND source_type = $6::text
-    AND source_key = $7::text
-    AND ($8::text IS NULL OR target_hash = $8::text)
-    AND ($9::bigint IS NULL OR enabled = $9::bigint)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+            created_at_ms, updated_at_ms, body
+        FROM {schema}.subscriptions
+        WHERE sequence > $1::bigint
+            AND sequence <= $2::bigint
+            AND (NOT $3::boolean OR session_id IS NULL)
+            AND ($4::text IS NULL OR session_id = $4::text)
+            AND ($5::text IS NULL OR name = $5::text)
+            AND source_type = $6::text
+            AND source_key = $7::text
+            AND ($8::text IS NULL OR target_hash = $8::text)
+            AND ($9::bigint IS NULL OR enabled = $9::bigint)
+        ORDER BY sequence
+        LIMIT $10::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $11::bigint
 ORDER BY sequence
-LIMIT $10::bigint
 
 -- Differs: what an occurrence is delivered to cannot be deleted or cancelled while it is.
 -- name: share_subscriptions_of_source
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
     created_at_ms, updated_at_ms, body
-FROM {schema}.subscriptions
-WHERE sequence > $1::bigint
-    AND sequence <= $2::bigint
-    AND (NOT $3::boolean OR session_id IS NULL)
-    AND ($4::text IS NULL OR session_id = $4::text)
-    AND ($5::text IS NULL OR name = $5::text)
-    AND source_type = $6::text
-    AND source_key = $7::text
-    AND ($8::text IS NULL OR target_hash = $8::text)
-    AND ($9::bigint IS NULL OR enabled = $9::bigint)
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
+            created_at_ms, updated_at_ms, body
+        FROM {schema}.subscriptions
+        WHERE sequence > $1::bigint
+            AND sequence <= $2::bigint
+            AND (NOT $3::boolean OR session_id IS NULL)
+            AND ($4::text IS NULL OR session_id = $4::text)
+            AND ($5::text IS NULL OR name = $5::text)
+            AND source_type = $6::text
+            AND source_key = $7::text
+            AND ($8::text IS NULL OR target_hash = $8::text)
+            AND ($9::bigint IS NULL OR enabled = $9::bigint)
+        ORDER BY sequence
+        LIMIT $10::bigint
+        FOR SHARE
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $11::bigint
 ORDER BY sequence
-LIMIT $10::bigint
-FOR SHARE
 
 -- Differs: locked first, so that no delivery is reserved between the two deletions.
 -- name: lock_session_subscriptions

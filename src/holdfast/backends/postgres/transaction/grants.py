@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base, fetched
 
@@ -26,16 +27,18 @@ class Grants(Base):
     async def list_grants(
         self, session_id: str, frame_id: str, *, running_only: bool, after: str, limit: int
     ) -> list[tuple[r.GrantRow, r.ProcessRow]]:
+        bindings = (session_id, frame_id, after, running_only, limit, columns.PAGE_BYTES)
         return [
             (fetched(r.GrantRow, values[:GRANT_COLUMNS]), fetched(r.ProcessRow, values[GRANT_COLUMNS:]))
-            for values in await self._values("list_grants", session_id, frame_id, after, running_only, limit)
+            for values in await self._values("list_grants", *bindings)
         ]
 
     async def grants_of_process(
         self, process_id: str, *, after: tuple[str, str] | None, limit: int
     ) -> list[r.GrantRow]:
         # No session has the empty id, so this is before every grant.
-        return await self._all(r.GrantRow, "grants_of_process", process_id, *(after or ("", "")), limit)
+        place = after or ("", "")
+        return await self._all(r.GrantRow, "grants_of_process", process_id, *place, limit, columns.PAGE_BYTES)
 
     async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:
         found = await self._values("grant_census", session_id)

@@ -81,7 +81,7 @@ class Processes(Work):
         return await self._all(r.EventRow, "list_events", *bindings, columns.PAGE_BYTES)
 
     async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
-        newest_first = await self._all(r.EventRow, "recent_events", process_id, limit)
+        newest_first = await self._all(r.EventRow, "recent_events", process_id, limit, columns.PAGE_BYTES)
         return newest_first[::-1]
 
     async def count_events(self, process_id: str, type: str, through: int) -> int:

@@ -86,7 +86,7 @@ class Work(Base):
         return await self._run("save_batches", families, keys, seqs, *columns_of(rows, SAVED_COLUMNS, first=14))
 
     async def list_dead(self, session_key: int | None, kind: str | None, *, after: int, limit: int) -> list[r.BatchRow]:
-        return await self._batches("list_dead", session_key, kind, after, limit)
+        return await self._batches("list_dead", session_key, kind, after, limit, columns.PAGE_BYTES)
 
     async def offers_work(self, levels: Sequence[int], kinds: Sequence[str] | None) -> bool:
         name, wanted = ("offers_work+", ()) if kinds is None else ("offers_work+kinds+", (list(kinds),))

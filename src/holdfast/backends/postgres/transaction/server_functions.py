@@ -87,6 +87,7 @@ class ServerFunctions(FunctionCalls):
             None if holding is None else list(holding.batch_ids),
             self.again,
             await self._family_of(ask.session_id),
+            ask.most_bytes,
         )
 
     async def extend_claim(self, proof: ClaimProof, ttl_ms: int) -> RenewalVerdict | None:
@@ -123,7 +124,7 @@ class ServerFunctions(FunctionCalls):
             goes_on = then is not None and settlement.verdict == "completed"
             return settlement, await self.claim_any(then) if then is not None and goes_on else None
         asks = (then.owner_id, _listed(then.kinds), then.most, int(then.exclusive), then.token_hash, then.ttl_ms)
-        found = await self._call("settle_and_claim", *settles, *asks, self.again)
+        found = await self._call("settle_and_claim", *settles, *asks, self.again, then.most_bytes)
         verdict, settled_at_ms, revision, self._link.reached = tuple(found[0])[:4]
         settlement = _settlement(verdict, settled_at_ms, revision)
         if settlement.verdict != "completed":
@@ -176,6 +177,7 @@ class ServerFunctions(FunctionCalls):
             self.again,
             patience,
             family,
+            ask.most_bytes,
         )
         return self._claimed_next(found)
 

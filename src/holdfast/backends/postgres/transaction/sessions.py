@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base
 from holdfast.records.limits import CHANGE_BUCKET_MS
@@ -56,13 +57,14 @@ class Sessions(Base):
             since = (since_ms // CHANGE_BUCKET_MS, 0)
             minute, after = max(since, filter.after or since)
             changed = (after, filter.limit, filter.owner, filter.parent, minute, since_ms)
-            return await self._all(r.SessionRow, "list_sessions_changed", *changed)
+            return await self._all(r.SessionRow, "list_sessions_changed", *changed, columns.PAGE_BYTES)
         if filter.parent is not None:
             bindings = (after, filter.limit, filter.owner, filter.parent)
-            return await self._all(r.SessionRow, "list_sessions_of_parent", *bindings)
+            return await self._all(r.SessionRow, "list_sessions_of_parent", *bindings, columns.PAGE_BYTES)
         if filter.owner is not None:
-            return await self._all(r.SessionRow, "list_sessions_of_owner", after, filter.limit, filter.owner)
-        return await self._all(r.SessionRow, "list_sessions", after, filter.limit)
+            owned = (after, filter.limit, filter.owner)
+            return await self._all(r.SessionRow, "list_sessions_of_owner", *owned, columns.PAGE_BYTES)
+        return await self._all(r.SessionRow, "list_sessions", after, filter.limit, columns.PAGE_BYTES)
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
         await self._lock_family(family)
@@ -86,11 +88,12 @@ class Sessions(Base):
 
     async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
         family = await self._family(session_key)
-        return await self._all(r.RevisionRow, "list_revisions", family, session_key, after, limit)
+        return await self._all(r.RevisionRow, "list_revisions", family, session_key, after, limit, columns.PAGE_BYTES)
 
     async def list_revisions_down(self, session_key: int, *, before: int, limit: int) -> list[r.RevisionRow]:
         family = await self._family(session_key)
-        return await self._all(r.RevisionRow, "list_revisions_down", family, session_key, before, limit)
+        place = (family, session_key, before)
+        return await self._all(r.RevisionRow, "list_revisions_down", *place, limit, columns.PAGE_BYTES)
 
     async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
         found = await self._numbers("revision_epochs", await self._family(session_key), session_key)

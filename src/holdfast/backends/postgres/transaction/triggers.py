@@ -64,6 +64,7 @@ class Triggers(Base):
             filter.target_hash,
             filter.enabled,
             filter.limit,
+            columns.PAGE_BYTES,
         )
 
     async def drop_session_subscriptions(self, session_id: str) -> int:

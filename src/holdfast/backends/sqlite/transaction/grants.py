@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import Base, fetched
 
@@ -34,14 +35,14 @@ class Grants(Base):
         }
         return [
             (fetched(r.GrantRow, values[:GRANT_COLUMNS]), fetched(r.ProcessRow, values[GRANT_COLUMNS:]))
-            for values in self._values("list_grants", bindings)
+            for values in self._link.page("list_grants", bindings, columns.PAGE_BYTES)
         ]
 
     async def grants_of_process(
         self, process_id: str, *, after: tuple[str, str] | None, limit: int
     ) -> list[r.GrantRow]:
         # No session has the empty id, so this is before every grant.
-        return self._all(r.GrantRow, "grants_of_process", (process_id, *(after or ("", "")), limit))
+        return self._page(r.GrantRow, "grants_of_process", (process_id, *(after or ("", "")), limit))
 
     async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:
         return [

@@ -70,7 +70,7 @@ class Processes(Work):
         return self._page(r.EventRow, name, bindings)
 
     async def recent_events(self, process_id: str, limit: int) -> list[r.EventRow]:
-        newest_first = self._all(r.EventRow, "recent_events", (process_id, limit))
+        newest_first = self._page(r.EventRow, "recent_events", (process_id, limit))
         return newest_first[::-1]
 
     async def count_events(self, process_id: str, type: str, through: int) -> int:

@@ -31,7 +31,7 @@ class Work(Base):
         self, session_key: int, now_ms: int, limit: int, *, with_back_off: bool
     ) -> list[r.BatchRow]:
         bindings = {"session_key": session_key, "now_ms": now_ms, "with_back_off": with_back_off, "limit": limit}
-        return self._all(r.BatchRow, "ready_batches", bindings)
+        return self._page(r.BatchRow, "ready_batches", bindings)
 
     async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
         bindings = {"now_ms": now_ms, "after": after, "limit": limit}

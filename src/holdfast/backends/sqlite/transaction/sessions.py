@@ -41,12 +41,12 @@ class Sessions(Base):
             since = (filter.changed_since_ms // CHANGE_BUCKET_MS, 0)
             minute, after = max(since, filter.after or since)
             changed = {"after_minute": minute, "after": after, "since_ms": filter.changed_since_ms}
-            return self._all(r.SessionRow, "list_sessions_changed", bindings | changed)
+            return self._page(r.SessionRow, "list_sessions_changed", bindings | changed)
         bindings["after"] = 0 if filter.after is None else filter.after[0]
         if filter.parent is not None:
-            return self._all(r.SessionRow, "list_sessions_of_parent", bindings)
+            return self._page(r.SessionRow, "list_sessions_of_parent", bindings)
         name = "list_sessions" if filter.owner is None else "list_sessions_of_owner"
-        return self._all(r.SessionRow, name, bindings)
+        return self._page(r.SessionRow, name, bindings)
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
         return self._all(r.SessionRow, "family_sessions", (family,))
@@ -64,10 +64,10 @@ class Sessions(Base):
         return self._one(r.RevisionRow, "find_leaf_revision", (session_key, leaf_key))
 
     async def list_revisions(self, session_key: int, *, after: int, limit: int) -> list[r.RevisionRow]:
-        return self._all(r.RevisionRow, "list_revisions", (session_key, after, limit))
+        return self._page(r.RevisionRow, "list_revisions", (session_key, after, limit))
 
     async def list_revisions_down(self, session_key: int, *, before: int, limit: int) -> list[r.RevisionRow]:
-        return self._all(r.RevisionRow, "list_revisions_down", (session_key, before, limit))
+        return self._page(r.RevisionRow, "list_revisions_down", (session_key, before, limit))
 
     async def revision_epochs(self, session_key: int) -> list[tuple[int, int]]:
         return [(epoch, node_count) for epoch, node_count in self._numbers("revision_epochs", (session_key,))]

@@ -48,7 +48,7 @@ class Triggers(Base):
             name = "list_subscriptions_of_source"
         else:
             name = "list_subscriptions" if filter.session_id is None else "list_subscriptions_of_session"
-        return self._all(r.SubscriptionRow, name, bindings)
+        return self._page(r.SubscriptionRow, name, bindings)
 
     async def drop_session_subscriptions(self, session_id: str) -> int:
         self._run("drop_session_deliveries", (session_id,))
