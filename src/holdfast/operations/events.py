@@ -7,7 +7,7 @@ import msgspec
 from holdfast.columns import fitting, weight
 from holdfast.errors import UnknownProcess, UnknownWake
 from holdfast.operations import ready, runs, sessions
-from holdfast.operations.pages import page_of
+from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.positions import stamped
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import UNTIMED, EventAsk, LeaseProof
@@ -21,6 +21,7 @@ from holdfast.rules import events as rules
 from holdfast.rules import leases, processes, verdicts
 from holdfast.rules import queue as work_rules
 from holdfast.rules import runs as run_rules
+from holdfast.rules.sequences import require_gapless
 
 JUDGED_AGAIN = 4
 """Number of plans on a process that keeps moving, before a transaction locks the process."""
@@ -228,10 +229,14 @@ def one_more(filter: EventFilter) -> EventFilter:
 
 
 async def list_page(tx: Transaction, filter: EventFilter) -> Page[ProcessEvent]:
-    """Return one page of a process's log."""
-    await _require(tx, filter.process_id)
+    """Return one page of a process's log. A log with a hole is Corrupt, as far as the page shows every event."""
+    process = await _require(tx, filter.process_id)
     rows = await tx.list_events(one_more(filter))
-    return page_of(rows, filter.limit, rules.event_of, listing="events", place=lambda row: (row.sequence,))
+    page = page_of(rows, filter.limit, rules.event_of, listing="events", place=lambda row: (row.sequence,))
+    if filter.type is None and not filter.pending_wakes:
+        upto = process.event_count if page.next is None else None
+        require_gapless("events", filter.process_id, [row.sequence for row in rows], after=filter.after, upto=upto)
+    return page
 
 
 async def follow_page(tx: Transaction, filter: EventFilter) -> tuple[Page[ProcessEvent], bool]:
@@ -241,8 +246,10 @@ async def follow_page(tx: Transaction, filter: EventFilter) -> tuple[Page[Proces
 
 async def recent(tx: Transaction, process_id: str, limit: int) -> tuple[ProcessEvent, ...]:
     """Return the last events, oldest first: as many as a page has room for."""
-    await _require(tx, process_id)
+    process = await _require(tx, process_id)
     rows = await tx.recent_events(process_id, limit)
+    after = None if may_follow(rows, limit) else 0
+    require_gapless("events", process_id, [row.sequence for row in rows], after=after, upto=process.event_count)
     shown = fitting(weight(msgspec.structs.astuple(row)) for row in reversed(rows))
     return tuple(rules.event_of(row) for row in rows[len(rows) - shown :])
 
@@ -255,8 +262,10 @@ async def count(tx: Transaction, process_id: str, type: str, through: int) -> in
 
 async def ack_wake(tx: Transaction, process_id: str, sequence: int) -> None:
     """Take a wake off the list of pending wakes. Idempotent."""
-    await _require(tx, process_id)
+    process = await _require(tx, process_id)
     row = await tx.find_event(process_id, sequence)
+    if row is None and 0 < sequence <= process.event_count:
+        require_gapless("events", process_id, (), after=sequence - 1, upto=sequence)
     if row is None or row.wake is None:
         raise UnknownWake(process_id, sequence)
     await tx.ack_wake(process_id, sequence)

@@ -20,6 +20,7 @@ from holdfast.records.sessions import SessionMeta, SessionSummary
 from holdfast.rows import LIVE, NodeRow, RevisionRow, Segment, SessionFilter, SessionRow
 from holdfast.rules import checkpoints, commits, deltas, graph, ledgers, node_ranges, replacements
 from holdfast.rules import sessions as rules
+from holdfast.rules.sequences import require_gapless
 
 Address: TypeAlias = tuple[str, int | None]
 """A session id, and the incarnation that the caller knows, if any."""
@@ -158,6 +159,13 @@ async def _revision(tx: Transaction, row: SessionRow, revision: int) -> Revision
     found = await tx.find_revision(row.session_key, revision)
     if found is None and revision == row.revision and revision > 0:
         raise Corrupt("revisions", f"{row.session_key}/{revision}", "the head's revision is missing")
+    if (
+        found is None
+        and 0 < revision < row.revision
+        and await tx.list_revisions_down(row.session_key, before=revision, limit=1)
+    ):
+        # Pruning begins with the oldest: one before it is kept, so this one was lost.
+        require_gapless("revisions", row.session_key, (), after=revision - 1, upto=revision)
     if found is None:
         raise UnknownRef("at", str(revision), "there is no such retained revision: see session.history()")
     return found
@@ -213,6 +221,7 @@ async def _usage_after(tx: Transaction, session_key: int, revision: int) -> list
     later: list[Usage | ledgers.Spent] = []
     while True:
         rows = await tx.list_revisions(session_key, after=revision, limit=SCAN_PAGE)
+        require_gapless("revisions", session_key, [row.revision for row in rows], after=revision)
         later.extend(usage for row in rows for usage in commits.body_of(row).usage)
         if not may_follow(rows, SCAN_PAGE):
             return later
@@ -224,7 +233,10 @@ async def load_node(tx: Transaction, address: Address, node_id: str) -> tuple[Se
     row = await find(tx, address)
     if row is None:
         return None, None
-    found = await tx.find_nodes(graph.segments_of(row), [node_id])
+    segments = graph.segments_of(row)
+    found = await tx.find_nodes(segments, [node_id])
+    if not found:
+        await _require_stored(tx, node_ranges.stretches_of(segments), ())
     live = [one for one in found if one.mark == LIVE]
     return row, graph.node_of(live[0]) if live else None
 
@@ -274,7 +286,14 @@ async def history_page(
         rows = await tx.list_revisions_down(row.session_key, before=before, limit=limit + 1)
     else:
         rows = await tx.list_revisions(row.session_key, after=after or 0, limit=limit + 1)
-    return row, page_of(rows, limit, rules.history_of, listing="history", place=lambda one: (one.revision,))
+    page = page_of(rows, limit, rules.history_of, listing="history", place=lambda one: (one.revision,))
+    numbers = [one.revision for one in rows]
+    if newest_first and rows:
+        require_gapless("revisions", row.session_key, [*reversed(numbers), before])
+    elif not newest_first:
+        upto = row.revision if page.next is None else None
+        require_gapless("revisions", row.session_key, numbers, upto=upto)
+    return row, page
 
 
 async def fork(

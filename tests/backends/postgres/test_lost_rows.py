@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.backends import lost_numbers
 
 import holdfast
 
@@ -51,3 +52,13 @@ def test_bytes_that_the_parent_lost_are_not_taken_over(clean_postgres_url: str, 
         view = child.load()
         assert view is not None
         assert (view.revision, len(child.attachments.list())) == (1, 0)
+
+
+def test_a_row_lost_from_the_middle_is_damage_and_never_passed_over(
+    clean_postgres_url: str, postgres_database: Any
+) -> None:
+    def lose(table: str, where: str) -> None:
+        postgres_database.administrator.run(f"DELETE FROM holdfast.{table} WHERE {where}")
+
+    with holdfast.open_blocking(clean_postgres_url) as store:
+        lost_numbers.check(store, lose)

@@ -8,6 +8,7 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.backends import lost_numbers
 
 import holdfast
 from holdfast.operations import maintenance as operations
@@ -282,3 +283,8 @@ def test_a_ready_row_of_a_lost_session_keeps_no_other_work_back(store: holdfast.
     assert claim is not None
     assert claim.session_id == "chat"
     assert store.queue.claim_next(owner_id="w1") is None
+
+
+def test_a_row_lost_from_the_middle_is_damage_and_never_passed_over(path: Path) -> None:
+    with holdfast.open_blocking(path, clock=ManualClock()) as store:
+        lost_numbers.check(store, lambda table, where: damage(path, f"DELETE FROM {table} WHERE {where}"))
