@@ -51,6 +51,7 @@ TOPICS = (
         ("store.session", "store.turn", "records.sessions", "records.commits", "records.graph", "records.checkpoints"),
     ),
     Topic("queue.md", "The work queue", (("store.queue", facets.Queue),), ("records.queue",)),
+    Topic("worker.md", "The worker", (("worker", holdfast.Worker),), ("worker.worker", "worker.retries")),
     Topic("leases.md", "Leases", (("store.leases", facets.Leases),), ("records.leases", "owners")),
     Topic(
         "processes.md",
@@ -190,7 +191,7 @@ def module_of(name: str) -> str:
 
 def anchor(name: str) -> str:
     """Return the anchor of a name. The classes that are facets are under the facet's name."""
-    return {"Store": "store", "Session": "session", "Turn": "turn"}.get(name, name.lower())
+    return {"Store": "store", "Session": "session", "Turn": "turn", "Worker": "worker"}.get(name, name.lower())
 
 
 # ---------------------------------------------------------------------------- sections

@@ -13,6 +13,11 @@ import holdfast.inherited_files as _  # noqa: F401 - notices forks from now on
 if TYPE_CHECKING:
     from holdfast._api import *  # noqa: F403 - a type checker sees the names that `__getattr__` returns
     from holdfast._api import __all__ as __all__
+    from holdfast.worker import Retry as Retry
+    from holdfast.worker import Worker as Worker
+
+_OF_THE_WORKER = ("Retry", "Worker")
+"""Names that stand on the public store, and are loaded apart from it."""
 
     __version__: str
 
@@ -28,10 +33,15 @@ def __getattr__(name: str) -> object:
         return version(__name__)
     if name != "__all__" and (name.startswith("__") or find_spec(f"{__name__}.{name}") is not None):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _OF_THE_WORKER:
+        return getattr(import_module("holdfast.worker"), name)
     public = import_module("holdfast._api")
     # All at once: an interrupt in the middle of an import can leave the interpreter's import lock taken, so that
     # Holdfast should not import while a store is in use.
-    names = {"__all__": public.__all__, **{each: getattr(public, each) for each in public.__all__}}
+    names = {
+        "__all__": sorted((*public.__all__, *_OF_THE_WORKER)),
+        **{each: getattr(public, each) for each in public.__all__},
+    }
     globals().update(names)
     if name not in names:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -42,4 +52,4 @@ def __dir__() -> list[str]:
     """List the names that are loaded, and those that would be."""
     from holdfast._api import __all__ as names
 
-    return sorted({*globals(), *names})
+    return sorted({*globals(), *names, *_OF_THE_WORKER})

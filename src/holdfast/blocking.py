@@ -17,6 +17,7 @@ from holdfast.records.checkpoints import Component
 from holdfast.records.commits import CommitReceipt
 from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
+from holdfast.records.queue import WorkClaim
 from holdfast.store import READ_WAIT_MS
 from holdfast.store.turn import Turn as AsyncTurn
 from holdfast.waiting import Deferred, WaitingBackend, run_made
@@ -112,6 +113,31 @@ class Turn(Facet):
         return self._turn.turn_id
 
     @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        return self._turn.session_id
+
+    @property
+    def claim(self) -> WorkClaim | None:
+        """The claim that the commit settles, with the work that joined it; None if the turn has none."""
+        return self._turn.claim
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The payloads of the claim, in order: what the turn answers."""
+        return self._turn.inputs
+
+    @property
+    def input(self) -> Any:
+        """The first payload of the claim."""
+        return self._turn.input
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the worker that runs the turn has given it up. A handler in a thread should return then."""
+        return self._turn.cancelled
+
+    @property
     def replayed(self) -> bool:
         """True if this turn was committed before."""
         return self._turn.replayed
@@ -141,6 +167,7 @@ class Turn(Facet):
         self._turn.state = value
 
     attach = without_await(AsyncTurn.attach)
+    more = without_await(AsyncTurn.more)
 
     def __enter__(self) -> Turn:
         driven(self.backend, self._turn.__aenter__)
@@ -177,9 +204,9 @@ class Session(Facet):
     append = without_await(asynchronous.Session.append)
     messages = without_await(asynchronous.Session.messages)
 
-    def turn(self, turn_id: str, *, last: int | None = None) -> Turn:
+    def turn(self, turn_id: str | None = None, *, last: int | None = None, claim: WorkClaim | None = None) -> Turn:
         """Run one turn as a block: read the conversation, add to it, and commit everything at the block's end."""
-        return Turn(self._session.turn(turn_id, last=last), self.backend)
+        return Turn(self._session.turn(turn_id, last=last, claim=claim), self.backend)
 
 
 def giving_a_session(

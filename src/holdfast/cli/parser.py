@@ -20,6 +20,7 @@ from holdfast.cli import (
     tail,
     torture,
     triggers,
+    worker,
 )
 from holdfast.cli.commands import Argument, Command, argument, up_to
 
@@ -34,6 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     *attachments.COMMANDS,
     *housekeeping.COMMANDS,
     *copying.COMMANDS,
+    *worker.COMMANDS,
     *torture.COMMANDS,
     *completion.COMMANDS,
 )

@@ -12,6 +12,7 @@ from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revisi
 from holdfast.records.common import Document, Page
 from holdfast.records.graph import ActivePath, Append, FullGraph, Node, ReadScope
 from holdfast.records.limits import Limits
+from holdfast.records.queue import WorkClaim
 from holdfast.records.sessions import SessionMeta
 from holdfast.rows import RevisionRow, SessionRow, ViewQuery
 from holdfast.rules import checks
@@ -20,6 +21,7 @@ from holdfast.rules import graph as graph_rules
 from holdfast.rules import sessions as rules
 from holdfast.store.attachments import SessionAttachments
 from holdfast.store.context import Context
+from holdfast.store.queue import Queue
 from holdfast.store.turn import Turn
 
 T = TypeVar("T")
@@ -217,12 +219,15 @@ class Session:
                 self._binding.unbind()
             raise
 
-    def turn(self, turn_id: str, *, last: int | None = None) -> Turn:
+    def turn(self, turn_id: str | None = None, *, last: int | None = None, claim: WorkClaim | None = None) -> Turn:
         """Run one turn as a block: read the conversation, add to it, and commit everything at the block's end.
 
         An exception in the block commits nothing. A turn of this id that was committed before is `replayed`: it shows
         what it left, and takes nothing more. `HeadConflict` at the end says that another turn came first; run the block
         again. `last` limits `turn.messages` to the newest ones.
+
+        With a `claim` on the session's queue, the commit settles it and `turn.input` is its first payload. The turn id
+        is then the id of its first batch, unless one is given: work that is claimed again after a crash is one turn.
 
         >>> session = store.sessions.create("chat-42")
         >>> with session.turn("message-1") as turn:
@@ -237,7 +242,11 @@ class Session:
         """
         address = self._binding.address()
         limits = self._context.limits
-        checked = checks.identifier("turn_id", turn_id, limits)
+        held = None if claim is None else checks.instance("claim", claim, WorkClaim)
+        if held is not None and held.session_id != address[0]:
+            raise InvalidRequest("claim", f"is one in session {held.session_id!r}, not in {address[0]!r}")
+        first = None if held is None or turn_id is not None else held.batches[0].batch_id
+        checked = checks.identifier("turn_id", turn_id if first is None else first, limits)
         # Its nodes are named after it.
         checks.identifier("turn_id", f"{checked}/{limits.commit_nodes}", limits)
         newest = checks.optional_whole("last", last)
@@ -249,7 +258,12 @@ class Session:
                 view=query,
             )
 
-        return Turn(self, checked, load)
+        async def widen(held: WorkClaim) -> WorkClaim | None:
+            ttl_ms = held.expires_at_ms - held.claimed_at_ms
+            queue = self._context.facet(Queue)(self._context)
+            return await queue.claim(held.session_id, owner_id=held.owner_id, ttl_ms=ttl_ms, holding=held)
+
+        return Turn(self, checked, held, load, widen)
 
     async def append(self, *payloads: Document, turn_id: str | None = None) -> CommitReceipt:
         """Append messages to the conversation, whatever came before. Idempotent with a turn id.

@@ -18,6 +18,8 @@ from holdfast.rows import RevisionRow
 if TYPE_CHECKING:
     from holdfast.store.session import Session
 
+Widen = Callable[[WorkClaim], Coroutine[Any, Any, WorkClaim | None]]
+"""Lets work that came meanwhile join a claim."""
 LoadTurn = Callable[[], Coroutine[Any, Any, tuple[SessionView | None, RevisionRow | None]]]
 """Reads the newest view; if the turn was committed before, its revision and the view at it."""
 
@@ -28,9 +30,13 @@ class TurnValues:
     Payloads are encoded at the end of the block, so that a message may be completed after it was added.
     """
 
-    def __init__(self, session_id: str, turn_id: str) -> None:
+    def __init__(self, session_id: str, turn_id: str, claim: WorkClaim | None = None) -> None:
         self.session_id = session_id
         self.turn_id = turn_id
+        self.claim = claim
+        """The claim that the commit settles, with the work that joined it; None if the turn has none."""
+        self.cancelled = False
+        """True once the worker that runs the turn has given it up. A handler in a thread should return then."""
         self.replayed = False
         """True if this turn was committed before. Its values are then those that it left, and it takes no others."""
         self.receipt: CommitReceipt | None = None
@@ -52,6 +58,19 @@ class TurnValues:
         if self.receipt is not None:
             return self.receipt.revision
         return 0 if self._view is None else self._view.revision
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The payloads of the claim, in order: what the turn answers."""
+        batches = () if self.claim is None else self.claim.batches
+        return [item.payload for batch in batches for item in batch.items]
+
+    @property
+    def input(self) -> Any:
+        """The first payload of the claim."""
+        if self.claim is None:
+            raise InvalidRequest("turn.input", "there is none: pass `claim=` to session.turn(...), or run a worker")
+        return self.inputs[0]
 
     @property
     def messages(self) -> list[Any]:
@@ -157,7 +176,7 @@ class TurnValues:
             graph=Append(self._nodes) if self._nodes else Unchanged(),
             checkpoint=self._checkpoint(),
             usage=self._usage,
-            completes=self._completes,
+            completes=self._completes if self.claim is None else [*self._completes, self.claim],
             attachments=self._attachments,
             enqueues=self._enqueues,
         )
@@ -175,13 +194,33 @@ class TurnValues:
 class Turn(TurnValues):
     """One turn of a session, as an async context manager. See `Session.turn`."""
 
-    def __init__(self, session: Session, turn_id: str, load: LoadTurn) -> None:
-        super().__init__(session.session_id or "", turn_id)
+    def __init__(self, session: Session, turn_id: str, claim: WorkClaim | None, load: LoadTurn, widen: Widen) -> None:
+        super().__init__(session.session_id or "", turn_id, claim)
         self._session = session
         self._load = load
+        self._widen = widen
 
     def __repr__(self) -> str:
         return f"Turn({self.session_id!r}, {self.turn_id!r})"
+
+    async def more(self) -> list[Any]:
+        """Let messages that came since the turn began join it. Return their payloads, none if none came.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["hi"]))
+        >>> claim = store.queue.claim("chat-42", owner_id="worker-1", exclusive=True)
+        >>> with store.sessions.handle("chat-42").turn(claim=claim) as turn:
+        ...     _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["one more thing"]))
+        ...     turn.more(), turn.inputs
+        (['one more thing'], ['hi', 'one more thing'])
+        >>> len(store.queue.list("chat-42"))
+        0
+        """
+        self._require_open()
+        if self.claim is None:
+            raise InvalidRequest("turn.claim", "there is none: pass `claim=` to session.turn(...), or run a worker")
+        before = len(self.inputs)
+        self.claim = await self._widen(self.claim) or self.claim
+        return self.inputs[before:]
 
     async def attach(
         self,

@@ -242,7 +242,7 @@ CALLS: list[Call] = [
     Call("session.nodes", always(kind="event", newest_first=False, limit=1, at=1),
         f"kind:id? newest_first:flag at:whole1? {PAGE}"),
     Call("session.history", always(newest_first=False, limit=1), f"newest_first:flag {PAGE}"),
-    Call("session.turn", always(turn_id="t9", last=1), "turn_id:id last:whole?"),
+    Call("session.turn", always(turn_id="t9", last=1, claim=None), "turn_id:id last:whole? claim:record?"),
     Call("session.append", always(payloads=[{"role": "user"}], turn_id="t9"), "payloads[0]:document turn_id:id?"),
     Call("session.messages", always(last=1), "last:whole?"),
     Call("session.tombstone", always(node_ids=["n1"]), "node_ids:sequence node_ids[0]:id"),

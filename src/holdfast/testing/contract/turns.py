@@ -6,6 +6,7 @@ import pytest
 
 import holdfast
 from holdfast.blocking import BlockingStore, Session
+from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.queue import work
 
@@ -55,6 +56,41 @@ class TurnContract(Contract):
         assert settled is not None
         assert (settled.state, settled.settled_revision) == ("completed", 1)
         assert [item.payload for batch in store.queue.list("other") for item in batch.items] == ["follow up"]
+
+    def test_a_turn_for_claimed_work_settles_it_and_what_joined_it(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        first = store.queue.enqueue(work("one"))
+        claim = store.queue.claim("chat", owner_id="w1", exclusive=True)
+        assert claim is not None
+        with session.turn(claim=claim) as turn:
+            assert (turn.turn_id, turn.inputs, turn.more()) == (first.batch_id, ["one"], [])
+            second = bench.open().queue.enqueue(work("two"))
+            assert (turn.more(), turn.input, turn.inputs) == (["two"], "one", ["one", "two"])
+            turn.add("both")
+        for batch_id in (first.batch_id, second.batch_id):
+            settled = store.queue.get("chat", batch_id)
+            assert settled is not None
+            assert (settled.state, settled.settled_revision) == ("completed", 1)
+        with refused(bench, holdfast.InvalidRequest):
+            store.sessions.handle("other").turn(claim=claim)
+
+    def test_a_turn_whose_claim_is_lost_commits_nothing(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock
+    ) -> None:
+        session = chat(store)
+        store.queue.enqueue(work("one"))
+        claim = store.queue.claim("chat", owner_id="w1", ttl_ms=1000)
+        with refused(bench, holdfast.ClaimLost), session.turn(claim=claim) as turn:
+            turn.add("late")
+            clock.advance(1000)
+
+    def test_a_turn_without_a_claim_has_no_input(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        for ask in (lambda turn: turn.input, lambda turn: turn.more()):
+            with refused(bench, holdfast.InvalidRequest) as info, session.turn("t1") as turn:
+                assert turn.inputs == []
+                ask(turn)
+            assert "claim=" in str(info.value)
 
     def test_the_next_turn_sees_the_last_one(self, store: BlockingStore) -> None:
         session = chat(store)

@@ -1,0 +1,53 @@
+"""Blocking calls on an async store, from threads of the worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar, cast
+
+import holdfast
+
+T = TypeVar("T")
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+class OnLoop:
+    """Runs the calls of any thread on the event loop of the worker."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a call, and return its result."""
+        return asyncio.run_coroutine_threadsafe(_awaited(work), self._loop).result()
+
+
+class OwnLoop:
+    """Runs the calls of one thread on an event loop of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a call, and return its result."""
+        return self._loop.run_until_complete(_awaited(work))
+
+    def close(self) -> None:
+        """Close the loop."""
+        self._loop.close()
+
+
+class LentStore(holdfast.BlockingStore):
+    """A store of the caller's, for one thread. Closing it leaves the store open."""
+
+    def __init__(self, store: holdfast.Store, loop: OwnLoop) -> None:
+        super().__init__(store, cast("Any", loop))
+        self._own_loop = loop
+
+    def close(self) -> None:
+        """Close the loop only."""
+        self._own_loop.close()

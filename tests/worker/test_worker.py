@@ -1,0 +1,375 @@
+"""A worker runs each piece of work once, settles it by what its handler did, and loses none of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.worker import GiveUp, Job, Retry, Worker
+
+WAIT_S = 30
+
+
+def put(store: holdfast.BlockingStore, *payloads: Any, session_id: str = "chat", kind: str = "turn") -> list[str]:
+    """Enqueue each payload as a batch. Return the ids."""
+    drafts = [holdfast.WorkDraft(session_id=session_id, payloads=[one], kind=kind) for one in payloads]
+    return [store.queue.enqueue(draft).batch_id for draft in drafts]
+
+
+def got(store: holdfast.BlockingStore, batch_id: str, session_id: str = "chat") -> holdfast.WorkBatch:
+    batch = store.queue.get(session_id, batch_id)
+    assert batch is not None
+    return batch
+
+
+class Running:
+    """A worker that runs in a thread until it is stopped."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._thread = threading.Thread(target=worker.run, daemon=True)
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.stop()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
+
+
+# Turns.
+
+
+@pytest.mark.parametrize("way", ["async", "thread"])
+def test_a_turn_is_committed_and_its_work_settled(url: str, store: holdfast.BlockingStore, way: str) -> None:
+    worker = Worker(url)
+
+    def answer(turn: Any) -> None:
+        turn.add(turn.input, f"answer {len(turn.messages)}")
+        turn.state["turns"] = turn.state.get("turns", 0) + 1
+
+    async def answer_async(turn: Any) -> None:
+        answer(turn)
+
+    worker.turn(answer_async if way == "async" else answer)
+    ids = put(store, "one", "two")
+    worker.run(until_idle=True)
+    session = store.sessions.handle("chat")
+    assert session.messages() == ["one", "answer 0", "two", "answer 2"]
+    assert [(got(store, one).state, got(store, one).settled_revision) for one in ids] == [
+        ("completed", 1),
+        ("completed", 2),
+    ]
+    assert [entry.turn_id for entry in session.history()] == ids
+
+
+def test_a_session_has_one_turn_at_a_time_and_sessions_run_side_by_side(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    worker = Worker(url, concurrency=4)
+    meeting = threading.Barrier(2)
+    inside: set[str] = set()
+    overlaps: list[str] = []
+
+    @worker.turn
+    def answer(turn: holdfast.BlockingTurn) -> None:
+        if turn.session_id in inside:
+            overlaps.append(turn.session_id)
+        inside.add(turn.session_id)
+        if turn.input == "meet":
+            meeting.wait(WAIT_S)
+        inside.discard(turn.session_id)
+        turn.add(turn.input)
+
+    for session_id in ("a", "b"):
+        put(store, "meet", *range(4), session_id=session_id)
+    worker.run(until_idle=True)
+    assert overlaps == []
+    assert [store.sessions.handle(one).messages() for one in ("a", "b")] == [["meet", 0, 1, 2, 3]] * 2
+
+
+def test_messages_that_come_meanwhile_join_the_turn(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+
+    @worker.turn
+    async def answer(turn: holdfast.Turn) -> None:
+        await asyncio.to_thread(put, store, "late")
+        assert await turn.more() == ["late"]
+        turn.add(turn.inputs)
+
+    put(store, "early")
+    worker.run(until_idle=True)
+    assert store.sessions.handle("chat").messages() == [["early", "late"]]
+    assert len(store.queue.list("chat")) == 0
+
+
+def test_a_turn_that_was_committed_before_is_settled_and_not_run_again(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    calls: list[str] = []
+    worker.turn(lambda turn: calls.append(turn.turn_id))
+    [batch_id] = put(store, "one")
+    with store.sessions.handle("chat").turn(batch_id) as turn:
+        turn.add("by hand")
+    worker.run(until_idle=True)
+    assert (calls, got(store, batch_id).state) == ([], "completed")
+
+
+# Jobs.
+
+
+@pytest.mark.parametrize("way", ["async", "thread"])
+def test_a_job_is_settled_without_a_revision(url: str, store: holdfast.BlockingStore, way: str) -> None:
+    worker = Worker(url, concurrency=3)
+    seen: list[Any] = []
+
+    def send(job: Job) -> None:
+        seen.append((job.kind, job.session_id, job.payload, job.attempt))
+
+    async def send_async(job: Job) -> None:
+        send(job)
+
+    worker.job("mail")(send_async if way == "async" else send)
+    put(store, "not for us", session_id="mail")
+    ids = put(store, *range(20), session_id="post", kind="mail")
+    worker.run(until_idle=True)
+    assert sorted(seen) == [("mail", "post", number, 1) for number in range(20)]
+    assert {got(store, one, "post").state for one in ids} == {"completed"}
+    assert store.sessions.handle("post").load() is None
+    assert len(store.queue.list("mail")) == 1
+
+
+def test_a_failing_job_is_tried_again_and_then_a_dead_letter(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    attempts: list[int] = []
+
+    @worker.job("mail", retry=Retry(3, backoff_s=0))
+    async def send(job: Job) -> None:
+        attempts.append(job.attempt)
+        raise ValueError(f"no answer to {job.payload}")
+
+    [batch_id] = put(store, "ada", kind="mail")
+    worker.run(until_idle=True)
+    batch = got(store, batch_id)
+    assert (attempts, batch.state, batch.last_error) == ([1, 2, 3], "dead", "ValueError: no answer to ada")
+
+
+def test_a_retry_waits_for_its_back_off(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+
+    @worker.job("mail", retry=Retry(3, backoff_s=3600, jitter=0))
+    async def send(job: Job) -> None:
+        raise OSError
+
+    [batch_id] = put(store, "ada", kind="mail")
+    worker.run(until_idle=True)
+    batch = got(store, batch_id)
+    assert (batch.state, batch.attempts) == ("pending", 1)
+    assert 3_500_000 < batch.retry_at_ms - store.now_ms() <= 3_600_000
+
+
+def test_giving_up_makes_a_dead_letter_at_once(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+
+    @worker.turn(retry=Retry(5))
+    def answer(turn: holdfast.BlockingTurn) -> None:
+        turn.add("lost")
+        raise GiveUp("no such customer")
+
+    [batch_id] = put(store, "hi")
+    worker.run(until_idle=True)
+    assert (got(store, batch_id).state, got(store, batch_id).attempts) == ("dead", 1)
+    assert store.sessions.handle("chat").messages() == []
+
+
+def test_a_call_that_takes_too_long_fails(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+
+    @worker.turn(timeout_s=0.05, retry=Retry(1))
+    async def answer(turn: holdfast.Turn) -> None:
+        await asyncio.sleep(WAIT_S)
+
+    [batch_id] = put(store, "hi")
+    worker.run(until_idle=True)
+    assert got(store, batch_id).state == "dead"
+    assert "longer than 0.05 s" in (got(store, batch_id).last_error or "")
+
+
+def test_a_function_in_a_thread_that_takes_too_long_is_told_and_waited_for(
+    url: str, store: holdfast.BlockingStore
+) -> None:
+    worker = Worker(url)
+    told = threading.Event()
+
+    @worker.job("slow", timeout_s=0.05, retry=Retry(1))
+    def slow(job: Job) -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        while not job.cancelled and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        told.set()
+
+    [batch_id] = put(store, "x", kind="slow")
+    worker.run(until_idle=True)
+    assert told.is_set()
+    assert got(store, batch_id).state == "dead"
+
+
+def test_what_json_cannot_hold_fails_the_turn_by_name(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+
+    @worker.turn(retry=Retry(1))
+    def answer(turn: holdfast.BlockingTurn) -> None:
+        turn.add({"at": object()})
+
+    [batch_id] = put(store, "hi")
+    worker.run(until_idle=True)
+    batch = got(store, batch_id)
+    assert batch.state == "dead"
+    assert batch.last_error is not None
+    assert batch.last_error.startswith("InvalidRequest: graph.nodes[0].payload")
+
+
+# Claims.
+
+
+def test_a_handler_that_blocks_the_event_loop_keeps_its_claim(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url, lease_s=0.5)
+    calls: list[int] = []
+
+    @worker.job("block")
+    async def block(job: Job) -> None:
+        calls.append(job.attempt)
+        time.sleep(1.5)  # on purpose
+
+    [batch_id] = put(store, "x", kind="block")
+    worker.run(until_idle=True)
+    assert (calls, got(store, batch_id).state, got(store, batch_id).attempts) == ([1], "completed", 1)
+
+
+def test_a_handler_is_cancelled_when_its_claim_is_lost(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url, lease_s=0.5)
+    begun, ended = threading.Event(), threading.Event()
+
+    @worker.turn
+    async def answer(turn: holdfast.Turn) -> None:
+        turn.add("of a lost claim")
+        begun.set()
+        try:
+            await asyncio.sleep(WAIT_S)
+        finally:
+            ended.set()
+
+    put(store, "hi")
+    with Running(worker):
+        assert begun.wait(WAIT_S)
+        store.sessions.delete("chat")
+        assert ended.wait(WAIT_S)
+    assert store.sessions.create("chat").messages() == []
+
+
+# Shutdown.
+
+
+def test_a_stopped_worker_finishes_what_runs(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url, concurrency=1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    @worker.job("slow")
+    def slow(job: Job) -> None:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+
+    first, second = put(store, 1, 2, kind="slow")
+    with Running(worker):
+        assert begun.wait(WAIT_S)
+        worker.stop()
+        go_on.set()
+    assert got(store, first).state == "completed"
+    assert (got(store, second).state, got(store, second).attempts) == ("pending", 0)
+
+
+def test_work_that_outlasts_the_grace_is_given_back_without_an_attempt(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url, grace_s=0)
+    begun = threading.Event()
+
+    @worker.turn
+    async def answer(turn: holdfast.Turn) -> None:
+        begun.set()
+        await asyncio.sleep(WAIT_S)
+
+    [batch_id] = put(store, "hi")
+    with Running(worker):
+        assert begun.wait(WAIT_S)
+    batch = got(store, batch_id)
+    assert (batch.state, batch.attempts, batch.last_error) == ("pending", 0, None)
+
+
+def test_an_idle_worker_wakes_for_new_work(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    worker.turn(lambda turn: turn.add(turn.input))
+    with Running(worker):
+        for number in range(3):
+            [batch_id] = put(store, number)
+            assert store.queue.wait_settled("chat", batch_id, timeout_ms=WAIT_S * 1000).state == "completed"
+    assert store.sessions.handle("chat").messages() == [0, 1, 2]
+
+
+# A store of the caller's.
+
+
+def test_a_worker_runs_on_an_open_store() -> None:
+    async def main() -> list[Any]:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+
+            @worker.turn
+            def answer(turn: holdfast.BlockingTurn) -> None:
+                turn.add(turn.input)
+
+            await store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["hi"]))
+            await worker.serve(until_idle=True)
+            return await store.sessions.handle("chat").messages()
+
+    assert asyncio.run(main()) == ["hi"]
+
+
+# Mistakes.
+
+
+def generator(turn: object) -> Any:
+    yield turn
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Worker("memory:", concurrency=0), "concurrency"),
+        (lambda: Worker("memory:", lease_s=0), "lease_s"),
+        (lambda: Worker("memory:", grace_s=-1), "grace_s"),
+        (lambda: Worker("memory:").job("")(print), "kind"),
+        (lambda: Worker("memory:").job("mail", timeout_s=0)(print), "timeout_s"),
+        (lambda: Worker("memory:").job("mail", retry=3)(print), "retry"),  # type: ignore[arg-type]
+        (lambda: Worker("memory:").turn(generator), "handler"),
+        pytest.param(lambda: Worker("memory:").turn(42), "handler", id="not a function"),  # type: ignore[type-var]
+        (lambda: Worker("memory:").run(), "worker"),
+    ],
+)
+def test_a_mistake_is_refused_by_name(make: Callable[[], object], field: str) -> None:
+    with pytest.raises(holdfast.InvalidRequest) as info:
+        make()
+    assert info.value.field == field
+
+
+def test_a_kind_has_one_handler() -> None:
+    worker = Worker("memory:")
+    worker.turn(print)
+    with pytest.raises(holdfast.InvalidRequest, match="print"):
+        worker.job("turn")(print)
+    assert repr(worker) == "Worker(turn)"
