@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import _api
+from holdfast import _api, worker
 
 
 def test_every_public_name_is_that_of_the_module_of_public_names() -> None:
-    assert holdfast.__all__ == _api.__all__
+    worker_names = ["Retry", "Worker"]
+    assert holdfast.__all__ == sorted([*_api.__all__, *worker_names])
     for name in holdfast.__all__:
-        assert getattr(holdfast, name) is getattr(_api, name)
+        assert getattr(holdfast, name) is getattr(worker if name in worker_names else _api, name)
     assert set(holdfast.__all__) <= set(dir(holdfast))
 
 

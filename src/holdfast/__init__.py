@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from holdfast.worker import Retry as Retry
     from holdfast.worker import Worker as Worker
 
+    __version__: str
+
 _OF_THE_WORKER = ("Retry", "Worker")
 """Names that stand on the public store, and are loaded apart from it."""
-
-    __version__: str
 
 
 def __getattr__(name: str) -> object:

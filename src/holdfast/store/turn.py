@@ -33,7 +33,7 @@ class TurnValues:
     def __init__(self, session_id: str, turn_id: str, claim: WorkClaim | None = None) -> None:
         self.session_id = session_id
         self.turn_id = turn_id
-        self.claim = claim
+        self.claim: WorkClaim | None = claim
         """The claim that the commit settles, with the work that joined it; None if the turn has none."""
         self.cancelled = False
         """True once the worker that runs the turn has given it up. A handler in a thread should return then."""

@@ -20,7 +20,7 @@ ROUNDS_A_LIFE = 3
 class Held:
     """A claim that a handler works on. `claim` is replaced when work joins it."""
 
-    def __init__(self, claim: holdfast.WorkClaim, ttl_ms: int, sent_s: float, lose: Callable[[], None]) -> None:
+    def __init__(self, claim: holdfast.WorkClaim, ttl_ms: int, sent_s: float, lose: Callable[[], object]) -> None:
         self.claim = claim
         self.ttl_ms = ttl_ms
         self.is_lost = False

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -52,11 +52,9 @@ class Worker:
     ) -> None:
         if isinstance(store, holdfast.Store) and options is not None:
             raise holdfast.InvalidRequest("options", "go with a URL: the store is open already")
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= 10_000:
-            raise holdfast.InvalidRequest("concurrency", "must be a whole number from 1 to 10000")
         self._place = store
         self._options = options
-        self._concurrency = concurrency
+        self._concurrency = int(handlers.check_number("concurrency", concurrency, least=1, most=10_000))
         self._lease_ms = int(1000 * handlers.check_number("lease_s", lease_s, least=0.5, most=86_400))
         self._grace_s = handlers.check_number("grace_s", grace_s, least=0, most=86_400)
         self._name = name
@@ -72,7 +70,7 @@ class Worker:
 
     def turn(
         self,
-        function: F | None = None,
+        function: Callable[..., Any] | None = None,
         *,
         kind: str = "turn",
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
@@ -84,7 +82,7 @@ class Worker:
         nothing is committed, and the work is tried again as `retry` says.
         """
 
-        def register(given: F) -> F:
+        def register(given: Callable[..., Any]) -> Callable[..., Any]:
             self._register("turn", kind, given, retry, timeout_s)
             return given
 
@@ -142,7 +140,7 @@ class Worker:
             self._loop = self._stopping = None
 
     @asynccontextmanager
-    async def _runner(self) -> AsyncIterator[Runner]:
+    async def _runner(self) -> AsyncGenerator[Runner]:
         async with self._opened() as store:
             keeper = Keeper(await asyncio.to_thread(self._open_for_keeper, store))
             runner = Runner(store, self._handlers, keeper, holdfast.new_owner_id(self._name), self._lease_ms)
@@ -153,7 +151,7 @@ class Worker:
                 runner.close()
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[holdfast.Store]:
+    async def _opened(self) -> AsyncGenerator[holdfast.Store]:
         if isinstance(self._place, holdfast.Store):
             yield self._place
         else:

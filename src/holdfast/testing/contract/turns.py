@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import holdfast
-from holdfast.blocking import BlockingStore, Session
+from holdfast.blocking import BlockingStore, Session, Turn
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.queue import work
@@ -86,7 +88,8 @@ class TurnContract(Contract):
 
     def test_a_turn_without_a_claim_has_no_input(self, store: BlockingStore, bench: Bench) -> None:
         session = chat(store)
-        for ask in (lambda turn: turn.input, lambda turn: turn.more()):
+        asks: list[Callable[[Turn], object]] = [lambda turn: turn.input, lambda turn: turn.more()]
+        for ask in asks:
             with refused(bench, holdfast.InvalidRequest) as info, session.turn("t1") as turn:
                 assert turn.inputs == []
                 ask(turn)
