@@ -18,7 +18,8 @@ from holdfast.records.commits import CommitReceipt
 from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
 from holdfast.records.queue import WorkClaim
-from holdfast.store import READ_WAIT_MS
+from holdfast.store import READ_WAIT_MS, TRANSACTION_MS
+from holdfast.store.transaction import TransactionBlock
 from holdfast.store.turn import Turn as AsyncTurn
 from holdfast.waiting import Deferred, WaitingBackend, run_made
 
@@ -424,6 +425,10 @@ class BlockingStore:
         """Return this store inside a transaction that you began on your own connection; see `Store.within`."""
         return BlockingStore(self._store.within(connection), self._backend)
 
+    def transaction(self, *, timeout_ms: int = TRANSACTION_MS) -> BlockingTransaction:
+        """Return a block in which `tx` makes several calls as one transaction; see `Store.transaction`."""
+        return BlockingTransaction(self._store.transaction(timeout_ms=timeout_ms), self._backend)
+
     def position(self) -> str:
         """Return a position, for `reading(after=...)`, that is not older than any call acknowledged until now."""
         return driven(self._backend, self._store.position)
@@ -445,3 +450,29 @@ class BlockingStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class BlockingTransaction:
+    """A context manager: `with store.transaction() as tx`. Each is for one block."""
+
+    def __init__(self, block: TransactionBlock, backend: Backend) -> None:
+        self._block = block
+        self._backend = backend
+
+    def __enter__(self) -> BlockingStore:
+        self._block.take()
+        try:
+            store = BlockingStore(driven(self._backend, self._block.begin), self._backend)
+            if self._block.ending is not None:
+                # Here and not in the coroutine, which may run in the context of another thread.
+                self._block.entered.enter(self._block.ending)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)  # an interrupt after the begin
+            raise
+        return store
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._block.entered.leave()
+        driven(self._backend, partial(self._block.end, error))

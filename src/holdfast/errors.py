@@ -36,6 +36,7 @@
     │   ├── DurabilityUncertain
     │   ├── ReplacementUncertain    read the value before you repeat the call
     │   ├── ReplicaBehind           no server that may answer is as new as the position
+    │   ├── TransactionExpired      run the block again, with less work in it or a longer limit
     │   └── WaitTimeout
     ├── Incompatible      upgrade something
     │   ├── SchemaTooNew
@@ -415,6 +416,17 @@ class ReplicaBehind(Unavailable):
         )
         self.position = position
         self.waited_ms = waited_ms
+
+
+class TransactionExpired(Unavailable):
+    """A transaction was open for longer than its limit, and was rolled back as a whole."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        super().__init__(
+            f"the transaction was open for longer than {timeout_ms} ms and was rolled back: do slow work before it, or "
+            "raise timeout_ms, then run the block again"
+        )
+        self.timeout_ms = timeout_ms
 
 
 class WaitTimeout(Unavailable):

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 from holdfast.errors import InvalidRequest
-from holdfast.ports import Backend, Operation
+from holdfast.ports import Backend, Begun, Operation
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
 
@@ -89,6 +89,10 @@ class ReadingBackend:
     def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
         """Refuse: a transaction of the caller's is for writes."""
         self._refuse("takes no transaction")
+
+    async def begin(self, timeout_ms: int) -> Begun:  # noqa: ARG002 - the port's signature
+        """Refuse: a transaction is for writes."""
+        self._refuse("begins no transaction")
 
     def reader(self, freshness: Freshness) -> Backend:
         """Return a reader of the same backend with another freshness."""

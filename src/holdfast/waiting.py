@@ -17,9 +17,8 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from holdfast.clock import read_clock
-from holdfast.errors import InvalidRequest
 from holdfast.loop_budget import BudgetExceeded, LoopBudget
-from holdfast.ports import Backend, Clock, NoReader
+from holdfast.ports import Clock
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -473,28 +472,3 @@ class WaitingBackend:
     def drive(self, work: Awaitable[T]) -> T:
         """Run a coroutine of this backend to its end for a blocking caller."""
         return run_to_end(work)
-
-
-class BorrowedBackend(NoReader):
-    """Base of backends inside a transaction of the caller's, in which no call can wait for other transactions."""
-
-    def watch(self, topic: str) -> Future[None]:  # noqa: ARG002 - the port's signature
-        """Refuse: a wait here would keep others from making the change, and would not see it."""
-        raise self._no_waiting()
-
-    async def pause(self, change: Future[None], timeout_ms: int) -> bool:  # noqa: ARG002 - the port's signature
-        """Refuse, like `watch`."""
-        raise self._no_waiting()
-
-    def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
-        """Refuse: one transaction is not lent twice."""
-        raise InvalidRequest("store", "works inside a transaction already: call within() on the store that was opened")
-
-    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Refuse: tests read the store itself."""
-        raise InvalidRequest("store", "works inside a transaction: look at the store that was opened")
-
-    def _no_waiting(self) -> InvalidRequest:
-        return InvalidRequest(
-            "connection", "a caller cannot wait inside its own transaction: end it, then wait on the store itself"
-        )

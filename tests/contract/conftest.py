@@ -28,6 +28,7 @@ BOTH_WAYS = {
     "TestLeases",
     "TestRaces",
     "TestSharedPuts",
+    "TestTransactions",
     "TestWaits",
 }
 SECOND = "second-blocking"
@@ -49,7 +50,15 @@ ONLY_ON = {
     # The actors of these cases are separate processes, and always blocking.
     "TestSecondProcess": ["sqlite-blocking", "postgres-blocking"],
 }
-THROUGH_POOLER = {"TestClaims", "TestCommits", "TestEvents", "TestJobs", "TestRaces", "TestTriggers"}
+THROUGH_POOLER = {
+    "TestClaims",
+    "TestCommits",
+    "TestEvents",
+    "TestJobs",
+    "TestRaces",
+    "TestTransactions",
+    "TestTriggers",
+}
 THROUGH_POOLER_LISTENING = {"TestWaits", "TestWakes"}
 
 

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from holdfast import blocking, codec, dsn, folder, paging, store, waiting
+from holdfast.backends.memory.tables import Table
 from holdfast.backends.postgres import (
     PostgresBackend,
     caller_transaction,
@@ -27,6 +28,7 @@ from holdfast.backends.postgres import (
 )
 from holdfast.backends.postgres import backend as postgres_backend
 from holdfast.backends.postgres import connection as postgres_link
+from holdfast.backends.postgres import open_transaction as postgres_block
 from holdfast.backends.postgres import schema_setup as postgres_opening
 from holdfast.backends.postgres.connection import Link as PostgresLink
 from holdfast.backends.postgres.connector import OwnConnection
@@ -37,12 +39,14 @@ from holdfast.backends.postgres.transaction.base import Base
 from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite import budget, connection, readers
 from holdfast.backends.sqlite import schema_setup as sqlite_opening
+from holdfast.backends.sqlite.open_transaction import SqliteOpenTransaction
 from holdfast.cli import tail
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
 from holdfast.operations import attachments as attachment_operations
 from holdfast.operations import pages, ready
 from holdfast.operations import triggers as operations
+from holdfast.operations.key_frames import StagedKeyFrames
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.triggers import Emission
@@ -64,7 +68,7 @@ from holdfast.rules import events as event_rules
 from holdfast.rules import triggers as rules
 from holdfast.rules.verification import bytes_outside
 from holdfast.statements import Statements
-from holdfast.store import maintenance
+from holdfast.store import context, maintenance
 from holdfast.transfer import bundle, restoring
 from holdfast.waiting import AsyncWaiting
 
@@ -671,3 +675,27 @@ def a_large_request_is_encoded_on_the_event_loop(patch: pytest.MonkeyPatch) -> N
 
 def a_large_answer_is_decoded_on_the_event_loop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(thread_offload, "weight_of", lambda _: 0)
+
+
+def a_block_may_write_around_itself(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sqlite_backend, "refuse_inside", lambda *_: None)
+
+
+def a_handle_remembers_what_a_block_may_undo(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(context, "ForgetfulBinding", lambda session_id: context.Binding(session_id, None))
+
+
+def a_cancelled_call_leaves_its_block_open(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SqliteOpenTransaction, "_give_up", lambda _: None)
+
+
+def a_lost_commit_counts_as_not_applied(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(postgres_block, "is_in_doubt", lambda _: False)
+
+
+def a_failed_operation_of_a_block_is_left_half_done(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Table, "undo", lambda _: None)
+
+
+def key_frames_of_a_block_are_everybodys(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StagedKeyFrames, "put", lambda self, *given: self._base.put(*given))

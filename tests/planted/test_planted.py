@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
-from tests import test_folder
+from tests import test_folder, test_transactions
 from tests.backends.damages import answers
 from tests.backends.postgres import (
     test_interrupts,
@@ -66,6 +66,7 @@ from holdfast.testing.contract import (
     PageContract,
     ReadingContract,
     SharedPutContract,
+    TransactionContract,
     WakeContract,
 )
 from holdfast.testing.contract import pages as contract_pages
@@ -665,6 +666,33 @@ def a_large_load_leaves_the_loop_to_others(folder: Path, request: pytest.Fixture
     loop_gaps.check_gap("postgres", "load of documents", loop_gaps.SMALL, folder, request)
 
 
+def a_block_does_not_wait_for_itself(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        TransactionContract().test_a_write_around_the_transaction_is_refused_in_its_block(made.open(), made)
+
+
+def handles_of_a_block_learn_nothing(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        TransactionContract().test_handles_learn_nothing_that_a_rollback_undoes(made.open())
+
+
+def a_cancelled_call_ends_its_block(folder: Path, _: pytest.FixtureRequest) -> None:
+    test_transactions.test_a_call_cancelled_while_it_runs_ends_its_transaction(str(folder / "agents.db"))
+
+
+def a_lost_commit_is_unknown(_: Path, request: pytest.FixtureRequest) -> None:
+    url, database = request.getfixturevalue("clean_postgres_url"), request.getfixturevalue("postgres_database")
+    test_transactions.test_a_connection_lost_at_the_commit_leaves_the_outcome_unknown(url, database)
+
+
+def a_failed_operation_of_a_block_is_undone(_: Path, __: pytest.FixtureRequest) -> None:
+    test_transactions.test_an_operation_that_fails_half_way_is_undone("memory:")
+
+
+def key_frames_of_a_rollback_are_forgotten(_: Path, __: pytest.FixtureRequest) -> None:
+    test_transactions.test_key_frames_of_a_rollback_are_forgotten()
+
+
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
     plant.__name__: (plant, check)
     for plant, check in (
@@ -745,6 +773,12 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.the_ref_of_a_component_is_believed, a_ref_is_compared_when_it_is_read),
         (bugs.an_import_holds_nothing_while_it_writes, two_imports_do_not_mix),
         (bugs.an_import_trusts_what_it_was_judged_by, a_quicker_import_is_noticed),
+        (bugs.a_block_may_write_around_itself, a_block_does_not_wait_for_itself),
+        (bugs.a_handle_remembers_what_a_block_may_undo, handles_of_a_block_learn_nothing),
+        (bugs.a_cancelled_call_leaves_its_block_open, a_cancelled_call_ends_its_block),
+        (bugs.a_lost_commit_counts_as_not_applied, a_lost_commit_is_unknown),
+        (bugs.a_failed_operation_of_a_block_is_left_half_done, a_failed_operation_of_a_block_is_undone),
+        (bugs.key_frames_of_a_block_are_everybodys, key_frames_of_a_rollback_are_forgotten),
         (bugs.a_large_request_is_encoded_on_the_event_loop, a_large_commit_leaves_the_loop_to_others),
         (bugs.a_large_answer_is_decoded_on_the_event_loop, a_large_load_leaves_the_loop_to_others),
     )

@@ -303,6 +303,14 @@ async def opening() -> None:
     assert_type(holdfast.open_blocking("memory:", artifact_checks=judges), holdfast.BlockingStore)
 
 
+async def transactions(store: holdfast.Store, blocking: holdfast.BlockingStore) -> None:
+    async with store.transaction(timeout_ms=10_000) as tx:
+        assert_type(tx, holdfast.Store)
+        assert_type(await tx.sessions.create("chat-42"), holdfast.Session)
+    with blocking.transaction() as within:
+        assert_type(within, holdfast.BlockingStore)
+
+
 def refusals(session: holdfast.Session, error: holdfast.HoldfastError) -> None:
     assert_type(error.outcome, Literal["applied", "not_applied", "unknown"])
     assert_type(error.retryable, bool)

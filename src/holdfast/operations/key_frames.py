@@ -54,6 +54,25 @@ class KeyFrames:
         self._bytes -= 0 if dropped is None else len(dropped.data)
 
 
+class StagedKeyFrames(KeyFrames):
+    """Key frames of an open transaction: those of the store, and its own until the commit."""
+
+    def __init__(self, base: KeyFrames) -> None:
+        super().__init__()
+        self._base = base
+
+    def get(self, family: int, ref: str) -> Run | None:
+        """Return the run that ends with this content and mark it as used."""
+        return super().get(family, ref) or self._base.get(family, ref)
+
+    def pass_on(self) -> None:
+        """Keep the own ones in the store, after the commit."""
+        with self._lock:
+            runs = list(self._runs.items())
+        for (family, ref), run in runs:
+            self._base.put(family, ref, run)
+
+
 async def runs_for(tx: Transaction, kept: KeyFrames, family: int, predecessors: Mapping[str, str]) -> dict[str, Run]:
     """Return a run for each large content that may become a delta. Its key frame is held until the transaction ends."""
     found: dict[str, Run] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from holdfast.errors import InvalidRequest
 from holdfast.ports.fast_paths import Shortcuts
@@ -174,6 +174,10 @@ class Backend(Protocol):
         """Return this backend inside a transaction that the caller began on a connection of its own, and will end."""
         ...
 
+    async def begin(self, timeout_ms: int) -> Begun:
+        """Begin a transaction for several operations. It is rolled back if it is open for longer than the limit."""
+        ...
+
     def reader(self, freshness: Freshness) -> Backend:
         """Return this backend for reads only, by a replica if there is one; `InvalidRequest` for a foreign position."""
         ...
@@ -181,6 +185,35 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Finish accepted operations, refuse later ones, and release all resources."""
         ...
+
+
+class Ending(Protocol):
+    """The end of a transaction of several operations."""
+
+    @property
+    def outer(self) -> Backend:
+        """The backend that began it, whose writes wait for its end."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """True until its end is decided."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit, and return once all is durable."""
+        ...
+
+    async def roll_back(self) -> None:
+        """Roll everything back, unless it has ended. Idempotent."""
+        ...
+
+
+class Begun(NamedTuple):
+    """A transaction of several operations: a backend that runs them, and its end."""
+
+    backend: Backend
+    ending: Ending
 
 
 class NoReader:

@@ -26,6 +26,7 @@ from holdfast.store.processes import Events, Processes
 from holdfast.store.queue import Queue
 from holdfast.store.session import Session
 from holdfast.store.sessions import Sessions
+from holdfast.store.transaction import MOST_MS, TransactionBlock
 from holdfast.store.triggers import Triggers
 
 __all__ = [
@@ -48,6 +49,10 @@ __all__ = [
 
 READ_WAIT_MS = 100
 """Time for a replica to reach a position: longer than replication takes as a rule, shorter than a user notices."""
+
+
+TRANSACTION_MS = 5_000
+"""Time limit of a transaction: long for a database, and shorter than other processes wait for a SQLite file."""
 
 
 class Store:
@@ -129,7 +134,33 @@ class Store:
         (0, 1)
         """
         backend = self._context.backend.borrow(connection)
-        return self._context.facet(Store)(msgspec.structs.replace(self._context, backend=backend, borrowed=True))
+        return self._context.facet(Store)(
+            msgspec.structs.replace(self._context, backend=backend, borrowed="connection")
+        )
+
+    def transaction(self, *, timeout_ms: int = TRANSACTION_MS) -> TransactionBlock:
+        """Return a block in which `tx`, a store like this one, makes several calls as one transaction.
+
+        The end of the block commits all of them, and returns once they are durable. An exception rolls all of them
+        back. A call that is refused leaves the transaction as it was: go on, or raise. Each call of `tx` must end
+        before the next begins. Waits, housekeeping and bytes outside of the database are `InvalidRequest`, and so are
+        writes through this store inside the block: they would wait for its end. Reads through this store show the state
+        before it.
+
+        Until its end no other transaction writes in memory and on SQLite, or writes to the same sessions on PostgreSQL.
+        So a block that is open for longer than `timeout_ms` is rolled back: `TransactionExpired` at its next call or at
+        its end. The body is never run again. `Unavailable` with the outcome `unknown` says that the commit may have
+        happened.
+
+        >>> with store.transaction() as tx:
+        ...     _ = tx.sessions.create("chat-42")
+        ...     _ = tx.queue.enqueue(holdfast.WorkDraft(session_id="mail", payloads=["chat-42 is new"]))
+        >>> store.sessions.handle("chat-42").meta().session_id, len(store.queue.list("mail"))
+        ('chat-42', 1)
+        """
+        self._context.refuse_within("another transaction")
+        allowed_ms = checks.whole("timeout_ms", timeout_ms, least=1, most=MOST_MS)
+        return TransactionBlock(self._context, self._context.facet(Store), allowed_ms)
 
     async def position(self) -> str:
         """Return a position, for `reading(after=...)`, that is not older than any call acknowledged until now.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
 
@@ -50,8 +50,11 @@ class Context(msgspec.Struct, frozen=True):
     limits: Limits
     objects: AttachmentBytes | None = None
     mint: Callable[[], str] = random_name
-    borrowed: bool = False
-    """All operations run inside a lent transaction, which its caller may roll back."""
+    borrowed: Literal["", "connection", "transaction"] = ""
+    """Names what all operations run inside of: a lent connection's transaction, or one of `store.transaction()`.
+
+    Either may be rolled back later.
+    """
     key_frames: KeyFrames = msgspec.field(default_factory=KeyFrames)
     observing: Observing | None = None
     artifact_checks: Mapping[str, ArtifactCheck] = msgspec.field(default_factory=dict[str, ArtifactCheck])
@@ -70,13 +73,13 @@ class Context(msgspec.Struct, frozen=True):
         return f"work:{self.mint()}"
 
     def binding(self, session_id: str | None, incarnation: int | None) -> Binding:
-        """Return the binding of a new handle. In a lent transaction it keeps nothing that a rollback could undo."""
+        """Return the binding of a new handle. In a transaction it keeps nothing that a rollback could undo."""
         return ForgetfulBinding(session_id) if self.borrowed else Binding(session_id, incarnation)
 
     def refuse_within(self, what: str) -> None:
-        """Raises InvalidRequest inside a lent transaction, for calls that cannot be part of one."""
+        """Raises InvalidRequest inside a transaction, for calls that cannot be part of one."""
         if self.borrowed:
-            raise InvalidRequest("connection", f"{what} cannot be a part of your transaction: use the store itself")
+            raise InvalidRequest(self.borrowed, f"{what} cannot be a part of your transaction: use the store itself")
 
     def identifier(self, field: str, value: object) -> str:
         """Return a checked id."""
@@ -91,7 +94,7 @@ class Context(msgspec.Struct, frozen=True):
 
         Bytes that cannot be deleted now are skipped and stay noted. Raises the first failure, at the end.
         """
-        # A rollback of a lent transaction would undo the note but not the deletion: leave the bytes to a later sweep.
+        # A rollback of the transaction would undo the note but not the deletion: leave the bytes to a later sweep.
         objects = None if self.borrowed else self.objects
         deleted = freed = 0
         failures: list[Unavailable] = []

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 import msgspec
 
 from holdfast import rows as r
-from holdfast.ports import Backend, Operation, Transaction
+from holdfast.ports import Backend, Begun, Operation, Transaction
 from holdfast.ports.fast_paths import Shortcuts
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
@@ -173,6 +173,11 @@ class CountingBackend:
     def borrow(self, connection: object) -> Backend:
         """Return the same inside a lent transaction."""
         return CountingBackend(self._backend.borrow(connection))
+
+    async def begin(self, timeout_ms: int) -> Begun:
+        """Begin a transaction whose operations are counted, too."""
+        begun = await self._backend.begin(timeout_ms)
+        return begun._replace(backend=CountingBackend(begun.backend))
 
     def reader(self, freshness: Freshness) -> Backend:
         """Return the same for reads only."""

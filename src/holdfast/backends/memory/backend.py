@@ -4,138 +4,26 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from holdfast import rows as r
-from holdfast.backends.memory.graph import MemoryGraph
-from holdfast.backends.memory.processes import MemoryProcesses, MemoryTriggers
-from holdfast.backends.memory.sessions import MemorySessions
+from holdfast.backends.memory.open_transaction import Held, MemoryOpenTransaction, Parts
 from holdfast.backends.memory.tables import Table, Tables
-from holdfast.backends.memory.verification import MemoryVerification
+from holdfast.backends.memory.transaction import POSITION, SCHEMA_VERSION, MemoryTransaction
 from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
 from holdfast.loop_budget import BudgetExceeded, is_limited
-from holdfast.ports import Backend, Clock, Operation
-from holdfast.ports.fast_paths import NoShortcuts
+from holdfast.open_transaction import refuse_inside
+from holdfast.ports import Backend, Begun, Clock, Operation
 from holdfast.ports.freshness import Freshness, foreign
 from holdfast.read_only import ReadingBackend
-from holdfast.records.diagnosis import StoreFacts
 from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import Waiting, WaitingBackend, run_made
 
 T = TypeVar("T")
-
-SCHEMA_VERSION = 1
-
-POSITION = "memory"
-"""The only position: every read shows all that was written before it."""
-
-
-class MemoryHousekeeping(MemoryVerification):
-    """Implements `ports.HousekeepingTables`."""
-
-    tables: Tables
-
-    async def find_artifact(self, kind: str, ref: str) -> r.ArtifactRow | None:
-        return self.tables.artifacts.get((kind, ref))
-
-    async def list_artifacts(self, *, after: tuple[str, str], limit: int) -> list[r.ArtifactHead]:
-        found = self.tables.artifacts.scan(lambda row: (row.kind, row.ref) > after)
-        return [r.ArtifactHead(row.kind, row.ref, row.size, row.stored_at_ms) for row in found][:limit]
-
-    async def save_artifact(self, row: r.ArtifactRow) -> None:
-        self.tables.artifacts.put((row.kind, row.ref), row)
-
-    async def drop_artifact(self, kind: str, ref: str) -> int:
-        return self.tables.artifacts.drop((kind, ref))
-
-    async def census(self, now_ms: int) -> dict[str, int | None]:
-        tables = self.tables
-
-        def count(table: Table[Any, Any], matches: Callable[[Any], bool] = lambda _: True) -> int:
-            return sum(1 for _ in table.scan(matches))
-
-        waiting = [row for row in tables.work.scan() if row.settled_state is None and not row.is_claimed(now_ms)]
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "sessions": count(tables.sessions, lambda row: row.deleted_at_ms is None),
-            "deleted_sessions": count(tables.sessions, lambda row: row.deleted_at_ms is not None),
-            "revisions": count(tables.revisions),
-            "nodes": count(tables.nodes),
-            "blobs": count(tables.blobs),
-            "blob_bytes": sum(len(row.body) for row in tables.blobs.scan()),
-            "pending_work": len(waiting),
-            "claimed_work": count(tables.work, lambda row: row.settled_state is None and row.is_claimed(now_ms)),
-            "settled_work": count(tables.work, lambda row: row.settled_state is not None),
-            "attachments": count(tables.attachments),
-            "attachment_bytes": sum(len(row.body) for row in tables.attachment_objects.scan()),
-            "processes": count(tables.processes),
-            "running_processes": count(tables.processes, lambda row: row.status == "running"),
-            "events": count(tables.events),
-            "grants": count(tables.grants),
-            "live_leases": count(tables.leases, lambda row: row.is_live(now_ms)),
-            "subscriptions": count(tables.subscriptions),
-            "occurrences": count(tables.occurrences),
-            "undelivered": count(
-                tables.deliveries,
-                lambda row: row.state == "reserved" and tables.processes.get(row.process_id) is None,
-            ),
-            "artifacts": count(tables.artifacts),
-            "oldest_pending_work_at_ms": min((row.enqueued_at_ms for row in waiting), default=None),
-            "bytes_on_disk": None,
-        }
-
-    async def facts(self, now_ms: int) -> StoreFacts:
-        tables = self.tables
-        leases = [
-            row.expires_at_ms
-            for row in tables.leases.scan(lambda row: row.token_hash is not None and row.expires_at_ms <= now_ms)
-        ]
-        deliveries = [
-            row.reserved_at_ms
-            for row in tables.deliveries.scan(lambda row: row.state == "reserved")
-            if tables.processes.get(row.process_id) is None
-        ]
-        work = [
-            max(row.available_at_ms, row.enqueued_at_ms, row.retry_at_ms)
-            for row in tables.work.scan(lambda row: row.settled_state is None and row.ready_at_ms(now_ms) <= now_ms)
-        ]
-        return StoreFacts(
-            now_ms=now_ms,
-            schema_version=SCHEMA_VERSION,
-            expired_leases=len(leases),
-            oldest_expired_lease_at_ms=min(leases, default=None),
-            undelivered=len(deliveries),
-            oldest_undelivered_at_ms=min(deliveries, default=None),
-            ready_work=len(work),
-            oldest_ready_work_at_ms=min(work, default=None),
-        )
-
-
-class MemoryTransaction(NoShortcuts, MemorySessions, MemoryGraph, MemoryProcesses, MemoryTriggers, MemoryHousekeeping):
-    """Implements `ports.Transaction` over one set of tables."""
-
-    def __init__(self, tables: Tables, now_ms: int) -> None:
-        self.tables = tables
-        self._now_ms = now_ms
-        self.topics: list[str] = []
-
-    @property
-    def now_ms(self) -> int:
-        """The transaction's one clock reading."""
-        return self._now_ms
-
-    def notify(self, topic: str) -> None:
-        """Publish a topic after the commit."""
-        self.topics.append(topic)
-
-    async def position(self) -> str:
-        """Return the only position."""
-        return POSITION
 
 
 class MemoryBackend(WaitingBackend):
@@ -151,6 +39,7 @@ class MemoryBackend(WaitingBackend):
         self._process_id = os.getpid()
         self._closed = False
         self._committing = False
+        self._held_by: MemoryOpenTransaction | None = None
         self._busy = False
         """A thread holds the lock. A hint, so that an event loop does not wait for it."""
 
@@ -172,7 +61,12 @@ class MemoryBackend(WaitingBackend):
     ) -> T:
         """Run an operation alone. Keep its staged writes only if it returns."""
         self._check_usable()
-        return await self._locked(partial(self._write, operation), heavy=heavy)
+        refuse_inside(self, "this write")
+        while True:
+            try:
+                return await self._locked(partial(self._write, operation), heavy=heavy)
+            except Held as held:
+                await held.transaction.wait_end()
 
     async def _locked(self, call: Callable[[], T], *, heavy: bool = False) -> T:
         """Run a call that takes the lock: in another thread if it is heavy, or must wait for a heavy one."""
@@ -197,6 +91,7 @@ class MemoryBackend(WaitingBackend):
 
     def _commit(self, operation: Operation[T]) -> tuple[T, list[str]]:
         self._check_usable()
+        self._check_free()
         tables = self._settle()
         tx = MemoryTransaction(self._tables, self._now_ms())
         try:
@@ -205,11 +100,15 @@ class MemoryBackend(WaitingBackend):
             for table in tables:
                 table.roll_back()
             raise
+        self._store(tables)
+        return result, tx.topics
+
+    def _store(self, tables: Iterable[Table[Any, Any]]) -> None:
+        """Commit the staged writes. An interrupted call is finished by the next one."""
         self._committing = True
         for table in tables:
             table.commit()
         self._committing = False
-        return result, tx.topics
 
     def _check_usable(self) -> None:
         self._check_forked()
@@ -272,6 +171,33 @@ class MemoryBackend(WaitingBackend):
             "connection", "a store in memory has no transactions of a caller: use SQLite or PostgreSQL"
         )
 
+    async def begin(self, timeout_ms: int) -> Begun:
+        """Begin a transaction for several operations, once no other is open."""
+        self._check_usable()
+        refuse_inside(self, "another transaction")
+        while True:
+            try:
+                begun = await self._locked(partial(self._with_lock, partial(self._begin, timeout_ms)))
+            except Held as held:
+                await held.transaction.wait_end()
+            else:
+                return Begun(begun, begun)
+
+    def _begin(self, timeout_ms: int) -> MemoryOpenTransaction:
+        self._check_usable()
+        self._check_free()
+        parts = Parts(self._with_lock, self._settle, self._store, self._now_ms, self._signals)
+        self._held_by = MemoryOpenTransaction(self, self._tables, parts, self._waiting, timeout_ms)
+        return self._held_by
+
+    def _check_free(self) -> None:
+        """Raises Held while a transaction of several operations is open."""
+        if self._held_by is not None:
+            self._held_by.expire_if_due()
+            if self._held_by.is_open:
+                raise Held(self._held_by)
+            self._held_by = None
+
     def reader(self, freshness: Freshness) -> Backend:
         """Return this store for reads only."""
         if freshness.position not in {None, POSITION}:
@@ -282,7 +208,10 @@ class MemoryBackend(WaitingBackend):
         """Refuse later calls, and end all waits with StoreClosed."""
         if os.getpid() != self._process_id:
             return
+        refuse_inside(self, "the close")
         await self._locked(partial(self._with_lock, self._shut))
+        while self._held_by is not None and self._held_by.is_open:
+            await self._held_by.wait_end()
         self._signals.fail_all(StoreClosed)
 
     def _shut(self) -> None:

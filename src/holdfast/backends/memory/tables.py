@@ -19,6 +19,8 @@ class Table(Generic[K, R]):
         self._committed: dict[K, R] = {}
         self._order: list[Any] = []
         self._staged: dict[K, R | None] = {}
+        self._replaced: list[tuple[K, R | None, bool]] | None = None
+        """Inside a transaction of several operations: what the writes of the current one replaced."""
 
     def get(self, key: K) -> R | None:
         """Return the row as this transaction sees it."""
@@ -26,13 +28,18 @@ class Table(Generic[K, R]):
 
     def put(self, key: K, row: R) -> None:
         """Stage a row."""
+        self._stage(key, row)
+
+    def _stage(self, key: K, row: R | None) -> None:
+        if self._replaced is not None:
+            self._replaced.append((key, self._staged.get(key), key in self._staged))
         self._staged[key] = row
 
     def drop(self, key: K) -> int:
         """Stage a removal. Return 1 if there was a row, else 0."""
         present = self.get(key) is not None
         if present:
-            self._staged[key] = None
+            self._stage(key, None)
         return int(present)
 
     def keys_between(self, first: Any = None, last: Any = None) -> list[K]:
@@ -73,11 +80,28 @@ class Table(Generic[K, R]):
                 self._committed[key] = row
                 if not present:
                     self._order.insert(index, key)
-        self._staged.clear()
+        self._staged = {}
 
     def roll_back(self) -> None:
-        """Drop the staged writes."""
-        self._staged.clear()
+        """Drop the staged writes, or leave them to the transaction that they belong to."""
+        self._staged = {}
+        self._replaced = None
+
+    # Transactions of several operations. Between two of them, its writes are not staged here: others read and commit.
+
+    def resume(self, staged: dict[K, R | None]) -> None:
+        """Stage the earlier writes of a transaction, and begin its next operation."""
+        self._staged, self._replaced = staged, []
+
+    def undo(self) -> None:
+        """Undo the writes of the transaction's current operation."""
+        while self._replaced:
+            key, row, was_staged = self._replaced[-1]
+            if was_staged:
+                self._staged[key] = row
+            else:
+                self._staged.pop(key, None)
+            self._replaced.pop()
 
 
 def starting_with(*parts: Any) -> tuple[Any, Any]:
@@ -93,6 +117,8 @@ class _Beyond:
 
     def __gt__(self, other: object) -> bool:
         return True
+
+    __le__, __ge__ = __lt__, __gt__
 
 
 _BEYOND = _Beyond()

@@ -20,6 +20,7 @@ from holdfast.backends.postgres.executor import Attempt, Runs
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.loop_thread import LoopThread
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
+from holdfast.backends.postgres.open_transaction import PostgresOpenTransaction
 from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
 from holdfast.backends.postgres.positions import UNKNOWN, position_of, system_text
 from holdfast.backends.postgres.replica import ACQUIRE_MS, Following, FreshReads, ProvenConnections
@@ -29,7 +30,8 @@ from holdfast.backends.postgres.session_queue import Lines
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, StoreForked, Unavailable
 from holdfast.log import DEBUG, INFO, note
-from holdfast.ports import Backend, Clock, Operation, Transaction
+from holdfast.open_transaction import refuse_inside
+from holdfast.ports import Backend, Begun, Clock, Operation, Transaction
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
@@ -172,6 +174,7 @@ class PostgresBackend:
 
         With `one_step`, a server function first tries it without a transaction (see `single_trip`).
         """
+        refuse_inside(self, "this write")
         attempt = Attempt(repeatable=repeatable, heavy=heavy)
 
         async def run() -> tuple[T, list[str]]:
@@ -212,14 +215,20 @@ class PostgresBackend:
     async def _counted(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run a call that `close` waits for."""
         self._check_usable()
-        self._active += 1
-        self._idle.clear()
+        self._enter()
         try:
             return await call()
         finally:
-            self._active -= 1
-            if self._active == 0:
-                self._idle.set()
+            self._leave()
+
+    def _enter(self) -> None:
+        self._active += 1
+        self._idle.clear()
+
+    def _leave(self) -> None:
+        self._active -= 1
+        if self._active == 0:
+            self._idle.set()
 
     def _tell(self, topics: list[str]) -> None:
         """Wake the waiters of a committed change, here and in other processes."""
@@ -275,6 +284,27 @@ class PostgresBackend:
         self._runs.system = UNKNOWN
         self._identity = None
         self._signals.publish_all()
+
+    async def begin(self, timeout_ms: int) -> Begun:
+        """Begin a transaction for several operations, on a connection of its own."""
+        self._check_usable()
+        refuse_inside(self, "another transaction")
+        begun = PostgresOpenTransaction(
+            self,
+            self._runs,
+            self._waiting,
+            timeout_ms,
+            label=self._address.label,
+            tell=self._tell,
+            ended=self._leave,
+        )
+        self._enter()
+        try:
+            await self._retried(begun.open)
+        except BaseException:
+            self._leave()
+            raise
+        return Begun(begun, begun)
 
     # Reads with a given freshness.
 
@@ -420,6 +450,7 @@ class PostgresBackend:
         """Finish accepted calls, refuse later ones, and close all connections. A repeated call waits for the first."""
         if os.getpid() != self._process_id:
             return
+        refuse_inside(self, "the close")
         if self._closing is None:
             self._closed = True
             # In a task of its own, so that a cancelled or interrupted call leaves nothing half closed.

@@ -32,10 +32,11 @@ from holdfast.backends.postgres.schema_setup import SCHEMA_VERSION, ddl_text
 from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable
+from holdfast.open_transaction import BorrowedBackend
 from holdfast.ports import Clock, Operation
 from holdfast.statements import Statements
 from holdfast.table_catalog import table_names
-from holdfast.waiting import BorrowedBackend, Waiting
+from holdfast.waiting import Waiting
 
 T = TypeVar("T")
 

@@ -227,10 +227,11 @@ class Runs:
             await self.connections.discard(connection)
             raise
         await self.connections.release(connection)
-        self._remember(transaction)
+        self.remember(transaction)
         return result, transaction.topics
 
-    def _remember(self, transaction: PostgresTransaction) -> None:
+    def remember(self, transaction: PostgresTransaction) -> None:
+        """Cache the rows that a committed transaction saw."""
         for session, revision in transaction.seen.heads:
             self.cache.learn_head(session, revision)
         for process in transaction.seen.processes:
@@ -240,8 +241,20 @@ class Runs:
         """Begin a transaction, and set its limits if the connection does not have them."""
         await link.script(self._begin_write if writes else self._begin_read)
 
+    async def begin_held(self, link: Link, *, idle_ms: int) -> None:
+        """Begin a transaction of several operations, with its first savepoint and a limit for each pause of it."""
+        limit = f"; SET LOCAL idle_in_transaction_session_timeout = {int(idle_ms)}; "
+        await link.script(self._begin_write + limit + self.texts["save_operation"])
+
+    async def joined(self, link: Link) -> PostgresTransaction:
+        """Return the next operation's view of a transaction that has begun. Its reads lock, so that they agree."""
+        return await self._view(link, writes=True, again=False)
+
     async def _transaction(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
         await self.begin(link, writes=writes)
+        return await self._view(link, writes=writes, again=again)
+
+    async def _view(self, link: Link, *, writes: bool, again: bool) -> PostgresTransaction:
         now_ms = await self._read_clock(link) if self._clock is None else self._clock.now_ms()
         self.cache.learn_clock(now_ms)
         return PostgresTransaction(link, now_ms, self._options.schema, writes=writes, again=again, clock=self._clock)

@@ -15,13 +15,15 @@ import apsw
 from holdfast.backends.sqlite.caller_transaction import BorrowedSqlite
 from holdfast.backends.sqlite.connection import Link
 from holdfast.backends.sqlite.file_locks import FileLocks
+from holdfast.backends.sqlite.open_transaction import SqliteOpenTransaction
 from holdfast.backends.sqlite.readers import Readers
 from holdfast.backends.sqlite.schema_setup import MEMORY, SCHEMA_VERSION, open_link, schema_text
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.transaction.base import POSITION
 from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
-from holdfast.ports import Backend, Clock, Operation, Transaction
+from holdfast.open_transaction import refuse_inside
+from holdfast.ports import Backend, Begun, Clock, Operation, Transaction
 from holdfast.ports.freshness import Freshness, foreign
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PRIVATE, SqliteOptions
@@ -106,6 +108,7 @@ class SqliteBackend(WaitingBackend):
     ) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace."""
         self._check_usable()
+        refuse_inside(self, "this write")
         return await self._in_turn(operation)
 
     async def _in_turn(self, operation: Operation[T]) -> T:
@@ -121,6 +124,7 @@ class SqliteBackend(WaitingBackend):
         self._check_usable()
         readers = self._readers
         if readers is None:
+            refuse_inside(self, "this read of a database in memory")
             return await self._in_turn(operation)
         return await self._waiting.offload(lambda: readers.run(operation))
 
@@ -146,6 +150,14 @@ class SqliteBackend(WaitingBackend):
             connection, self._link, self._options, self._clock, self._waiting, check_usable=self._check_usable
         )
 
+    async def begin(self, timeout_ms: int) -> Begun:
+        """Begin a transaction for several operations. Until its end, other writers wait."""
+        self._check_usable()
+        refuse_inside(self, "another transaction")
+        begun = SqliteOpenTransaction(self, self._writer, self._waiting, timeout_ms)
+        await begun.open()
+        return Begun(begun, begun)
+
     def reader(self, freshness: Freshness) -> Backend:
         """Return this store for reads only."""
         if freshness.position not in {None, POSITION}:
@@ -163,6 +175,7 @@ class SqliteBackend(WaitingBackend):
         """Finish accepted calls, refuse later ones, and close the file. A repeated call waits for the first."""
         if os.getpid() != self._process_id:
             return
+        refuse_inside(self, "the close")
         self._closed = True
         # In a thread of its own, which cannot be cancelled before it has begun. Each call starts one and the first does
         # the work, so that an interrupted call can be repeated.

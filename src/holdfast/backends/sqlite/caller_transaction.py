@@ -24,10 +24,11 @@ from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.transaction.base import json_list
 from holdfast.clock import read_clock
 from holdfast.errors import InvalidRequest, Unavailable
+from holdfast.open_transaction import BorrowedBackend
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import BorrowedBackend, Waiting, raised_by_handler, run_made, run_to_end
+from holdfast.waiting import Waiting, raised_by_handler, run_made, run_to_end
 
 T = TypeVar("T")
 

@@ -27,6 +27,7 @@ from holdfast.backends.sqlite.connection import Link, until_free
 from holdfast.backends.sqlite.driver_errors import translated
 from holdfast.backends.sqlite.file_locks import FileLocks
 from holdfast.backends.sqlite.transaction import SqliteTransaction
+from holdfast.backends.sqlite.writer_jobs import Held, Job, Request
 from holdfast.clock import read_clock
 from holdfast.errors import Corrupt, HoldfastError, Outcome, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation
@@ -34,38 +35,6 @@ from holdfast.records.options import SqliteOptions
 from holdfast.waiting import Signals, Ticket, in_main_thread, run_made, start_thread
 
 T = TypeVar("T")
-
-
-class Job:
-    """An operation with its deadline for the database, and its result or error."""
-
-    __slots__ = ("deadline_s", "done", "error", "operation", "result", "ticket", "topics")
-
-    def __init__(self, operation: Operation[Any], deadline_s: float, ticket: Ticket | None = None) -> None:
-        self.operation = operation
-        self.deadline_s = deadline_s
-        self.ticket = ticket
-        # A blocking caller waits for this and not for a future: an interrupt at the wrong moment leaves the lock of a
-        # future's condition taken, and the thread that sets the result would wait for ever.
-        self.done = threading.Lock()
-        self.done.acquire()
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.topics: list[str] = []
-
-    def begin(self) -> bool:
-        """Return whether to run the operation: False if its caller has given up."""
-        return self.ticket is None or self.ticket.close()
-
-    def tell(self) -> None:
-        """Wake the blocking caller."""
-        self.done.release()
-
-    def answer(self) -> Any:
-        """Return the result or raise the error, once the operation has ended."""
-        if self.error is not None:
-            raise self.error
-        return self.result
 
 
 class Writer:
@@ -93,6 +62,8 @@ class Writer:
         self._execute = link.connection.execute
         self._rollback = link.names["rollback"]
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._following: Job | None = None
+        """Taken from the queue, and left for after the current group. Only the writer thread uses it."""
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._serving = False
@@ -150,6 +121,14 @@ class Writer:
         """Queue an operation. Its ticket is answered once the commit is durable, or the operation is refused."""
         self._accept(Job(operation, self._deadline_s(), ticket))
 
+    def hold(self, held: Held) -> None:
+        """Queue a transaction of several operations. Its opening is answered once it has begun."""
+        if self.is_used_here:
+            raise Unavailable("this thread is in the middle of a write: a signal handler or finalizer must not write")
+        held.opening.held = held
+        held.opening.deadline_s = self._deadline_s()
+        self._accept(held.opening)
+
     def _accept(self, job: Job) -> None:
         with self._lock:
             self._start()
@@ -197,12 +176,15 @@ class Writer:
         # Never reset: a write by a finalizer in this thread would wait for this thread.
         self._this_thread.uses = True
         while True:
-            job = self._jobs.get()
+            job, self._following = self._following or self._jobs.get(), None
             if job is not None:
                 self._thread_wants_it = True
                 with self._connection_free:
                     self._thread_wants_it = False
-                    self._run_group(job, most=self._options.group_size)
+                    if job.held is None:
+                        self._run_group(job, most=self._options.group_size)
+                    else:
+                        self._serve(job.held)
                 job = None  # it refers to the store, which could not be collected during the wait for the next one
             elif self._closed and self._jobs.empty():
                 # Only None is put after `_closed` is set, so no work is left. Put it back for another thread, if
@@ -273,14 +255,70 @@ class Writer:
         self._signals.publish(topic for member in members for topic in member.topics)
 
     def _another_job(self) -> Job | None:
-        """Return the next queued operation, None if there is none. A request to stop is left for after the commit."""
+        """Return the next queued operation, None if there is none that can join the group.
+
+        A request to stop and a transaction of several operations are left for after the commit.
+        """
         try:
             job = self._jobs.get_nowait()
         except Empty:
             return None
         if job is None:
             self._jobs.put(None)
+        elif job.held is not None:
+            self._following, job = job, None
         return job
+
+    def _serve(self, held: Held) -> None:
+        """Run the calls of one transaction until it ends. Other writers wait meanwhile; readers do not."""
+        opening = held.opening
+        unanswered: Job | None = opening
+        topics: list[str] = []
+        committing = False
+        try:
+            if opening.begin():
+                self._end_failed()
+                self._begin(opening.deadline_s)
+                held.start_time()
+                opening.reply()
+            while self._link.connection.in_transaction:
+                unanswered = call = held.next_call()
+                if call is None or call.request is Request.ROLL_BACK:
+                    self._roll_back()
+                elif not call.begin():
+                    continue  # its caller gave up: a rollback follows
+                elif call.request is Request.RUN:
+                    self._run_member(call, alone=False)
+                    topics += call.topics
+                    call.reply()
+                elif held.may_commit():
+                    self._check_alone()
+                    committing = True
+                    self._link.control("commit")
+                    self._signals.publish(topics)
+                else:
+                    self._roll_back()
+        except BaseException as error:  # raised to the caller
+            self._lose(held, unanswered, error, committing=committing)
+        finally:
+            self._link.in_group = False
+            held.release()
+        if unanswered is not None:
+            unanswered.reply()
+
+    def _lose(self, held: Held, call: Job | None, error: BaseException, *, committing: bool) -> None:
+        """Roll back after a failure. The call during which it happened is told."""
+        self._cache_unsure, cause = True, error
+        try:
+            if self._link.connection.in_transaction:
+                self._execute(self._rollback)
+        except apsw.Error as failure:
+            cause = failure
+        held.lose()
+        if call is not None:
+            # A disk that fails during COMMIT may have stored it: recovery after a crash now could bring it back.
+            unknown = committing and isinstance(error, apsw.IOError)
+            call.result, call.error = None, self._failure(cause, "unknown" if unknown else "not_applied")
 
     def _begin(self, deadline_s: float) -> None:
         until_free(

@@ -38,6 +38,7 @@ from holdfast.testing.contract.runs import RunContract
 from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
 from holdfast.testing.contract.shared_puts import SharedPutContract
+from holdfast.testing.contract.transactions import TransactionContract
 from holdfast.testing.contract.triggers import TriggerContract
 from holdfast.testing.contract.turns import TurnContract
 from holdfast.testing.contract.waits import WaitContract
@@ -86,6 +87,7 @@ __all__ = [
     "SecondProcessContract",
     "SessionContract",
     "SharedPutContract",
+    "TransactionContract",
     "TriggerContract",
     "TurnContract",
     "WaitContract",

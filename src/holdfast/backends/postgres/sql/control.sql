@@ -66,6 +66,15 @@ RELEASE SAVEPOINT holdfast_operation
 -- name: release_operation
 RELEASE SAVEPOINT holdfast_operation
 
+-- Ends an operation of a transaction of several, and begins the next.
+-- name: next_operation
+RELEASE SAVEPOINT holdfast_operation;
+SAVEPOINT holdfast_operation
+
+-- Undoes an operation of a transaction of several. The savepoint stays, for the next one.
+-- name: undo_held_operation
+ROLLBACK TO SAVEPOINT holdfast_operation
+
 -- Writes a message as in commit: the caller's commit must wait for standbys even if the operation found its work done.
 -- name: release_write
 SELECT CASE WHEN pg_current_xact_id_if_assigned() IS NULL THEN pg_logical_emit_message(true, 'holdfast', '') END;

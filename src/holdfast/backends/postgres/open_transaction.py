@@ -1,0 +1,211 @@
+"""A transaction of several operations on one connection of the pool.
+
+It is at READ COMMITTED, as each operation by itself is: an operation locks first, and then reads what was committed
+meanwhile. Each operation has a savepoint. It is rerun in its savepoint if another transaction inserted the same row
+first; the caller's block is never rerun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.driver_errors import (
+    DriverFailure,
+    Trouble,
+    is_in_doubt,
+    translated,
+    trouble_of,
+)
+from holdfast.backends.postgres.executor import Runs
+from holdfast.backends.postgres.thread_offload import Steps
+from holdfast.backends.postgres.transaction import PostgresTransaction
+from holdfast.errors import DurabilityUncertain, HoldfastError, Unavailable
+from holdfast.open_transaction import End, OpenTransaction
+from holdfast.ports import Backend, Operation
+from holdfast.waiting import Waiting
+
+T = TypeVar("T")
+
+RACES: Final = 4
+"""Most runs of an operation that loses races for the insertion of a row."""
+
+
+class PostgresOpenTransaction(OpenTransaction):
+    """Implements `ports.Backend` inside one transaction. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        outer: Backend,
+        runs: Runs,
+        waiting: Waiting,
+        timeout_ms: int,
+        *,
+        label: str,
+        tell: Callable[[list[str]], None],
+        ended: Callable[[], None],
+    ) -> None:
+        super().__init__(outer, waiting, timeout_ms)
+        self._runs = runs
+        self._label = label
+        self._tell = tell
+        self._ended = ended
+        self._link: Link | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._busy = False
+        self._ending: asyncio.Task[None] | None = None
+        self._applied: list[PostgresTransaction] = []
+
+    async def open(self) -> None:
+        """Take a connection and begin on it."""
+        connection = await self._runs.connections.acquire()
+        link = self._runs.link(connection)
+        try:
+            # The server's own limit holds also if this process stops.
+            await self._runs.begin_held(link, idle_ms=self.timeout_ms)
+        except BaseException:
+            await self._runs.connections.discard(connection)
+            raise
+        self._link = link
+        self.deadline_s = time.monotonic() + self.timeout_ms / 1000
+        self._timer = asyncio.get_running_loop().call_later(self.timeout_ms / 1000, self._expire)
+
+    async def _apply(self, operation: Operation[T], *, heavy: bool) -> T:
+        self._busy = True
+        try:
+            for last in (*[False] * (RACES - 1), True):
+                try:
+                    return await self._attempt(operation, heavy=heavy)
+                except DriverFailure as failure:
+                    if last or trouble_of(failure.cause) is not Trouble.RACE:
+                        raise self._translated(failure.cause) from failure.cause
+            raise AssertionError("unreachable")  # pragma: no cover
+        except Exception:
+            raise
+        except BaseException:
+            self._give_up(End.INTERRUPTED)
+            raise
+        finally:
+            self._busy = False
+            if self.is_open and self.left_s() <= 0:
+                self._expire()
+
+    async def _attempt(self, operation: Operation[T], *, heavy: bool) -> T:
+        # A fresh one, which has the position of this operation only.
+        link = self._runs.link(self._held().connection)
+        try:
+            transaction = await self._runs.joined(link)
+            result = await Steps(link, heavy=heavy).run(operation(transaction))
+            await link.control("next_operation")
+        except DriverFailure as failure:
+            if is_in_doubt(failure.cause):
+                self._give_up(End.LOST)
+            else:
+                await self._undo_operation(link)
+            raise
+        except Exception:
+            await self._undo_operation(link)
+            raise
+        self.topics += transaction.topics
+        self._applied.append(transaction)
+        return result
+
+    async def _undo_operation(self, link: Link) -> None:
+        try:
+            await link.control("undo_held_operation")
+        except DriverFailure:
+            self._give_up(End.LOST)
+
+    def _held(self) -> Link:
+        self.check_open()
+        assert self._link is not None, "a transaction is open before it is used"
+        return self._link
+
+    def _translated(self, cause: BaseException) -> HoldfastError:
+        match trouble_of(cause):
+            case Trouble.CONTENTION | Trouble.RACE | Trouble.LOCKED:
+                return Unavailable(f"{self._label}: another transaction was in the way: raise, and run the block again")
+            case Trouble.LOST | Trouble.SILENT:
+                if self.left_s() <= 0:
+                    # The server's limit was quicker than the timer.
+                    self._end = End.EXPIRED
+                    return self.error_of_end()
+                return Unavailable(f"{self._label}: the connection was lost, and all was rolled back: run it again")
+            case Trouble.OTHER:
+                return translated(cause, self._label)
+
+    # The end.
+
+    async def _commit(self) -> None:
+        link = self._held()
+        if self.left_s() <= 0:
+            self._expire()
+        self.check_open()
+        self.decide(End.COMMITTED)
+        try:
+            await link.commit()
+        except DurabilityUncertain:
+            await self._release(link)
+            self._tell(self.topics)
+            raise
+        except DriverFailure as failure:
+            unknown = is_in_doubt(failure.cause)
+            await (self._drop(link) if unknown else self._roll_back_and_release(link))
+            raise translated(failure.cause, self._label, "unknown" if unknown else "not_applied") from failure.cause
+        except BaseException:
+            await self._drop(link)
+            raise
+        for transaction in self._applied:
+            self._runs.remember(transaction)
+        await self._release(link)
+        self._tell(self.topics)
+
+    async def _undo(self) -> None:
+        link = self._link
+        if link is None:
+            return
+        if self._busy:
+            # Another task is in the middle of a call: cut it off.
+            await self._drop(link)
+            return
+        # In a task of its own: a cancelled caller does not leave the rollback half done.
+        self._ending = asyncio.ensure_future(self._roll_back_and_release(link))
+        await asyncio.shield(self._ending)
+
+    def _expire(self) -> None:
+        # During a call, the end of that call looks at the time.
+        if not self._busy:
+            self._give_up(End.EXPIRED)
+
+    def _give_up(self, end: End) -> None:
+        if self.decide(end) and self._link is not None:
+            self._ending = asyncio.ensure_future(self._drop(self._link))
+
+    async def _roll_back_and_release(self, link: Link) -> None:
+        try:
+            await link.control("rollback")
+        except DriverFailure:
+            await self._drop(link)
+        except BaseException:
+            await self._drop(link)
+            raise
+        else:
+            await self._release(link)
+
+    async def _drop(self, link: Link) -> None:
+        """Drop the connection: the server rolls back."""
+        self._finish()
+        await self._runs.connections.discard(link.connection)
+
+    async def _release(self, link: Link) -> None:
+        self._finish()
+        await self._runs.connections.release(link.connection)
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._ended()

@@ -1,0 +1,251 @@
+"""Bases of backends inside a transaction: a lent one, and one of `store.transaction()`.
+
+A transaction of `store.transaction()` ends once: by the end of its block, by its time limit, by an interrupted call, or
+by a lost database. Every later call is refused with the cause of that end.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from typing import Any, Literal, NoReturn, TypeVar
+
+from holdfast.errors import HoldfastError, InvalidRequest, TransactionExpired, Unavailable
+from holdfast.ports import Backend, Ending, NoReader, Operation
+from holdfast.rows import EventFilter, ViewQuery
+from holdfast.waiting import Waiting
+
+T = TypeVar("T")
+
+
+class BorrowedBackend(NoReader):
+    """Base of backends inside a transaction, in which no call can wait for other transactions."""
+
+    FIELD = "connection"
+    """The field that a refusal names."""
+
+    def watch(self, topic: str) -> Future[None]:  # noqa: ARG002 - the port's signature
+        """Refuse: a wait here would keep others from making the change, and would not see it."""
+        raise self._no_waiting()
+
+    async def pause(self, change: Future[None], timeout_ms: int) -> bool:  # noqa: ARG002 - the port's signature
+        """Refuse, like `watch`."""
+        raise self._no_waiting()
+
+    def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
+        """Refuse: one transaction is not lent twice."""
+        raise InvalidRequest("store", "works inside a transaction already: call within() on the store that was opened")
+
+    async def begin(self, timeout_ms: int) -> NoReturn:  # noqa: ARG002 - the port's signature
+        """Refuse: there are no transactions inside of one."""
+        raise InvalidRequest("store", "works inside a transaction already: call transaction() on the store itself")
+
+    def dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Refuse: tests read the store itself."""
+        raise InvalidRequest("store", "works inside a transaction: look at the store that was opened")
+
+    def _no_waiting(self) -> InvalidRequest:
+        return InvalidRequest(
+            self.FIELD, "a caller cannot wait inside its own transaction: end it, then wait on the store itself"
+        )
+
+
+class End(enum.Enum):
+    """The cause of a transaction's end."""
+
+    COMMITTED = "its block ended, and it was committed"
+    ROLLED_BACK = "its block ended, and it was rolled back"
+    EXPIRED = "it was open for too long, and was rolled back"
+    INTERRUPTED = "a call inside was interrupted, and all of it was rolled back"
+    LOST = "the database gave it up"
+
+
+class OpenTransaction(BorrowedBackend):
+    """Implements `ports.Backend` inside one transaction of the store's own. Base of each database's."""
+
+    FIELD = "transaction"
+
+    def __init__(self, outer: Backend, waiting: Waiting, timeout_ms: int) -> None:
+        self.outer = outer
+        self.timeout_ms = timeout_ms
+        self.deadline_s = time.monotonic() + timeout_ms / 1000
+        self.topics: list[str] = []
+        """Topics of the calls so far, published after the commit."""
+        self._waiting = waiting
+        self._in_use = threading.Lock()
+        self._deciding = threading.Lock()
+        self._end: End | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.outer!r} in a transaction"
+
+    # For each database to implement.
+
+    async def _apply(self, operation: Operation[T], *, heavy: bool) -> T:
+        """Run an operation. If it raises, the transaction is as it was before, or has ended."""
+        raise NotImplementedError
+
+    async def _commit(self) -> None:
+        """Commit, publish the topics, and return once all is durable. Decides the end itself."""
+        raise NotImplementedError
+
+    async def _undo(self) -> None:
+        """Roll everything back. The end is decided already."""
+        raise NotImplementedError
+
+    # The end.
+
+    @property
+    def is_open(self) -> bool:
+        """True until the end is decided."""
+        return self._end is None
+
+    def decide(self, end: End) -> bool:
+        """Decide the end. Return False if it was decided before."""
+        with self._deciding:
+            if self._end is not None:
+                return False
+            self._end = end
+            return True
+
+    def left_s(self) -> float:
+        """Return the seconds until the time limit."""
+        return self.deadline_s - time.monotonic()
+
+    def check_open(self) -> None:
+        """Refuse a call after the end."""
+        if self._end is not None:
+            raise self.error_of_end()
+
+    def error_of_end(self) -> HoldfastError:
+        """Return the error of a call after the end."""
+        match self._end:
+            case End.EXPIRED:
+                return TransactionExpired(self.timeout_ms)
+            case End.INTERRUPTED | End.LOST:
+                return Unavailable(f"{self.outer!r}: the transaction ended: {self._end.value}: run the block again")
+            case _:
+                return InvalidRequest(
+                    self.FIELD,
+                    "has ended: use `tx`, and handles made by it, inside its block only; outside of it use the store",
+                )
+
+    # The port.
+
+    @property
+    def durability(self) -> Literal["ephemeral", "durable"]:
+        """`durable` if acknowledged writes survive the process, else `ephemeral`."""
+        return self.outer.durability
+
+    @property
+    def schema_version(self) -> int:
+        """The version of the stored schema."""
+        return self.outer.schema_version
+
+    def ddl(self) -> str:
+        """Return the statements that create the schema."""
+        return self.outer.ddl()
+
+    async def write(
+        self,
+        operation: Operation[T],
+        *,
+        one_step: bool = False,  # noqa: ARG002 - the port's signature
+        repeatable: bool = False,  # noqa: ARG002
+        line: str | None = None,  # noqa: ARG002
+        heavy: bool = False,
+    ) -> T:
+        """Run an operation in the transaction. If it raises, the transaction is as it was before."""
+        self._take()
+        try:
+            self.check_open()
+            return await self._apply(operation, heavy=heavy)
+        finally:
+            self._in_use.release()
+
+    async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:  # noqa: ARG002
+        """Run an operation that only reads. It sees the transaction's own changes."""
+        return await self.write(operation)
+
+    def _take(self) -> None:
+        if not self._in_use.acquire(blocking=False):
+            raise InvalidRequest(
+                self.FIELD, "is in use by another task or thread: make one call of `tx` after the other"
+            )
+
+    async def commit(self) -> None:
+        """Commit, and return once all is durable. If it raises, nothing was applied unless the outcome says so."""
+        try:
+            self._take()
+        except InvalidRequest:
+            await self.roll_back()
+            raise InvalidRequest(
+                self.FIELD,
+                "its block ended while another task or thread used it, so it was rolled back: await every call of `tx` "
+                "inside the block",
+            ) from None
+        try:
+            self.check_open()
+            await self._commit()
+        finally:
+            self._in_use.release()
+
+    async def roll_back(self) -> None:
+        """Roll everything back, unless it has ended. Idempotent."""
+        if self.decide(End.ROLLED_BACK):
+            await self._undo()
+
+    async def begin(self, timeout_ms: int) -> NoReturn:  # noqa: ARG002 - the port's signature
+        """Refuse: there are no transactions inside of one."""
+        raise InvalidRequest("store", "works inside a transaction already: go on with this `tx`")
+
+    async def compute(self, call: Callable[[], T]) -> tuple[T, bool]:
+        """Run a pure call. Return its result, and whether it was heavy."""
+        return await self._waiting.compute(call)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        """Run blocking file work without blocking other operations."""
+        return await self._waiting.offload(call)
+
+    def drive(self, work: Awaitable[T]) -> T:
+        """Run a coroutine of this backend to its end for a blocking caller."""
+        return self.outer.drive(work)
+
+    async def close(self) -> None:
+        """Refuse: the end of the block ends the transaction."""
+        raise InvalidRequest(self.FIELD, "ends with its block: leave the block to commit, or raise to roll back")
+
+
+_ENTERED: ContextVar[tuple[Ending, ...]] = ContextVar("holdfast_transactions", default=())
+"""The transactions whose blocks the running task or thread is in, with those of the tasks that started it."""
+
+
+def refuse_inside(backend: object, call: str) -> None:
+    """Refuse a call that would wait for the end of a transaction, in a task or thread that is in its block."""
+    for one in _ENTERED.get():
+        if one.outer is backend and one.is_open:
+            raise InvalidRequest(
+                "store", f"{call} would wait for the end of the transaction that this task is in: use `tx`, or end it"
+            )
+
+
+class Entered:
+    """Marks the running task or thread as inside a transaction's block, from `enter` to `leave`."""
+
+    def __init__(self) -> None:
+        self._token: Token[tuple[Ending, ...]] | None = None
+
+    def enter(self, transaction: Ending) -> None:
+        """Enter the block."""
+        self._token = _ENTERED.set((*_ENTERED.get(), transaction))
+
+    def leave(self) -> None:
+        """Leave the block."""
+        if self._token is not None:
+            with suppress(ValueError):  # a generator that spans tasks leaves in another context than it entered
+                _ENTERED.reset(self._token)
