@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 import msgspec
 
-from holdfast import dsn
 from holdfast.blocking import BlockingStore
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, InvalidRequest
 from holdfast.extras import needing
-from holdfast.file_urls import check_path, sqlite_path
 from holdfast.folder import Folder
 from holdfast.ports import AttachmentBytes, Backend, Clock
 from holdfast.ports.observer import Observer
@@ -152,12 +150,14 @@ def ddl(
         return ""
     if isinstance(url, str) and url.startswith(POSTGRES):
         chosen = _check_postgres_options(options)
+        from holdfast import dsn
+
         dsn.check("url", url)
         _postgres()
         from holdfast.backends.postgres.schema_setup import ddl_text, distribution_text
 
         return ddl_text(chosen.schema) if distribute_by is None else distribution_text(chosen.schema, distribute_by)
-    _ = sqlite_path(url) if isinstance(url, str) else check_path("url", url)
+    _ = _file_of(url)
     _check_sqlite_options(options)
     from holdfast.backends.sqlite.schema_setup import schema_text
 
@@ -236,7 +236,7 @@ def open_backend(
         return MemoryBackend(clock or SystemClock(), waiting)
     if isinstance(url, str) and url.startswith(POSTGRES):
         return _postgres().open_blocking(url, _check_postgres_options(options), clock)
-    path = sqlite_path(url) if isinstance(url, str) else check_path("url", url)
+    path = _file_of(url)
     chosen = _check_sqlite_options(options)
     from holdfast.backends.sqlite import SqliteBackend  # loaded only if used
 
@@ -269,6 +269,13 @@ async def open_backend_async(
 def _is_pool(url: object) -> bool:
     """Return True for a pool of asyncpg's. Tested by name, so that the driver is not loaded without need."""
     return any(kind.__module__ == "asyncpg.pool" and kind.__name__ == "Pool" for kind in type(url).__mro__)
+
+
+def _file_of(url: object) -> str:
+    """Return the path of a SQLite file, by its URL or as a path."""
+    from holdfast.file_urls import check_path, sqlite_path
+
+    return sqlite_path(url) if isinstance(url, str) else check_path("url", url)
 
 
 def _postgres() -> type[PostgresBackend]:
@@ -355,6 +362,8 @@ def _check_parts(
     mode = _check_file_mode(file_mode)
     objects: object = attachments
     if isinstance(attachments, str | os.PathLike):
+        from holdfast.file_urls import check_path
+
         objects = Folder(check_path("attachments", cast("object", attachments)), file_mode=mode)
     elif attachments is not None and not all(callable(getattr(attachments, name, None)) for name in PORT):
         raise InvalidRequest("attachments", f"must be a folder, or have the methods {', '.join(PORT)}")

@@ -6,17 +6,18 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.errors import Corrupt, InvalidRequest, Unavailable
 from holdfast.records.limits import LARGEST_CONTENT
 from holdfast.records.options import PRIVATE
 from holdfast.waiting import each_undisturbed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROUNDS = 3
 UNFINISHED = ".tmp"
@@ -31,6 +32,8 @@ class Folder:
     """Implements `ports.AttachmentBytes` over a directory of its own. Names are hashes: no path comes from a caller."""
 
     def __init__(self, root: str | os.PathLike[str], *, file_mode: int = PRIVATE) -> None:
+        from pathlib import Path  # loaded only if attachments are in a folder
+
         # Absolute, so that a later change of the working directory has no effect.
         self._root = Path(root).absolute()
         self._file_mode = file_mode
@@ -69,7 +72,7 @@ class Folder:
 
     def _write(self, path: Path, data: bytes) -> bool:
         """Write aside, sync, rename. Return False if a deletion of the attachment removed the file aside."""
-        aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
+        aside = path.with_name(f"{path.name}.{os.urandom(8).hex()}{UNFINISHED}")
         try:
             self._make(path.parent)
             created = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), PRIVATE)
@@ -176,7 +179,7 @@ class Folder:
                 for file in _entries(part):
                     name = OWN_UNFINISHED.fullmatch(file.name)
                     if name is not None and name[1] == part.name:
-                        yield Path(file.path)
+                        yield self._root / file.path
 
 
 def _entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import secrets
 
 from holdfast.errors import InvalidRequest
 
@@ -22,7 +21,7 @@ def new_owner_id(label: str = "worker") -> str:
     True
     """
     _check_label(label)
-    return f"{label}@{platform.node()[:MAX_HOST_CHARACTERS]}:{os.getpid()}:{secrets.token_hex(6)}"
+    return f"{label}@{platform.node()[:MAX_HOST_CHARACTERS]}:{os.getpid()}:{os.urandom(6).hex()}"
 
 
 def _check_label(label: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import secrets
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
@@ -36,7 +36,7 @@ LOOK_AGAIN_MS = 250
 
 def random_name() -> str:
     """Return 128 random bits, as text."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def _packed(row: AttachmentRow, data: bytes | None) -> ObjectRow:
