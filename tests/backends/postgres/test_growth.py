@@ -80,6 +80,7 @@ class Ground:
         )
         self.do(lambda store: store.processes.register(kinds))
         self.do(lambda store: store.events.append("job", "progress", 1, replay_key="k0"))
+        self.do(lambda store: store.queue.enqueue(holdfast.WorkDraft(session_id="busy", payloads=[1], kind="backlog")))
 
     def _open(self) -> Store:
         self.backend: Any = self.loop.drive(PostgresBackend.open(self.url, PostgresOptions(max_connections=1), None))
@@ -139,7 +140,7 @@ class Ground:
         self._copy("nodes", nodes)
 
     def grow(self, turns: int) -> None:
-        """Grow the long session and the long log to that many turns and events."""
+        """Grow the long session, the long log and the backlog to that many turns, events and batches."""
         session = self._one("sessions", "session_id = 'long'")
         key, family, before = session["session_key"], session["family"], session["revision"]
         head = self._one("revisions", f"session_key = {key} AND revision = {before}")
@@ -168,6 +169,12 @@ class Ground:
         self._copy("nodes", nodes)
         self._copy("revisions", revisions)
         self._copy("work", batches)
+        waiting = self._one("work", "kind = 'backlog' ORDER BY enqueue_seq DESC LIMIT 1")
+        fresh = {name: None for name in waiting if name.startswith(("claim", "settled"))}
+        fresh |= {"claim_fence": 0, "claim_exclusive": 0, "claim_size": 0, "attempts": 0}
+        self._copy(
+            "work", [waiting | fresh | {"enqueue_seq": 1_000_000 + one, "batch_id": f"waiting{one}"} for one in new]
+        )
         # Other sessions offer work of another kind, or work that is not due for long.
         offer = {"family": family, "priority": 0, "served": 0, "claimed_upto": 0}
         other, late = (
@@ -236,6 +243,17 @@ async def work_off(store: Store, number: int) -> None:
     await store.queue.cancel("long", failed.batch_id)
 
 
+async def take_from_backlog(store: Store, number: int) -> None:
+    """Claim and complete the first of many batches that wait in one session."""
+    for name in "ab":
+        claim = await store.queue.claim_next(owner_id=name, kinds=["backlog"], max_batches=1)
+        assert claim is not None
+        await store.queue.complete(claim)
+    claim = await store.queue.claim("busy", owner_id="c", max_batches=1)
+    assert claim is not None
+    await store.queue.complete(claim)
+
+
 async def lead(store: Store, number: int) -> None:
     """Commit a turn under a lease."""
     lease = await store.leases.claim(holdfast.OnSession("long"), owner_id="w1")
@@ -262,6 +280,7 @@ CALLS: dict[str, Call] = {
     "replay of a turn": lambda store, number: store.sessions.handle("long").commit(turn(0)),
     "commit that completes work": settle,
     "jobs": work_off,
+    "jobs of a backlog": take_from_backlog,
     "commit under a lease": lead,
     "commit that enqueues": follow_up,
     "append": lambda store, number: store.events.append("job", "progress", 1, replay_key=f"new{number}"),

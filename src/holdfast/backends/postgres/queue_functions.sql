@@ -283,6 +283,8 @@ DECLARE
     v_fence bigint;
     v_size bigint;
     v_last_seq bigint;
+    v_from_seq bigint;
+    v_to_seq bigint;
     v_is_open boolean;
     v_had_claim boolean;
     v_locked bigint;
@@ -315,6 +317,8 @@ BEGIN
     IF p_held_claim_id IS NOT NULL THEN
         SELECT
             array_agg(bearer.enqueue_seq) AS seqs,
+            min(bearer.enqueue_seq) AS first_seq,
+            max(bearer.enqueue_seq) AS last_seq,
             bool_and(
                 bearer.settled_state IS NULL
                 AND bearer.claim_id = p_held_claim_id
@@ -530,7 +534,11 @@ BEGIN
     v_size := cardinality(v_seqs);
     v_claimed_at_ms := v_now_ms;
     v_claim_id := 'claim:' || v_seqs[1] || ':' || v_fence;
+    v_from_seq := v_seqs[1];
+    v_to_seq := v_seqs[v_size];
     IF p_held_claim_id IS NOT NULL THEN
+        v_from_seq := least(v_from_seq, v_held.first_seq);
+        v_to_seq := greatest(v_to_seq, v_held.last_seq);
         v_size := v_size + v_held.size;
         v_claimed_at_ms := v_held.claimed_at_ms;
         v_claim_id := p_held_claim_id;
@@ -550,6 +558,8 @@ BEGIN
         attempts = claimed.attempts + CASE WHEN coalesce(claimed.claim_id = p_held_claim_id, false) THEN 0 ELSE 1 END
     WHERE claimed.session_key = p_session_key
         AND claimed.settled_state IS NULL
+        -- The range is an index condition in any case. The list may become a filter, if statistics say so.
+        AND claimed.enqueue_seq BETWEEN v_from_seq AND v_to_seq
         AND claimed.enqueue_seq = ANY(v_seqs)
         -- part: by_family
         AND claimed.family = p_family
@@ -687,7 +697,9 @@ DECLARE
     v_busy bigint[] := '{}';
     v_busy_families bigint[] := '{}';
     v_holds_lock boolean := false;
-    v_next record;
+    v_family bigint;
+    v_session_key bigint;
+    v_is_locked boolean;
     v_due record;
     v_now_ms bigint;
     v_claimed_upto bigint;
@@ -760,66 +772,105 @@ BEGIN
             END IF;
         END LOOP;
 
-        v_kinds := coalesce(p_kinds, {schema}.ready_kinds_v1(v_levels, p_family));
-        SELECT best.family, best.session_key INTO v_next
-        FROM unnest(v_levels) AS wanted_level (level)
-        CROSS JOIN unnest(v_kinds) AS wanted (kind)
-        CROSS JOIN LATERAL (
-            SELECT family, session_key, priority, served
-            FROM {schema}.ready
-            WHERE level = wanted_level.level
-                AND level > 0
-                AND kind = wanted.kind
-                AND session_key <> ALL(v_passed)
-                AND session_key <> ALL(v_busy)
-                -- part: by_family
-                AND family = p_family
-                -- end part
-            ORDER BY priority DESC, served
+        v_is_locked := false;
+        -- part: one_place
+        IF cardinality(p_kinds) = 1 THEN
+            -- One statement finds, locks and names the session, unless another one offers work to claims that share it.
+            SELECT
+                queue.family,
+                queue.session_key,
+                queue.claimed_upto,
+                (
+                    SELECT owner.session_id
+                    FROM {schema}.sessions AS owner
+                    WHERE owner.family = queue.family
+                        AND owner.session_key = queue.session_key
+                        AND owner.dead = 0
+                )
+            INTO v_family, v_session_key, v_claimed_upto, v_session_id
+            FROM {schema}.ready AS queue
+            WHERE queue.level = 2
+                AND queue.level > 0
+                AND queue.kind = p_kinds[1]
+                AND queue.session_key <> ALL(v_passed)
+                AND (
+                    p_exclusive > 0
+                    OR NOT EXISTS (
+                        SELECT 1
+                        FROM {schema}.ready AS shared
+                        WHERE shared.level = 1
+                            AND shared.level > 0
+                            AND shared.kind = p_kinds[1]
+                    )
+                )
+            ORDER BY queue.priority DESC, queue.served
             LIMIT 1
-        ) AS best
-        ORDER BY best.priority DESC, best.served
-        LIMIT 1;
-        IF NOT FOUND THEN
-            IF cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock) THEN
-                verdict := CASE WHEN cardinality(v_busy) = 0 THEN 'none' ELSE 'busy' END;
-                RETURN NEXT;
-                RETURN;
-            END IF;
-            -- Other transactions have locked all claimable work. Wait for the first: it may leave some.
-            PERFORM 1
-            FROM {schema}.ready
-            WHERE family = v_busy_families[1]
-                AND session_key = v_busy[1]
-            FOR UPDATE;
-            v_holds_lock := true;
-            v_busy := v_busy[2:];
-            v_busy_families := v_busy_families[2:];
-            CONTINUE;
+            FOR UPDATE OF queue SKIP LOCKED;
+            v_is_locked := FOUND;
         END IF;
+        -- end part
+        IF NOT v_is_locked THEN
+            v_kinds := coalesce(p_kinds, {schema}.ready_kinds_v1(v_levels, p_family));
+            SELECT best.family, best.session_key INTO v_family, v_session_key
+            FROM unnest(v_levels) AS wanted_level (level)
+            CROSS JOIN unnest(v_kinds) AS wanted (kind)
+            CROSS JOIN LATERAL (
+                SELECT family, session_key, priority, served
+                FROM {schema}.ready
+                WHERE level = wanted_level.level
+                    AND level > 0
+                    AND kind = wanted.kind
+                    AND session_key <> ALL(v_passed)
+                    AND session_key <> ALL(v_busy)
+                    -- part: by_family
+                    AND family = p_family
+                    -- end part
+                ORDER BY priority DESC, served
+                LIMIT 1
+            ) AS best
+            ORDER BY best.priority DESC, best.served
+            LIMIT 1;
+            IF NOT FOUND THEN
+                IF cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock) THEN
+                    verdict := CASE WHEN cardinality(v_busy) = 0 THEN 'none' ELSE 'busy' END;
+                    RETURN NEXT;
+                    RETURN;
+                END IF;
+                -- Other transactions have locked all claimable work. Wait for the first: it may leave some.
+                PERFORM 1
+                FROM {schema}.ready
+                WHERE family = v_busy_families[1]
+                    AND session_key = v_busy[1]
+                FOR UPDATE;
+                v_holds_lock := true;
+                v_busy := v_busy[2:];
+                v_busy_families := v_busy_families[2:];
+                CONTINUE;
+            END IF;
 
-        SELECT claimed_upto INTO v_claimed_upto
-        FROM {schema}.ready
-        WHERE family = v_next.family
-            AND session_key = v_next.session_key
-            AND level + 0 > 0
-        FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
-            v_busy := v_busy || v_next.session_key;
-            v_busy_families := v_busy_families || v_next.family;
-            CONTINUE;
+            SELECT claimed_upto INTO v_claimed_upto
+            FROM {schema}.ready
+            WHERE family = v_family
+                AND session_key = v_session_key
+                AND level + 0 > 0
+            FOR UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                v_busy := v_busy || v_session_key;
+                v_busy_families := v_busy_families || v_family;
+                CONTINUE;
+            END IF;
+            SELECT owner.session_id INTO v_session_id
+            FROM {schema}.sessions AS owner
+            WHERE owner.family = v_family
+                AND owner.session_key = v_session_key
+                AND owner.dead = 0;
         END IF;
         v_holds_lock := true;
-        SELECT owner.session_id INTO v_session_id
-        FROM {schema}.sessions AS owner
-        WHERE owner.family = v_next.family
-            AND owner.session_key = v_next.session_key
-            AND owner.dead = 0;
         IF v_session_id IS NOT NULL THEN
             RETURN QUERY
             SELECT claim.verdict, v_session_id, claim.batch
             FROM {schema}.claim_in_session_v1(
-                v_next.family, v_next.session_key, v_claimed_upto, p_given_ms, p_owner_id, 'idle', p_most, p_exclusive,
+                v_family, v_session_key, v_claimed_upto, p_given_ms, p_owner_id, 'idle', p_most, p_exclusive,
                 p_token_hash, p_ttl_ms, NULL, NULL, NULL, NULL, NULL, NULL, p_kinds, true, p_most_bytes
             ) AS claim
             WHERE claim.verdict <> 'none';
@@ -828,8 +879,8 @@ BEGIN
             END IF;
         END IF;
         -- The row promised too much.
-        PERFORM {schema}.touch_ready_v1(v_next.family, v_next.session_key, p_given_ms, true);
-        v_passed := v_passed || v_next.session_key;
+        PERFORM {schema}.touch_ready_v1(v_family, v_session_key, p_given_ms, true);
+        v_passed := v_passed || v_session_key;
     END LOOP;
 END;
 $$;
@@ -930,6 +981,8 @@ BEGIN
     IF cardinality(p_batch_ids) = 1 THEN
         SELECT
             ARRAY[enqueue_seq] AS seqs,
+            enqueue_seq AS first_seq,
+            enqueue_seq AS last_seq,
             1::bigint AS size,
             claim_id = p_claim_id AND claim_token_hash = p_token_hash AND claim_fence >= p_fence AS is_proven,
             claim_size,
@@ -950,6 +1003,8 @@ BEGIN
     ELSE
         SELECT
             array_agg(bearer.enqueue_seq) AS seqs,
+            min(bearer.enqueue_seq) AS first_seq,
+            max(bearer.enqueue_seq) AS last_seq,
             count(DISTINCT bearer.enqueue_seq) AS size,
             bool_and(
                 bearer.claim_id = p_claim_id
@@ -998,6 +1053,7 @@ BEGIN
             settled_at_ms = v_now_ms
         WHERE settled.session_key = v_session_key
             AND settled.settled_state IS NULL
+            AND settled.enqueue_seq BETWEEN v_held.first_seq AND v_held.last_seq
             AND settled.enqueue_seq = ANY(v_held.seqs)
             -- part: by_family
             AND settled.family = p_family

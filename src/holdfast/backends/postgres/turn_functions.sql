@@ -66,6 +66,27 @@ DECLARE
     v_family bigint;
     v_session_key bigint;
 BEGIN
+    IF num_nonnulls(p_replay_key, p_lease_token_hash, p_terminal_state, p_wake, p_target_session_id) = 0 THEN
+        -- Nothing but the process itself decides about a plain event. The clock is read again if its row was changed
+        -- during the wait for it.
+        UPDATE {schema}.processes AS process
+        SET
+            event_count = process.event_count + 1,
+            updated_at_ms = {schema}.now_ms_v1(p_given_ms)
+        WHERE process.process_id = p_process_id
+            AND process.registration_hash = p_registration_hash
+            AND (p_after_terminal OR process.status = 'running')
+            AND process.run_kind IS NULL
+        RETURNING process.event_count, process.updated_at_ms INTO new_sequence, now_ms;
+        IF FOUND THEN
+            INSERT INTO {schema}.events (process_id, sequence, type, payload_hash, acked, occurred_at_ms, payload)
+            VALUES (p_process_id, new_sequence, p_type, p_payload_hash, 0, now_ms, p_payload);
+            verdict := 'appended';
+            reached := {schema}.position_v1();
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
     SELECT
         process.registration_hash, process.status, process.event_count, process.wake_session_id, process.wake_frame_id,
         process.run_kind, process.recovery, process.due_at_ms, process.suspended
