@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from holdfast import store as asynchronous
 from holdfast.log import called_here
+from holdfast.nesting import interrupted_call, refuse_nested, run_call
 from holdfast.ports import Backend
 from holdfast.records.checkpoints import Component
 from holdfast.records.commits import CommitReceipt
@@ -29,7 +30,11 @@ T = TypeVar("T")
 
 def driven(backend: Backend, make: Callable[[], Awaitable[T]]) -> T:
     """Run the coroutine that `make` returns to its end for the calling thread."""
-    return run_made(make) if isinstance(backend, WaitingBackend) else backend.drive(Deferred(make))
+    return run_call(backend, run_made if isinstance(backend, WaitingBackend) else partial(_drive, backend), make)
+
+
+def _drive(backend: Backend, make: Callable[[], Awaitable[T]]) -> T:
+    return backend.drive(Deferred(make))
 
 
 class Facet:
@@ -423,6 +428,7 @@ class BlockingStore:
 
     def within(self, connection: object) -> BlockingStore:
         """Return this store inside a transaction that you began on your own connection; see `Store.within`."""
+        refuse_nested(self._backend)
         return BlockingStore(self._store.within(connection), self._backend)
 
     def transaction(self, *, timeout_ms: int = TRANSACTION_MS) -> BlockingTransaction:
@@ -440,8 +446,17 @@ class BlockingStore:
         return BlockingStore(self._store.reading(after=after, wait_ms=wait_ms, fall_back=fall_back), self._backend)
 
     def close(self) -> None:
-        """Finish accepted calls and close the database. Later calls are `StoreClosed`."""
-        driven(self._backend, self._store.close)
+        """Finish accepted calls and close the database. Later calls are `StoreClosed`.
+
+        Called by a signal handler or finalizer in the middle of another call on this store, it returns at once, and the
+        store is closed as soon as that call waits or ends.
+        """
+        interrupted = interrupted_call(self._backend)
+        if interrupted is not None:
+            interrupted.close_afterwards(self._store.close)
+        # Asked again: another thread may have opened the call meanwhile, and then have missed the request.
+        if interrupted is None or interrupted.is_open:
+            driven(self._backend, self._store.close)
 
     def __enter__(self) -> BlockingStore:
         return self

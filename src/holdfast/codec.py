@@ -62,7 +62,7 @@ _encode_sorted = msgspec.json.Encoder(enc_hook=_plain, order="sorted").encode
 _decode = msgspec.json.Decoder().decode
 
 
-_building = threading.Lock()
+_building = threading.RLock()  # a signal handler may use another store
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 

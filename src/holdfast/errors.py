@@ -38,6 +38,7 @@
     │   ├── ReplicaBehind           no server that may answer is as new as the position
     │   ├── TransactionExpired      run the block again, with less work in it or a longer limit
     │   └── WaitTimeout
+    ├── NestedCall        return first: the call interrupts another one of its thread on the same store
     ├── Incompatible      upgrade something
     │   ├── SchemaTooNew
     │   └── SchemaMissing
@@ -436,6 +437,20 @@ class WaitTimeout(Unavailable):
         super().__init__(f"timed out after {timeout_ms} ms waiting for {what}: wait again, or give up")
         self.what = what
         self.timeout_ms = timeout_ms
+
+
+# NestedCall: return first.
+
+
+class NestedCall(HoldfastError):
+    """This call interrupts another one of its thread on the same store: return, and call once that one has ended."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this call interrupts another one of the same thread on this store, as signal handlers and finalizers do: "
+            "set a flag instead and call when the other one has returned, or call from another thread and do not wait "
+            "for it here"
+        )
 
 
 # Incompatible: upgrade something.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 
 from holdfast.clock import read_clock
 from holdfast.loop_budget import BudgetExceeded, LoopBudget
+from holdfast.nesting import innermost_call, while_open
 from holdfast.ports import Clock
 
 if TYPE_CHECKING:
@@ -65,6 +66,12 @@ def run_made(make: Callable[..., Awaitable[T]], *arguments: Any) -> T:
     except StopIteration as stop:
         return cast("T", stop.value)
     raise RuntimeError("an operation suspended where none may")
+
+
+class OfThisThread(threading.local):
+    """A mark of the calling thread."""
+
+    is_inside = False
 
 
 _LockOwnedByThread: Any = type(threading.RLock())
@@ -228,12 +235,15 @@ def _has(values: Iterable[object], frame: object) -> bool:
     return any(value is frame or (type(value) is tuple and any(one is frame for one in value)) for value in values)
 
 
-def wait_for(future: Future[Any], timeout_s: float = -1) -> bool:
-    """Block until a future is done, or the time is up; -1 for no limit. An interrupt leaves no lock taken."""
+def wait_for(future: Future[Any], timeout_s: float = -1, *, is_open: bool = False) -> bool:
+    """Block until a future is done, or the time is up; -1 for no limit. An interrupt leaves no lock taken.
+
+    With `is_open`, signal handlers may use the store meanwhile.
+    """
     gate = threading.Lock()
     gate.acquire()
     future.add_done_callback(partial(_open, gate))
-    return gate.acquire(timeout=timeout_s)
+    return while_open(gate.acquire, True, timeout_s) if is_open else gate.acquire(timeout=timeout_s)
 
 
 def _open(gate: threading.Lock, _: object) -> None:
@@ -332,7 +342,7 @@ class BlockingWaiting:
 
     async def pause(self, change: Future[None], timeout_ms: int) -> bool:
         """Block until the change or the deadline."""
-        if not wait_for(change, timeout_ms / 1000) and change.cancel():
+        if not wait_for(change, timeout_ms / 1000, is_open=True) and change.cancel():
             return False
         wait_for(change)
         change.result()
@@ -373,10 +383,16 @@ class AsyncWaiting:
         """Suspend until the change or the deadline."""
         import asyncio  # never loaded by blocking callers
 
+        call = innermost_call()
         try:
-            await asyncio.wait_for(asyncio.wrap_future(change), timeout_ms / 1000)
+            call.is_open = True
+            waiting = asyncio.wait_for(asyncio.wrap_future(change), timeout_ms / 1000)
+            # Closing the store ends the wait.
+            await (asyncio.gather(waiting, *(close() for close in call.closes)) if call.closes else waiting)
         except TimeoutError:
             return False
+        finally:
+            call.is_open = False
         return True
 
 

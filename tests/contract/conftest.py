@@ -47,6 +47,8 @@ ON_SECOND = {
     "TestTriggers",
 }
 ONLY_ON = {
+    # Only a blocking call can be interrupted in its caller's thread.
+    "TestNestedCalls": ["memory-blocking", "sqlite-blocking", "postgres-blocking"],
     # The actors of these cases are separate processes, and always blocking.
     "TestSecondProcess": ["sqlite-blocking", "postgres-blocking"],
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextvars import copy_context
+from functools import partial
 
 from holdfast.operations import artifacts as operations
 from holdfast.records.artifacts import Artifact, ArtifactSummary
@@ -43,8 +43,7 @@ class Artifacts:
         check = self._context.artifact_checks.get(kind)
         if check is not None:
             # Not in the write transaction, and not on the event loop: it may be slow.
-            context = copy_context()
-            await self._context.backend.offload(lambda: context.run(rules.judge, check, kind, ref, data))
+            await self._context.application_code(partial(rules.judge, check, kind, ref, data))
         return await self._context.backend.write(
             lambda tx: operations.put(tx, kind, ref, data), repeatable=True, heavy=heavy
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 
-from holdfast.errors import SessionBindingConflict
+from holdfast.errors import NestedCall, SessionBindingConflict
+from holdfast.nesting import BlockingCall, calls_in_progress
 from holdfast.rows import SessionRow
 from holdfast.waiting import Change
 
@@ -13,7 +14,7 @@ from holdfast.waiting import Change
 class Binding:
     """The session id and the incarnation that a handle acts on."""
 
-    __slots__ = ("_lock", "_waiting", "committer", "incarnation", "session_id")
+    __slots__ = ("_blocking_call", "_lock", "_waiting", "committer", "incarnation", "session_id")
 
     def __init__(self, session_id: str | None, incarnation: int | None) -> None:
         self.session_id = session_id
@@ -21,6 +22,7 @@ class Binding:
         self._lock = threading.Lock()
         self.committer: object = None
         """The call that commits through an unbound handle. Its caller resets it in one step, safe from interrupts."""
+        self._blocking_call: BlockingCall | None = None
         self._waiting: list[Future[None]] = []
 
     def take_turn(self, call: object) -> Future[None] | None:
@@ -28,8 +30,12 @@ class Binding:
 
         None: commit, then reset `committer` and call `wake_others`. Otherwise wait for the future and call again.
         """
+        calls = calls_in_progress()
+        if self.committer is not None and self._blocking_call in calls[:-1]:
+            raise NestedCall  # it would wait for the call that it interrupts
         with self._lock:
             if self.session_id is not None or self.committer is None:
+                self._blocking_call = calls[-1] if calls else None
                 self.committer = call
                 return None
             turn: Future[None] = Change()

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable, WaitTimeout
 from holdfast.log import WARNING, note
+from holdfast.nesting import innermost_call
 from holdfast.operations.attachments import Deletion, end_deletion, outside, read_outside, reserve_deletion, space_of
 from holdfast.operations.key_frames import KeyFrames
 from holdfast.ports import AttachmentBytes, Backend
@@ -25,6 +26,7 @@ from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import checks
 from holdfast.store.binding import Binding, ForgetfulBinding
 from holdfast.store.instrumentation import Observing, observed_class
+from holdfast.waiting import raised_by_handler
 
 F = TypeVar("F")
 P = ParamSpec("P")
@@ -156,10 +158,19 @@ class Context(msgspec.Struct, frozen=True):
         return await self.backend.compute(partial(check, *args, **kwargs))
 
     async def outside(self, call: Callable[[], T]) -> T:
-        """Call the place for bytes outside of the database, in a thread but in the caller's own context."""
+        """Call the place for bytes outside of the database."""
+        return await self.application_code(partial(outside, call))
+
+    async def application_code(self, call: Callable[[], T]) -> T:
+        """Run code of the application, which may use the store: in a thread, but in the caller's own context."""
         # A worker thread has an empty context, in which a client that traces its calls would lose their parent.
         context = copy_context()
-        return await self.backend.offload(lambda: context.run(outside, call))
+        running = innermost_call()
+        try:
+            running.is_open = True
+            return await self.backend.offload(partial(context.run, call))
+        finally:
+            running.is_open = False
 
     async def wait_until(
         self, topic: str, look: Callable[[], Awaitable[tuple[T | None, int | None]]], timeout_ms: object, what: str
@@ -179,6 +190,8 @@ class Context(msgspec.Struct, frozen=True):
                 try:
                     seen, due_in_ms = await look()
                 except Unavailable as error:
+                    if raised_by_handler(error):
+                        raise
                     seen, due_in_ms, away = None, LOOK_AGAIN_MS, error
                 if seen is not None:
                     return seen

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast import rows as r
-from holdfast.errors import StoreClosed, Unavailable
+from holdfast.errors import NestedCall, StoreClosed
 
 WAIT_S = 60
 
@@ -153,7 +153,7 @@ def ring(*_):
     try:
         store.sessions.handle("other").save_meta(holdfast.SessionMeta("other", "x", created_at_ms=0))
         answers.add("stored")
-    except holdfast.Unavailable as error:
+    except holdfast.NestedCall as error:
         answers.add("refused")
     raise KeyboardInterrupt
 
@@ -283,12 +283,12 @@ def test_what_a_finalizer_writes_in_the_writers_thread_is_refused_and_not_waited
     async def finalizing(transaction: Any) -> None:
         try:
             store.write(put("never"))
-        except Unavailable as error:
+        except NestedCall as error:
             answers.append(type(error))
 
     store.submit(finalizing).result(WAIT_S)
     store.write(finalizing)
-    assert answers == [Unavailable, Unavailable]
+    assert answers == [NestedCall, NestedCall]
     assert stored(store) == []
 
 

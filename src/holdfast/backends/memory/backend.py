@@ -14,14 +14,14 @@ import msgspec
 from holdfast.backends.memory.open_transaction import Held, MemoryOpenTransaction, Parts
 from holdfast.backends.memory.tables import Table, Tables
 from holdfast.backends.memory.transaction import POSITION, SCHEMA_VERSION, MemoryTransaction
-from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
+from holdfast.errors import InvalidRequest, NestedCall, StoreClosed, StoreForked
 from holdfast.loop_budget import BudgetExceeded, is_limited
 from holdfast.open_transaction import refuse_inside
 from holdfast.ports import Backend, Begun, Clock, Operation
 from holdfast.ports.freshness import Freshness, foreign
 from holdfast.read_only import ReadingBackend
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import Waiting, WaitingBackend, run_made
+from holdfast.waiting import OfThisThread, Waiting, WaitingBackend, run_made
 
 T = TypeVar("T")
 
@@ -35,7 +35,8 @@ class MemoryBackend(WaitingBackend):
     def __init__(self, clock: Clock, waiting: Waiting) -> None:
         super().__init__(clock, waiting)
         self._tables = Tables()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._this_thread = OfThisThread()
         self._process_id = os.getpid()
         self._closed = False
         self._committing = False
@@ -74,14 +75,20 @@ class MemoryBackend(WaitingBackend):
         return result
 
     def _with_lock(self, call: Callable[[], T]) -> T:
+        if self._this_thread.is_inside:
+            raise NestedCall
         if is_limited() and self._busy:
             raise BudgetExceeded
-        with self._lock:
-            self._busy = True
-            try:
-                return call()
-            finally:
-                self._busy = False
+        try:
+            self._this_thread.is_inside = True
+            with self._lock:
+                self._busy = True
+                try:
+                    return call()
+                finally:
+                    self._busy = False
+        finally:
+            self._this_thread.is_inside = False
 
     def _write(self, operation: Operation[T]) -> T:
         result, topics = self._with_lock(partial(self._commit, operation))
@@ -158,12 +165,14 @@ class MemoryBackend(WaitingBackend):
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return every row of every table."""
         self._check_forked()
-        with self._lock:
-            self._settle()
-            return {
-                name: [row if isinstance(row, tuple) else _columns(row) for row in table.scan()]
-                for name, table in self._tables.all().items()
-            }
+        return self._with_lock(self._dump)
+
+    def _dump(self) -> dict[str, list[tuple[Any, ...]]]:
+        self._settle()
+        return {
+            name: [row if isinstance(row, tuple) else _columns(row) for row in table.scan()]
+            for name, table in self._tables.all().items()
+        }
 
     def borrow(self, connection: object) -> Backend:
         """Raises InvalidRequest: there is no connection to memory."""

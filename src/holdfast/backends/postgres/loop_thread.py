@@ -1,19 +1,19 @@
 """Runs coroutines on a background event loop, for callers that block.
 
-A caller that a signal handler interrupts stops waiting and cancels its coroutine. It shares nothing with the loop's
-thread but a lock that only the loop's thread releases, so that the loop never waits for a caller.
+A caller that a signal handler interrupts stops waiting and cancels its coroutine. It takes no lock but that of its own
+call, which only the loop's thread releases: the loop never waits for a caller, nor a caller for one that it interrupts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from typing import Any, Generic, TypeVar, cast
 
-from holdfast.errors import StoreClosed
-from holdfast.waiting import run_to_end, start_thread
+from holdfast.errors import NestedCall, StoreClosed
+from holdfast.waiting import raised_by_handler, run_to_end, start_thread
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ GRACE_S = 3.0
 class Call(Generic[T]):
     """One awaitable that runs on the loop, and its outcome."""
 
-    __slots__ = ("_error", "_given_up", "_result", "_task", "_work", "done")
+    __slots__ = ("_error", "_given_up", "_result", "_task", "_work", "done", "is_late")
 
     def __init__(self, work: Awaitable[T]) -> None:
         self._work = work
@@ -33,11 +33,12 @@ class Call(Generic[T]):
         self._given_up = False
         self._result: T | None = None
         self._error: BaseException | None = None
+        self.is_late = False
         self.done = threading.Lock()
         self.done.acquire()
 
     def start(self) -> None:
-        """Start the work. Runs on the loop."""
+        """Start the work, unless its caller has given up. Runs on the loop."""
         if not self._given_up:
             self._task = asyncio.get_running_loop().create_task(_awaited(self._work))
             self._task.add_done_callback(self._finish)
@@ -47,6 +48,11 @@ class Call(Generic[T]):
         self._given_up = True
         if self._task is not None:
             self._task.cancel()
+
+    def turn_away(self) -> None:
+        """End a call that came too late for the loop. Runs in the loop's thread."""
+        self.is_late = True
+        self.done.release()
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
@@ -77,7 +83,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = threading.Lock()
+        self._accepted: set[Call[Any]] = set()
+        """Calls that have not been started."""
         self._stopped = False
         self._ending: asyncio.Task[None] | None = None
         self._ready = threading.Lock()
@@ -92,34 +99,46 @@ class LoopThread:
     def _serve(self) -> None:
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(_leave_out_lost_connections)
+        self._loop = loop
         try:
-            with self._lock:
-                if self._stopped:
-                    return
-                self._loop = loop
-            self._ready.release()
-            loop.run_forever()
+            if not self._stopped:
+                self._ready.release()
+                loop.run_forever()
         finally:
             loop.close()
+            # A caller adds its call before it wakes the loop: one that adds it later finds the loop closed.
+            for call in list(self._accepted):
+                call.turn_away()
+
+    def _begin(self, call: Call[Any]) -> None:
+        self._accepted.discard(call)
+        if self._stopped:
+            # The loop would end before the call.
+            call.turn_away()
+        else:
+            call.start()
 
     def drive(self, work: Awaitable[T]) -> T:
         """Run work to its end. If the caller is interrupted, the work is cancelled."""
         loop = self._loop
         assert loop is not None, "a loop is started before it is used"
+        if threading.get_ident() == self._thread.ident:
+            raise NestedCall  # a finalizer, or code that the driver calls
         call = Call(work)
         try:
-            with self._lock:
-                stopped = self._stopped
-                if not stopped:
-                    loop.call_soon_threadsafe(call.start)
-            if stopped:
-                # Nothing suspends here: a closed store refuses every call at once.
-                return run_to_end(work)
-            call.done.acquire()
+            self._accepted.add(call)
+            if _wake(loop, self._begin, call):
+                call.done.acquire()
+            else:
+                call.is_late = True
         except BaseException:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(call.cancel)
+            _wake(loop, call.cancel)
             raise
+        finally:
+            self._accepted.discard(call)
+        if call.is_late:
+            # Nothing suspends here: a closed store refuses every call at once.
+            return run_to_end(work)
         try:
             return call.outcome()
         except CancelledError:
@@ -129,13 +148,12 @@ class LoopThread:
 
     def stop(self) -> None:
         """Cancel work that is still running, and end the thread. An interrupted stop can be repeated."""
-        with self._lock:
-            self._stopped = True
-            loop = self._loop
-            if loop is None or loop.is_closed():
-                # A thread that has not made its loop yet ends by itself.
-                return
-            loop.call_soon_threadsafe(self._begin_end, loop)
+        self._stopped = True
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            # A thread that has not made its loop yet ends by itself.
+            return
+        _wake(loop, self._begin_end, loop)
         self._thread.join(STOP_TIMEOUT_S)
 
     def _begin_end(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -147,6 +165,17 @@ class LoopThread:
             await _cancel_others()
         finally:
             asyncio.get_running_loop().stop()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
+    """Let a loop run a call. Return False if the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError as error:
+        if not loop.is_closed() or raised_by_handler(error):
+            raise
+        return False
+    return True
 
 
 def _leave_out_lost_connections(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

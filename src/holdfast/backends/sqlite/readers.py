@@ -1,8 +1,8 @@
 """Connections for reads. Each read has its own connection and snapshot, and is never blocked by a writer.
 
 Signal handlers run in the main thread, between any two steps of its code, and may raise. So the main thread does not
-take part in the pool: it has connections of its own, one for each read that a handler begins within another. A plain
-attribute marks one as in use: setting it is one step, which no interrupt divides.
+take part in the pool: it has a connection of its own. A plain
+attribute marks it as in use: setting it is one step, which no interrupt divides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.backends.sqlite.driver_errors import translated
 from holdfast.backends.sqlite.file_locks import leads_to
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.clock import read_clock
-from holdfast.errors import PoolTimeout, StoreClosed, Unavailable
+from holdfast.errors import NestedCall, PoolTimeout, StoreClosed, Unavailable
 from holdfast.inherited_files import file_id
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
@@ -59,7 +59,7 @@ class Readers:
         self._idle: list[Link] = []
         self._waiting: deque[Future[Link | None]] = deque()
         self._lent = 0
-        self._main: list[MainReader] = []
+        self._main = MainReader()
         self._closed = False
 
     def run(self, operation: Operation[T]) -> T:
@@ -70,12 +70,9 @@ class Readers:
             return self._run_on(link, operation)
 
     def _run_in_main(self, operation: Operation[T]) -> T:
-        for reader in self._main:
-            if not reader.busy:
-                break
-        else:
-            reader = MainReader()
-            self._main.append(reader)
+        reader = self._main
+        if reader.busy:
+            raise NestedCall
         try:
             reader.busy = True
             if self._closed:
@@ -105,7 +102,7 @@ class Readers:
     @property
     def is_used_here(self) -> bool:
         """True if this is the main thread in the middle of a read: it would wait for itself."""
-        return in_main_thread() and any(reader.busy for reader in self._main)
+        return in_main_thread() and self._main.busy
 
     @contextmanager
     def _borrowed(self) -> Generator[Link, None, None]:
@@ -174,7 +171,7 @@ class Readers:
     def statements_run(self) -> int:
         """Number of statements that the idle connections have run."""
         with self._changed:
-            links = [*self._idle, *(reader.link for reader in self._main if reader.link is not None)]
+            links = self._idle if self._main.link is None else [*self._idle, self._main.link]
             return sum(link.statements_run for link in links)
 
     def close(self) -> None:
@@ -185,11 +182,10 @@ class Readers:
                 self._waiting.popleft().set_exception(StoreClosed())
             self._changed.wait_for(lambda: self._lent == 0)
             idle, self._idle = self._idle, []
-        for reader in self._main:
-            # Polled, because the main thread may be interrupted before it could notify.
-            while reader.busy:
-                time.sleep(CLOSING_LOOK_S)
-            if reader.link is not None:
-                idle.append(reader.link)
+        # Polled, because the main thread may be interrupted before it could notify.
+        while self._main.busy:
+            time.sleep(CLOSING_LOOK_S)
+        if self._main.link is not None:
+            idle.append(self._main.link)
         for link in idle:
             link.close()

@@ -29,10 +29,10 @@ from holdfast.backends.sqlite.file_locks import FileLocks
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.writer_jobs import Held, Job, Request
 from holdfast.clock import read_clock
-from holdfast.errors import Corrupt, HoldfastError, Outcome, StoreClosed, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, NestedCall, Outcome, StoreClosed, Unavailable
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import Signals, Ticket, in_main_thread, run_made, start_thread
+from holdfast.waiting import OfThisThread, Signals, Ticket, in_main_thread, raised_by_handler, run_made, start_thread
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Writer:
         # writes again and again cannot starve it.
         self._connection_free = threading.Lock()
         self._thread_wants_it = False
-        self._this_thread = threading.local()
+        self._this_thread = OfThisThread()
         # A version read before any watch began can only be too old, and then causes a needless wake-up: it never hides
         # a change. So no watcher has to wait for a first reading of its own.
         self._seen_version: int = link.data_version()
@@ -81,12 +81,12 @@ class Writer:
     @property
     def is_used_here(self) -> bool:
         """True if the calling thread is in the middle of a write: it would wait for itself."""
-        return getattr(self._this_thread, "uses", False)
+        return self._this_thread.is_inside
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation for a caller that may block, and return once its commit is durable."""
         if self.is_used_here:
-            raise Unavailable("this thread is in the middle of a write: a signal handler or finalizer must not write")
+            raise NestedCall
         job = Job(operation, self._deadline_s())
         if (
             self._thread_wants_it
@@ -102,7 +102,7 @@ class Writer:
         return result
 
     def _run_here(self, job: Job) -> None:
-        self._this_thread.uses = True
+        self._this_thread.is_inside = True
         try:
             # Another thread may hold the lock until its commit. Only `with` guarantees that an interrupt releases it.
             with self._connection_free:
@@ -115,7 +115,7 @@ class Writer:
                 # The interrupt may have come between the commit and its notification.
                 self._signals.publish_all()
         finally:
-            self._this_thread.uses = False
+            self._this_thread.is_inside = False
 
     def accept(self, operation: Operation[Any], ticket: Ticket) -> None:
         """Queue an operation. Its ticket is answered once the commit is durable, or the operation is refused."""
@@ -174,7 +174,7 @@ class Writer:
                 return  # an interrupted start had succeeded after all
             self._serving = True
         # Never reset: a write by a finalizer in this thread would wait for this thread.
-        self._this_thread.uses = True
+        self._this_thread.is_inside = True
         while True:
             job, self._following = self._following or self._jobs.get(), None
             if job is not None:
@@ -193,12 +193,12 @@ class Writer:
                 return
 
     def _look_around(self) -> None:
-        self._this_thread.uses = True
+        self._this_thread.is_inside = True
         try:
             with self._connection_free:
                 self._look()
         finally:
-            self._this_thread.uses = False
+            self._this_thread.is_inside = False
 
     def _look(self) -> None:
         """Wake all waiters if another process committed: its changes are not known."""
@@ -412,6 +412,9 @@ class Writer:
 
 def _is_interrupt(error: BaseException) -> bool:
     """Return whether a signal handler may have raised the exception, such as KeyboardInterrupt or TimeoutError."""
-    if isinstance(error, apsw.Error | HoldfastError | MemoryError):
+    if isinstance(error, HoldfastError):
+        # A handler may pass on the refusal of a call of its own.
+        return raised_by_handler(error)
+    if isinstance(error, apsw.Error | MemoryError):
         return False
     return in_main_thread() or not isinstance(error, Exception)

@@ -28,6 +28,7 @@ from holdfast.testing.contract.leases import LeaseContract
 from holdfast.testing.contract.logs import LogContract
 from holdfast.testing.contract.maintenance import MaintenanceContract
 from holdfast.testing.contract.moves import MoveContract
+from holdfast.testing.contract.nested import NestedCallContract
 from holdfast.testing.contract.outside import OutsideBytesContract
 from holdfast.testing.contract.pages import PageContract
 from holdfast.testing.contract.processes import ProcessContract
@@ -75,6 +76,7 @@ __all__ = [
     "LogContract",
     "MaintenanceContract",
     "MoveContract",
+    "NestedCallContract",
     "OutsideBytesContract",
     "PageContract",
     "ParkedWaiters",
