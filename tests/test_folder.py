@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -399,6 +400,28 @@ def test_a_file_that_grew_is_refused_without_reading_it(tmp_path: Path) -> None:
         assert all("has 943718400 bytes" in problem for problem in found.values())
         assert most < 8 * 2**20
         assert len(session.attachments.get(ids[2]).data) <= 3
+
+
+def test_a_sparse_file_is_refused_without_holding_its_holes_in_memory(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.put("family-1", NAME, b"abc")
+    os.truncate(next(tmp_path.rglob(NAME)), 400 * 2**20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(holdfast.Corrupt, match="do not match their hash"):
+            folder.get("family-1", NAME)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 8 * 2**20
+
+
+def test_a_large_file_is_read_as_it_was_put(tmp_path: Path) -> None:
+    data = bytes(65 * 2**20)
+    name = hashlib.sha256(data).hexdigest()
+    folder = Folder(tmp_path)
+    folder.put("family-1", name, data)
+    assert folder.get("family-1", name) == data
 
 
 def test_many_writers_of_the_same_bytes_leave_one_whole_file(tmp_path: Path) -> None:

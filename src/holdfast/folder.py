@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import stat
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.errors import Corrupt, InvalidRequest, Unavailable
-from holdfast.records.limits import LARGEST_CONTENT
+from holdfast.records.limits import LARGEST_CONTENT, MIB
 from holdfast.records.options import PRIVATE
 from holdfast.waiting import each_undisturbed
 
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROUNDS = 3
+OWN_NAME = re.compile(r"[0-9a-f]{64}")
+"""The name of an attachment's file: the SHA-256 of its bytes."""
 UNFINISHED = ".tmp"
 """The suffix of files that are being written."""
 OWN_SPACE = re.compile(r"family-[0-9]+")
 OWN_UNFINISHED = re.compile(r"([0-9a-f]{2})[0-9a-f]{62}\.[0-9a-f]{16}\.tmp")
 """The names of a store's folders and unfinished files. A sweep removes nothing with another name."""
+HASHED_FIRST = 64 * MIB
+"""Size above which a file is hashed piece by piece before it is read as a whole."""
 PLAIN_NAME = re.compile(r"[A-Za-z0-9-]+")
 
 
@@ -118,7 +123,10 @@ class Folder:
 
     @each_undisturbed
     def get_at_most(self, space: str, name: str, most_bytes: int) -> bytes | None:
-        """Return the bytes, None if there are none. A larger file is `Corrupt`, and is not read."""
+        """Return the bytes, None if there are none. A larger file is `Corrupt`, and is not read.
+
+        A very large file is hashed before it is held in memory: it may be sparse, and of no more bytes than its holes.
+        """
         path = self._path(space, name)
         try:
             file = _open_file(path)
@@ -128,6 +136,8 @@ class Folder:
                 size = os.fstat(file.fileno()).st_size
                 if size > most_bytes:
                     raise Corrupt("attachment_objects", name, f"{path} has {size} bytes, more than {most_bytes}")
+                if size > HASHED_FIRST and _is_own_name(name) and _hash(file) != name:
+                    raise Corrupt("attachment_objects", name, f"the bytes of {path} do not match their hash")
                 return file.read(size)
         except FileNotFoundError:
             return None
@@ -212,6 +222,17 @@ def _open_file(path: Path) -> BinaryIO | None:
         os.close(descriptor)
         return None
     return os.fdopen(descriptor, "rb")
+
+
+def _is_own_name(name: str) -> bool:
+    return OWN_NAME.fullmatch(name) is not None
+
+
+def _hash(file: BinaryIO) -> str:
+    """Return the SHA-256 of a file, and rewind it."""
+    found = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    return found
 
 
 def _sync_directory(directory: Path) -> None:
