@@ -269,12 +269,20 @@ def test_no_command_repeats_a_password(url: str, heard: Heard, monkeypatch: pyte
         ["status"],
     ]
     parsing = [["status", "--ulr", url], ["status", *url.split(" ")], [url], ["tail", "--since", url, "--json"]]
+    # A URL where the name of a file belongs.
+    named = [
+        ["sessions", "import", url, "--url", "memory:"],
+        ["sessions", "import", url, "--url", "memory:", "--json"],
+        ["sessions", "export", "chat", "--url", "memory:", "--output", f"{url}/x"],
+        ["events", "append", "log", "note", f"@{url}", "--url", "memory:"],
+        ["status", "--url", "memory:", "--attachments", url],
+    ]
     if dsn.parsed(url) is not None:
         # Each of them tries for a second to connect, and all of them say the same.
         connecting = connecting[1:2]
     monkeypatch.setenv("HOLDFAST_URL", url)
     with redirect_stdout(out), redirect_stderr(err):
-        codes = [main(call) for call in connecting + parsing]
+        codes = [main(call) for call in connecting + parsing + named]
     assert 0 not in codes
     everything = "\n".join([out.getvalue(), err.getvalue(), *heard.lines])
     assert PASSWORD not in everything

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -25,6 +26,7 @@ KEYWORDS = re.compile(
 CREDENTIALS = re.compile(r"(?:\w*//)?[^/@\s]*:[^@]*@")
 SECRET = re.compile(r"password\s*=|:/{1,2}[^/@]*:[^@]*@", re.IGNORECASE)
 """Matches a password by its name, or the user and password of a URL; the slashes of a path may be folded to one."""
+CREDENTIALS_IN_PATH = re.compile(r"\w+:/{1,2}[^/@]*:[^@]*@[^\s:'\"]*")
 
 
 class Parts(NamedTuple):
@@ -131,8 +133,11 @@ def without_secrets(text: str, words: list[str]) -> str:
     for word in words:
         for said in (word, word.partition("=")[2]):
             if said and _may_hold_a_secret(said):
-                for form in (said, repr(said)[1:-1]):
+                # A path of such a word has folded slashes, and a message may show only the beginning of it.
+                folded = str(PurePath(said))
+                for form in (said, repr(said)[1:-1], folded, repr(folded)[1:-1]):
                     text = text.replace(form, "…")
+                text = CREDENTIALS_IN_PATH.sub("…", text)
     return text
 
 
