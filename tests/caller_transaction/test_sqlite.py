@@ -12,6 +12,7 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.backends.sqlite import budget
 
 WORK = holdfast.WorkDraft(session_id="chat", payloads=["ship it"])
 
@@ -264,3 +265,23 @@ def test_bytes_outside_of_the_database_take_no_part(path: Path, connect: Any, tm
         assert store.within(connection).sessions.delete("chat").deleted
         connection.execute("COMMIT")
         assert store.attachments.sweep(older_than_ms=0).deleted_objects == 1
+
+
+def test_a_large_read_after_a_change_of_the_working_directory_is_not_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the rows were more than what any file may hold, whatever its size.
+    monkeypatch.setattr(budget, "BASE_BYTES", 0)
+    monkeypatch.chdir(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with holdfast.open_blocking("agents.db") as store:
+        for number in range(40):
+            store.artifacts.put("kind", f"ref-{number}", b"x")
+        connection = apsw.Connection("agents.db")
+        connection.execute("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")
+        lent = store.within(connection)
+        monkeypatch.chdir(elsewhere)
+        assert len(lent.artifacts.list(limit=40)) == 40
+        connection.execute("ROLLBACK")
+        connection.close()

@@ -93,13 +93,14 @@ class LentLink(Link):
 
     __slots__ = ()
 
-    def __init__(self, connection: apsw.Connection, path: str) -> None:
+    def __init__(self, connection: apsw.Connection, path: str, place: str) -> None:
+        """Use a connection to the file at `place`. Errors use `path`, as the caller wrote it."""
         self.path = path
         self.statements_run = 0
         # A statement outside of the lent transaction would be committed on its own.
         self.in_group = True
         self._texts = statements()
-        self._budget = Budget(path)
+        self._budget = Budget(place)
         self.connection = cast("apsw.Connection", Lent(connection))
 
     def one(self, name: str, bindings: Bindings = ()) -> Any:
@@ -131,7 +132,7 @@ class BorrowedSqlite(BorrowedBackend):
         self._clock = clock
         self._waiting = waiting
         self._check_usable = check_usable
-        self._link = LentLink(self._connection, own.path)
+        self._link = LentLink(self._connection, own.path, self._place)
         self._lock = threading.Lock()
         self._closed = False
         self._admit()
