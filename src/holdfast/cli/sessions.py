@@ -12,7 +12,7 @@ from holdfast.cli.terminal import Part, gist, moment
 from holdfast.paging import every
 
 OUTLINE_TRIES = 3
-"""Retries of a read during which the session changed. After the last one the newest reading is drawn."""
+"""Most readings of a session that changes meanwhile. After the last one the newest reading is drawn."""
 MARKS = {"head": ("◆", "@"), "path": ("●", "*"), "side": ("○", "o"), "tombstone": ("✗", "x")}
 COLOURS = {"head": "green", "path": "cyan", "side": "dim", "tombstone": "red"}
 
@@ -190,7 +190,7 @@ def _outline(
     """Read the head, and every node with a one-line gist of its payload. Payloads are read a page at a time."""
     view: holdfast.SessionView | None = None
     nodes: list[holdfast.Node] = []
-    for tries_left in reversed(range(OUTLINE_TRIES + 1)):
+    for tries_left in reversed(range(OUTLINE_TRIES)):
         try:
             view, nodes = _seen(session, at)
         except holdfast.InvalidRequest as error:

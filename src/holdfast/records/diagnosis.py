@@ -36,7 +36,7 @@ class PostgresFacts(Record, frozen=True, kw_only=True, tag="postgresql"):
     connections: int
     max_connections: int
     transaction_ids_used: int
-    """Age in transactions of the oldest unfrozen row, out of about 2,000 million possible."""
+    """Age in transactions of the oldest unfrozen row, out of about 2,100 million possible."""
     longest_transaction_ms: int = 0
     """Age of the oldest open transaction of any other connection to this database."""
     longest_idle_transaction_ms: int = 0
