@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 def driven(backend: Backend, make: Callable[[], Awaitable[T]]) -> T:
     """Run the coroutine that `make` returns to its end for the calling thread."""
-    return run_call(backend, run_made if isinstance(backend, WaitingBackend) else partial(_drive, backend), make)
+    run: Callable[[Callable[[], Awaitable[T]]], T] = (
+        run_made if isinstance(backend, WaitingBackend) else partial(_drive, backend)
+    )
+    return run_call(backend, run, make)
 
 
 def _drive(backend: Backend, make: Callable[[], Awaitable[T]]) -> T:

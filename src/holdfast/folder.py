@@ -136,7 +136,7 @@ class Folder:
                 size = os.fstat(file.fileno()).st_size
                 if size > most_bytes:
                     raise Corrupt("attachment_objects", name, f"{path} has {size} bytes, more than {most_bytes}")
-                if size > HASHED_FIRST and _is_own_name(name) and _hash(file) != name:
+                if size > HASHED_FIRST and OWN_NAME.fullmatch(name) and _hash(file) != name:
                     raise Corrupt("attachment_objects", name, f"the bytes of {path} do not match their hash")
                 return file.read(size)
         except FileNotFoundError:
@@ -224,15 +224,13 @@ def _open_file(path: Path) -> BinaryIO | None:
     return os.fdopen(descriptor, "rb")
 
 
-def _is_own_name(name: str) -> bool:
-    return OWN_NAME.fullmatch(name) is not None
-
-
 def _hash(file: BinaryIO) -> str:
     """Return the SHA-256 of a file, and rewind it."""
-    found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = hashlib.sha256()
+    while piece := file.read(MIB):
+        found.update(piece)
     file.seek(0)
-    return found
+    return found.hexdigest()
 
 
 def _sync_directory(directory: Path) -> None:

@@ -1,7 +1,11 @@
-"""Fault: signal handlers raise in the middle of blocking calls. The store stays usable, and a retry has one effect."""
+"""Fault: signal handlers raise, or use the store, in the middle of blocking calls.
+
+The store stays usable, and a retry has one effect. A call of a handler is applied as a whole, or refused.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import sys
@@ -113,27 +117,75 @@ CALLS: Final[Calls] = {
 }  # fmt: skip
 
 
-class Interrupter:
-    """Sends one signal, or a storm of them, at a random moment of a call."""
+class Nested:
+    """Calls of a signal handler on the store whose call it interrupts."""
 
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(self, store: holdfast.BlockingStore, dice: random.Random) -> None:
+        self._store = store
         self._dice = dice
+        self._numbers = itertools.count()
+        self._accepted: list[tuple[str, str]] = []
+        self._refused: list[str] = []
+        self._wrong: list[str] = []
+        self._active = False
+
+    def call(self) -> None:
+        """Make a call, unless another one is under way."""
+        if self._active:
+            return
+        kind = self._dice.choice([*CALLS])
+        name = f"{kind}-nested-{next(self._numbers)}"
+        try:
+            self._active = True
+            CALLS[kind](self._store, name)
+            self._accepted.append((kind, name))
+        except (holdfast.NestedCall, holdfast.StoreClosed):
+            self._refused.append(name)
+        except BaseException as error:  # any error that a handler sees is judged
+            self._wrong.append(f"I9: {name} in a signal handler: {type(error).__name__}: {error}")
+        finally:
+            self._active = False
+
+    def judge(self) -> list[str]:
+        """Return the problems of the calls since the last judgement."""
+        wrong, self._wrong = self._wrong, []
+        accepted, self._accepted = self._accepted, []
+        refused, self._refused = self._refused, []
+        for kind, name in accepted:
+            wrong += _once_more(self._store, kind, name)
+        wrong += [f"I9: {name} was refused, and is stored" for name in refused[:1] if _has_turn(self._store, name)]
+        return wrong
+
+
+class Interrupter:
+    """Sends one signal, or a storm of them, at a random moment of a call. Its handler raises, or uses the store."""
+
+    def __init__(self, dice: random.Random, nested: Callable[[], None]) -> None:
+        self._dice = dice
+        self._nested = nested
+        self._rung = False
         self._armed = False
-        self._kind: type[BaseException] = Stop
+        self._kind: type[BaseException] | None = Stop
         self._typical_s: dict[str, float] = {}
         signal.signal(signal.SIGALRM, self._ring)
 
     def _ring(self, *_: object) -> None:
-        if self._armed:
+        if not self._armed:
+            return
+        if self._kind is not None:
             raise self._kind
+        self._rung = True
+        self._nested()
 
     def run(self, name: str, call: Callable[[], Any]) -> bool:
         """Make a call, and return whether it was interrupted."""
         dice = self._dice
-        self._kind = dice.choice((Stop, Alarm))
+        self._kind = dice.choice((Stop, Alarm, None))
+        self._rung = False
         typical_s = self._typical_s.get(name, 0.001)
         delay_s = max(1e-6, dice.uniform(0, typical_s * 1.2))
-        storm_s = STORM_S if dice.random() < 0.3 else 0.0
+        # No storm of calls, which would leave no time for the interrupted one.
+        storm_s = STORM_S if self._kind is not None and dice.random() < 0.3 else 0.0
         began_s = time.perf_counter()
         try:
             try:
@@ -146,6 +198,8 @@ class Interrupter:
             return True
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._rung:
+            return True
         self._typical_s[name] = 0.7 * typical_s + 0.3 * (time.perf_counter() - began_s)
         return False
 
@@ -153,13 +207,14 @@ class Interrupter:
 def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
     """Make calls in the main thread under interrupts, close under interrupts, and report the problems."""
     dice = random.Random(seed)  # noqa: S311 - a seed must give the same program again
-    interrupter = Interrupter(dice)
     # Switch threads often, so that more of them are inside a call when the interrupt comes.
     sys.setswitchinterval(0.0005)
     # Silence the interpreter's reports of interrupts in finalizers, and of coroutines that never ran.
     sys.unraisablehook = id
     warnings.simplefilter("ignore")
     store = place.open()
+    nested = Nested(store, dice)
+    interrupter = Interrupter(dice, nested.call)
     store.sessions.create(SESSION)
     kinds = [holdfast.EventType("note")]
     store.processes.register(holdfast.ProcessRegistration(LOG, holdfast.External(), event_types=kinds))
@@ -184,7 +239,7 @@ def interrupted(port: Port, place: Place, seed: int, cases: int) -> None:
         except BaseException as error:  # any error that a caller sees is judged
             wrong.append(f"I9: {name} under an interrupt: {type(error).__name__}: {error}")
         port.send(name)
-        wrong += _once_more(store, kind, name)
+        wrong += _once_more(store, kind, name) + nested.judge()
     ended.set()
     for neighbour in neighbours:
         neighbour.join(STRANDED_S)
@@ -238,7 +293,7 @@ def interrupt_calls(scratch: Scratch, seed: int) -> Ran:
 
 INTERRUPTED = Fault(
     "interrupts",
-    "a signal handler raises in the middle of blocking calls, reads and waits too",
+    "a signal handler raises, or uses the store, in the middle of blocking calls, reads and waits too",
     ("I4", "I9", "I10"),
     {"sqlite": Numbers(50, 20_000), "postgres": Numbers(50, 5_000)},
     interrupt_calls,

@@ -185,7 +185,12 @@ class NestedCallContract(Contract):
     def test_a_handler_closes_the_store_whose_wait_it_interrupts(self, bench: Bench, handler: Handler) -> None:
         store = bench.open()
         store.sessions.create("chat")
-        ringing = threading.Thread(target=lambda: (bench.parked(), handler.ring(store.close)))
+
+        def interrupt() -> None:
+            bench.parked()
+            handler.ring(store.close)
+
+        ringing = threading.Thread(target=interrupt)
         ringing.start()
         with pytest.raises(holdfast.StoreClosed):
             wait(store)
