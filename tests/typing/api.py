@@ -173,8 +173,8 @@ async def processes(store: holdfast.Store, lease: holdfast.Lease) -> None:
     )
     process = await store.processes.register(registration)
     assert_type(process, holdfast.Process)
-    assert_type(process.status, Literal["running", "completed", "failed", "cancelled"])
-    assert_type(process.outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled | None)
+    assert_type(process.status, Literal["running", "completed", "failed", "cancelled", "abandoned"])
+    assert_type(process.outcome, holdfast.ProcessOutcome | None)
     assert_type(await store.processes.get("build"), holdfast.Process | None)
     assert_type(await store.processes.list(status="any", waiting=True), holdfast.Page[holdfast.Process])
     assert_type(await store.processes.set_external_ref("build", holdfast.ExternalRef("ci", "1")), holdfast.Process)
@@ -182,11 +182,13 @@ async def processes(store: holdfast.Store, lease: holdfast.Lease) -> None:
     assert_type(await store.processes.clear_wait("build"), holdfast.Process)
     assert_type(await store.processes.complete("build", holdfast.Failed("no"), lease=lease), holdfast.Process)
     outcome = await store.processes.wait("build", timeout_ms=1)
-    assert_type(outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled)
+    assert_type(outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled | holdfast.Abandoned)
     match outcome:
         case holdfast.Completed():
             pass
-        case holdfast.Failed(message=message) | holdfast.Cancelled(message=message):
+        case (
+            holdfast.Failed(message=message) | holdfast.Cancelled(message=message) | holdfast.Abandoned(message=message)
+        ):
             assert_type(message, str)
     assert_type(await store.processes.forget_session("chat"), holdfast.ProcessSessionReport)
 
@@ -356,7 +358,7 @@ def without_await() -> None:
         for event in events:
             assert_type(event, holdfast.ProcessEvent)
         outcome = store.processes.wait("build", timeout_ms=1)
-        assert_type(outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled)
+        assert_type(outcome, holdfast.Completed | holdfast.Failed | holdfast.Cancelled | holdfast.Abandoned)
         assert_type(store.grants.has(holdfast.Scope("chat"), "build"), bool)
         assert_type(store.leases.claim(holdfast.OnSession("chat"), owner_id="w"), holdfast.Lease)
         assert_type(store.triggers.emit("cron", "daily", idempotency_key="1"), holdfast.Emission)

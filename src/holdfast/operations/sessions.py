@@ -281,8 +281,8 @@ async def history_page(
     row = await find(tx, address)
     if row is None:
         return None, Page(())
+    before = row.revision + 1 if after is None else after
     if newest_first:
-        before = row.revision + 1 if after is None else after
         rows = await tx.list_revisions_down(row.session_key, before=before, limit=limit + 1)
     else:
         rows = await tx.list_revisions(row.session_key, after=after or 0, limit=limit + 1)
