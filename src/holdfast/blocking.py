@@ -294,6 +294,10 @@ class Processes(Facet):
 
     register = warning_without_await(asynchronous.Processes.register)
     start = without_await(asynchronous.Processes.start)
+    claim_next = without_await(asynchronous.Processes.claim_next)
+    wait_next = without_await(asynchronous.Processes.wait_next)
+    suspend = without_await(asynchronous.Processes.suspend)
+    retry_later = without_await(asynchronous.Processes.retry_later)
     restore = without_await(asynchronous.Processes.restore)
     get = without_await(asynchronous.Processes.get)
     list = without_await(asynchronous.Processes.list)

@@ -450,19 +450,6 @@ class EventWrite(msgspec.Struct, frozen=True):
     batch: BatchRow | None = None
 
 
-class ClaimStamp(msgspec.Struct, frozen=True):
-    """The columns that a claim sets on each of its batches."""
-
-    claim_id: str
-    owner_id: str
-    token_hash: str
-    fence: int
-    claimed_at_ms: int
-    expires_at_ms: int
-    exclusive: int
-    size: int
-
-
 class SessionFilter(msgspec.Struct, frozen=True):
     """A page of live sessions: by key, or by (minute of change, key) when `changed_since_ms` is given."""
 

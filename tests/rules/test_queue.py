@@ -23,8 +23,9 @@ from holdfast.records.queue import (
     WorkItem,
     WorkReceipt,
 )
-from holdfast.rows import BatchRow, ClaimStamp, LeaseRow, ReadyRow
+from holdfast.rows import BatchRow, LeaseRow, ReadyRow
 from holdfast.rules import claims, queue, verification
+from holdfast.rules.claims import ClaimStamp
 
 STEADY = settings(derandomize=True, deadline=None)
 LIMITS = Limits()

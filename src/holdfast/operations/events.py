@@ -6,9 +6,10 @@ import msgspec
 
 from holdfast.columns import fitting, weight
 from holdfast.errors import UnknownProcess, UnknownWake
-from holdfast.operations import ready, runs, sessions
+from holdfast.operations import ready, sessions
 from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.positions import stamped
+from holdfast.operations.topics import process_topic, tell_run
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import UNTIMED, EventAsk, LeaseProof
 from holdfast.ports.verdicts import EventVerdict
@@ -25,11 +26,6 @@ from holdfast.rules.sequences import require_gapless
 
 JUDGED_AGAIN = 4
 """Number of plans on a process that keeps moving, before a transaction locks the process."""
-
-
-def process_topic(process_id: str) -> str:
-    """Return the topic of waiters on a process."""
-    return f"process:{process_id}"
 
 
 class Unjudged(msgspec.Struct, frozen=True):
@@ -151,7 +147,7 @@ def _appended(
         if answer.is_enqueued:
             ready.tell(tx, wake.target.session_id)
     if answer.process is not None:
-        runs.tell(tx, answer.process)
+        tell_run(tx, answer.process)
     process = answer.process or msgspec.structs.replace(
         before, event_count=answer.sequence, updated_at_ms=answer.now_ms
     )
@@ -180,7 +176,7 @@ async def append_new(
     written = await tx.apply_event(EventWrite(plan.row, after, batch))
     tx.notify(process_topic(row.process_id))
     if after.due_at_ms != row.due_at_ms:
-        runs.tell(tx, after)
+        tell_run(tx, after)
     if wake is not None and batch is not None:
         await ready.keep(tx, batch.session_key, batch.family, freed=False)
         ready.tell(tx, wake.target.session_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import AlreadyTerminal, LeaseLost, UnknownProcess
-from holdfast.operations import ready, sessions
+from holdfast.operations import ready, runs, sessions
 from holdfast.ports import Transaction
 from holdfast.ports.fast_path_params import LeaseAsk
 from holdfast.records.common import Token
@@ -82,11 +82,7 @@ async def release(tx: Transaction, lease: Lease) -> bool:
     """Release a lease. Return False, and change nothing, if the caller no longer holds it."""
     if isinstance(lease.resource, OnSession):
         return await _release_session(tx, lease, lease.resource.session_id)
-    row = await tx.find_lease("process", lease.resource.process_id)
-    if row is None or not rules.holds(row, lease, tx.now_ms):
-        return False
-    await tx.save_lease(rules.released(row))
-    return True
+    return await runs.release(tx, lease, lease.resource.process_id)
 
 
 async def _release_session(tx: Transaction, lease: Lease, session_id: str) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import UnknownProcess
-from holdfast.operations import events, runs, triggers
+from holdfast.operations import events, triggers
 from holdfast.operations.pages import page_of
 from holdfast.operations.positions import stamped
+from holdfast.operations.topics import process_topic, tell_run
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
@@ -49,8 +50,8 @@ async def _register(tx: Transaction, registered: rules.Registered, due_at_ms: in
         row = rules.without_dead_target(row, target)
     await tx.insert_process(row)
     await triggers.note_started(tx, registered.id)
-    tx.notify(events.process_topic(registered.id))
-    runs.tell(tx, row)
+    tx.notify(process_topic(registered.id))
+    tell_run(tx, row)
     return rules.process_of(row), True
 
 
@@ -81,7 +82,7 @@ async def set_external_ref(tx: Transaction, process_id: str, ref: ExternalRef) -
     what = f"external ref of process {process_id!r}"
     if tx.again and replacements.is_stored(before.external_ref, after.external_ref, what):
         # Waiters have not been notified of the earlier try.
-        tx.notify(events.process_topic(process_id))
+        tx.notify(process_topic(process_id))
         return rules.process_of(before)
     return await _save(tx, after)
 
@@ -99,7 +100,7 @@ async def clear_wait(tx: Transaction, process_id: str) -> Process:
 
 async def _save(tx: Transaction, row: ProcessRow) -> Process:
     hit(await tx.save_process(row), "processes", row.process_id)
-    tx.notify(events.process_topic(row.process_id))
+    tx.notify(process_topic(row.process_id))
     return rules.process_of(row)
 
 

@@ -6,8 +6,8 @@ import msgspec
 
 from holdfast.errors import SubscriptionConflict, UnknownDelivery
 from holdfast.operations import sessions
-from holdfast.operations.events import process_topic
 from holdfast.operations.positions import stamped
+from holdfast.operations.topics import process_topic
 from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
 from holdfast.records.restoring import RestoreReceipt

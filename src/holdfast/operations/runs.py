@@ -1,15 +1,153 @@
-"""Claim, suspend and give back runs."""
+"""Claim runs, let them sleep, and give them back."""
 
 from __future__ import annotations
 
+import msgspec
+
+from holdfast.errors import UnknownProcess
+from holdfast.operations.topics import process_topic, tell_run
+from holdfast.operations.writes import hit
 from holdfast.ports import Transaction
-from holdfast.rows import ProcessRow
+from holdfast.ports.fast_path_params import RunAsk
+from holdfast.records.common import Token
+from holdfast.records.leases import Lease, OnProcess
+from holdfast.records.processes import Process, RunClaim
+from holdfast.rows import LeaseRow, ProcessRow
+from holdfast.rules import leases, processes, verdicts
+from holdfast.rules import runs as rules
 
-ANY_RUN = "runs"
-"""The topic of waiters for a claimable run."""
+
+class NextRequest(msgspec.Struct, frozen=True):
+    """A request for a run of these kinds, or of all."""
+
+    owner_id: str
+    kinds: rules.Kinds | None
+    ttl_ms: int
+    token: Token
 
 
-def tell(tx: Transaction, row: ProcessRow) -> None:
-    """Wake the waiters for claimable runs if this process is one, now or at a later time."""
-    if row.claimable_at_ms is not None:
-        tx.notify(ANY_RUN)
+# Claiming.
+
+
+def _ask(request: NextRequest, *, claims: bool = True) -> RunAsk:
+    token_hash = leases.hash_token(request.token) if claims else None
+    return RunAsk(request.owner_id, request.kinds, request.ttl_ms, token_hash)
+
+
+async def claim_next(tx: Transaction, request: NextRequest) -> tuple[RunClaim | None, bool]:
+    """Claim the run that has been due longest. True: ask again, because others have locked the runs that are due."""
+    answer = await tx.claim_run(_ask(request))
+    if answer is None:
+        return await _claim(tx, request), False
+    verdicts.require_fresh(answer.verdict)
+    if answer.process is None or answer.lease is None:
+        return None, answer.verdict == "busy"
+    return _claim_of(answer.process, answer.lease, request.token), False
+
+
+def _claim_of(row: ProcessRow, lease: LeaseRow, token: Token) -> RunClaim:
+    return RunClaim(processes.process_of(row), leases.lease_of(lease, OnProcess(row.process_id), token))
+
+
+async def _claim(tx: Transaction, request: NextRequest) -> RunClaim | None:
+    found = await _find(tx, request)
+    if found is None:
+        return None
+    row, before = found
+    lease = leases.claim(
+        before,
+        OnProcess(row.process_id),
+        stored_as=("process", row.process_id),
+        owner_id=request.owner_id,
+        token=request.token,
+        ttl_ms=request.ttl_ms,
+        fence_floor=await tx.fence_floor() if before is None else 0,
+        now_ms=tx.now_ms,
+    )
+    after = rules.claimed(row, before, lease, now_ms=tx.now_ms)
+    await tx.save_lease(lease)
+    hit(await tx.save_process(after), "processes", row.process_id)
+    return _claim_of(after, lease, request.token)
+
+
+async def _find(tx: Transaction, request: NextRequest) -> tuple[ProcessRow, LeaseRow | None] | None:
+    """Return the run to claim, with its lease. Corrects runs whose lease was renewed since a claim last looked."""
+    while (found := await tx.first_claimable(request.kinds)) is not None:
+        # Locks the rows before the clock is read.
+        row = await tx.find_process(found[0])
+        lease = await tx.find_lease("process", found[0])
+        if row is None or row.claimable_at_ms != found[1]:
+            continue  # pragma: no cover - another transaction was quicker
+        if not rules.is_claimable(row, tx.now_ms):
+            return None
+        if lease is None or not lease.is_live(tx.now_ms):
+            return row, lease
+        hit(await tx.save_process(rules.leased_until(row, lease)), "processes", row.process_id)
+    return None
+
+
+async def is_offered(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
+    """Return whether a run seems claimable, and in how many milliseconds time alone may change that."""
+    found = await tx.first_claimable(request.kinds)
+    if found is None:
+        return False, None
+    return found[1] <= tx.now_ms, found[1] - tx.now_ms
+
+
+async def is_claimable(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
+    """Like `is_offered`, but for a run that could be claimed now. Corrects runs whose lease was renewed."""
+    answer = await tx.claim_run(_ask(request, claims=False))
+    if answer is None:
+        found = await _find(tx, request) is not None
+    else:
+        verdicts.require_fresh(answer.verdict)
+        found = answer.verdict == "claimable"
+    return (True, None) if found else (False, (await is_offered(tx, request))[1])
+
+
+# Giving back.
+
+
+async def suspend(tx: Transaction, lease: Lease, asked: rules.Sleep) -> Process:
+    """Let a held run sleep, and release its lease."""
+    row, held = await _held(tx, lease)
+    after = rules.suspended(row, asked, now_ms=tx.now_ms)
+    if asked.wait is not None:
+        after = processes.with_wait(after, asked.wait, now_ms=tx.now_ms)
+    return await _give_back(tx, after, held)
+
+
+async def retry_later(tx: Transaction, lease: Lease, error: str, retry_in_ms: int) -> Process:
+    """Give a held run back after a failed attempt."""
+    row, held = await _held(tx, lease)
+    return await _give_back(tx, rules.failed(row, error, retry_in_ms=retry_in_ms, now_ms=tx.now_ms), held)
+
+
+async def release(tx: Transaction, lease: Lease, process_id: str) -> bool:
+    """Release the lease of a process, which for a run makes it claimable again. False if it is not held any more."""
+    row = await tx.find_process(process_id)
+    held = await tx.find_lease("process", process_id)
+    if row is None or held is None or not leases.holds(held, lease, tx.now_ms):
+        return False
+    if row.run_kind is None:
+        await tx.save_lease(leases.released(held))
+        return True
+    await _give_back(tx, rules.given_back(row, held.fence, now_ms=tx.now_ms), held)
+    return True
+
+
+async def _held(tx: Transaction, lease: Lease) -> tuple[ProcessRow, LeaseRow]:
+    process_id = leases.proof_of(lease).process_id or ""
+    row = await tx.find_process(process_id)
+    if row is None:
+        raise UnknownProcess(process_id)
+    rules.require_run(row)
+    return row, leases.require(await tx.find_lease("process", process_id), lease, tx.now_ms)
+
+
+async def _give_back(tx: Transaction, row: ProcessRow, lease: LeaseRow) -> Process:
+    await tx.save_lease(leases.released(lease))
+    hit(await tx.save_process(row), "processes", row.process_id)
+    tx.notify(process_topic(row.process_id))
+    tell_run(tx, row)
+    return processes.process_of(row)

@@ -65,6 +65,15 @@ class NextAsk(msgspec.Struct, frozen=True):
     token_hash: str | None
 
 
+class RunAsk(msgspec.Struct, frozen=True):
+    """A request for a run of these kinds and versions. Without a token, nothing is claimed: as with `NextAsk`."""
+
+    owner_id: str
+    kinds: tuple[tuple[str, str | None], ...] | None
+    ttl_ms: int
+    token_hash: str | None
+
+
 class ClaimProof(msgspec.Struct, frozen=True):
     """Proof that a claim is held: exactly these batches, by token and fence."""
 

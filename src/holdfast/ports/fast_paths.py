@@ -9,12 +9,23 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast import rows as r
-from holdfast.ports.fast_path_params import ClaimAsk, ClaimProof, EventAsk, Head, LeaseAsk, LeaseProof, NextAsk, TurnAsk
+from holdfast.ports.fast_path_params import (
+    ClaimAsk,
+    ClaimProof,
+    EventAsk,
+    Head,
+    LeaseAsk,
+    LeaseProof,
+    NextAsk,
+    RunAsk,
+    TurnAsk,
+)
 from holdfast.ports.tables import ReadyTables
 from holdfast.ports.verdicts import (
     EventVerdict,
     LeaseVerdict,
     RenewalVerdict,
+    RunVerdict,
     SettlementVerdict,
     TurnVerdict,
     WorkVerdict,
@@ -67,6 +78,10 @@ class Shortcuts(Protocol):
 
     async def claim_any(self, ask: NextAsk) -> WorkVerdict | None:
         """Claim the next work of any session (`rules.ready`)."""
+        ...
+
+    async def claim_run(self, ask: RunAsk) -> RunVerdict | None:
+        """Claim the run that has been due longest (`rules.runs.claimed`)."""
         ...
 
     @property
@@ -130,6 +145,9 @@ class NoShortcuts:
         return None
 
     async def claim_any(self, ask: NextAsk) -> WorkVerdict | None:
+        return None
+
+    async def claim_run(self, ask: RunAsk) -> RunVerdict | None:
         return None
 
     async def hold_queue(self, family: int, session_key: int) -> None:

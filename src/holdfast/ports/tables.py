@@ -387,6 +387,13 @@ class ProcessTables(Protocol):
         """Return matching processes by id."""
         ...
 
+    async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
+        """Return (process id, `claimable_at_ms`) of the run with the least, by id among equals.
+
+        Of these kinds and versions; None is every version, or every kind. Reads an index, one entry for each version.
+        """
+        ...
+
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
         """Return processes that have ended, by (updated_at_ms, process_id), beyond `after`."""
         ...

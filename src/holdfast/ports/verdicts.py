@@ -74,3 +74,11 @@ class LeaseVerdict(msgspec.Struct, frozen=True):
     verdict: str
     row: r.LeaseRow | None = None
     process_status: str | None = None
+
+
+class RunVerdict(msgspec.Struct, frozen=True):
+    """Claimed, with the run and its lease; or the reason why not."""
+
+    verdict: str
+    process: r.ProcessRow | None = None
+    lease: r.LeaseRow | None = None

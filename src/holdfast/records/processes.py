@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.records.common import Document, Receipt, Record, Scope
 from holdfast.records.events import EventType
+from holdfast.records.leases import Lease
 
 ProcessStatus: TypeAlias = Literal["running", "completed", "failed", "cancelled", "abandoned"]
 """The state of a process: running, or the way in which it ended."""
@@ -194,7 +195,7 @@ class Process(Record, frozen=True):
 
     A run is due from `due_at_ms` on; None while it waits for a signal only. `attempt` counts the claims since it was
     last suspended, and `last_error` is the error of the last attempt that failed. A suspended run sleeps until it is
-    due or gets a signal. `lost_owner_id` is the owner from whom the run was taken over, because its lease expired.
+    due or gets a signal. `lost_owner_id` is the owner whose lease on the run expired before it was taken over.
     """
 
     id: str
@@ -230,6 +231,26 @@ class StartReceipt(Receipt, frozen=True):
 
     process: Process
     created: bool
+
+
+class RunClaim(Record, frozen=True):
+    """A claimed run and the lease on it.
+
+    It is a takeover if the lease of an earlier holder expired: `process.lost_owner_id` names that holder.
+    """
+
+    process: Process
+    lease: Lease
+
+    @property
+    def takeover(self) -> bool:
+        """True if an earlier holder's lease expired before it was given back."""
+        return self.process.lost_owner_id is not None
+
+    @property
+    def must_abandon(self) -> bool:
+        """True if the run must not be run again: end it as `Abandoned`, with evidence."""
+        return self.takeover and self.process.recovery == "owner_bound"
 
 
 class ProcessSessionReport(Record, frozen=True):

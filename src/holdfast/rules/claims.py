@@ -17,8 +17,21 @@ from holdfast.records.queue import (
     WorkCompletion,
     WorkReceipt,
 )
-from holdfast.rows import BatchRow, ClaimStamp, LeaseRow
+from holdfast.rows import BatchRow, LeaseRow
 from holdfast.rules import checks, leases, queue
+
+
+class ClaimStamp(msgspec.Struct, frozen=True):
+    """The columns that a claim sets on each of its batches."""
+
+    claim_id: str
+    owner_id: str
+    token_hash: str
+    fence: int
+    claimed_at_ms: int
+    expires_at_ms: int
+    exclusive: int
+    size: int
 
 
 def may_claim(

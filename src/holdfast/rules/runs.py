@@ -1,4 +1,4 @@
-"""Decide when a run is due, and how its row changes when it is claimed, sleeps, fails or ends.
+"""Decide when a run is due, which run may be claimed, and how its row changes when it sleeps, fails or ends.
 
 Pure: decided from the row of the process, its lease and one clock reading. A run is a process with the input `Run`.
 """
@@ -6,10 +6,19 @@ Pure: decided from the row of the process, its lease and one clock reading. A ru
 from __future__ import annotations
 
 import re
+from typing import TypeAlias
 
 import msgspec
 
-from holdfast.rows import ProcessRow
+from holdfast.errors import AlreadyTerminal, InvalidRequest
+from holdfast.records.leases import Lease, OnProcess
+from holdfast.records.limits import Limits
+from holdfast.records.processes import SignalWait
+from holdfast.rows import LeaseRow, ProcessRow
+from holdfast.rules import checks, leases
+
+Kinds: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Kinds of runs, each with the wanted version; None stands for every version."""
 
 CANCEL_REQUESTED = "process.cancel_requested"
 RUN_TYPES = frozenset({"step", "progress"})
@@ -28,10 +37,136 @@ def is_run_type(event_type: str) -> bool:
     return event_type in RUN_TYPES or is_signal(event_type)
 
 
+class Sleep(msgspec.Struct, frozen=True):
+    """A request to sleep until a time or a signal. `seen` is the last event that the holder has read."""
+
+    seen: int
+    due_at_ms: int | None
+    wait: SignalWait | None
+
+
+# Checks.
+
+
+def check_kinds(value: object, limits: Limits) -> Kinds | None:
+    """Check the requested kinds of runs, and list each once; None stands for all."""
+    if value is None:
+        return None
+    kinds = checks.sequence("kinds", value, most=limits.page)
+    if not kinds:
+        raise InvalidRequest("kinds", "names no kind: leave it out to ask for every kind")
+    return tuple(dict.fromkeys(_kind(f"kinds[{index}]", kind, limits) for index, kind in enumerate(kinds)))
+
+
+def _kind(field: str, value: object, limits: Limits) -> tuple[str, str | None]:
+    if isinstance(value, str):
+        return checks.identifier(field, value, limits), None
+    pair = checks.sequence(field, value, most=2)
+    if len(pair) < 2:
+        raise InvalidRequest(field, "must be a kind, or a kind and its version")
+    return checks.identifier(f"{field}[0]", pair[0], limits), checks.identifier(f"{field}[1]", pair[1], limits)
+
+
+def check_lease(field: str, value: object, limits: Limits) -> Lease:
+    """Check a lease on a process."""
+    lease = leases.check_lease(field, value, limits)
+    if not isinstance(lease.resource, OnProcess):
+        raise InvalidRequest(f"{field}.resource", "must be a process: take the lease of a claimed run")
+    return lease
+
+
+def check_sleep(asked: Sleep) -> None:
+    """Refuse a sleep that only a request to cancel would end."""
+    if asked.due_at_ms is None and asked.wait is None:
+        raise InvalidRequest("due_at_ms", "is missing, and so is wait: say when the run goes on, or on which signal")
+
+
+def require_run(row: ProcessRow) -> ProcessRow:
+    """Return the process if it is a run that has not ended."""
+    if row.run_kind is None:
+        problem = f"must be that of a run: process {row.process_id!r} is none, so no worker claims it"
+        raise InvalidRequest("lease.resource", problem)
+    if row.status != "running":
+        raise AlreadyTerminal(row.process_id, row.status)
+    return row
+
+
+# The row.
+
+
 def due_from(row: ProcessRow, due_at_ms: int | None) -> ProcessRow:
     """Return the run as it can be claimed from that time on, None being never. An external run is never claimed."""
     claimable_at_ms = None if row.recovery == "external" else due_at_ms
     return msgspec.structs.replace(row, due_at_ms=due_at_ms, claimable_at_ms=claimable_at_ms)
+
+
+def is_claimable(row: ProcessRow, now_ms: int) -> bool:
+    """Return True if the run may be claimed now, unless its lease is live."""
+    return row.claimable_at_ms is not None and row.claimable_at_ms <= now_ms
+
+
+def leased_until(row: ProcessRow, lease: LeaseRow) -> ProcessRow:
+    """Return the run as it is found again when its live lease ends."""
+    return msgspec.structs.replace(row, claimable_at_ms=lease.expires_at_ms)
+
+
+def claimed(row: ProcessRow, before: LeaseRow | None, lease: LeaseRow, *, now_ms: int) -> ProcessRow:
+    """Return the run under a new lease. A takeover names the owner whose lease expired.
+
+    Nothing is attempted with an owner-bound run once a holder was lost: it stays so, whoever claims it and gives it
+    back.
+    """
+    lost = None if before is None or before.token_hash is None else before.owner_id
+    if lost is None and row.recovery == "owner_bound":
+        lost = row.lost_owner
+    counts = lost is None or row.recovery != "owner_bound"
+    return msgspec.structs.replace(
+        row,
+        claimable_at_ms=lease.expires_at_ms,
+        claim_fence=lease.fence if counts else 0,
+        attempt=row.attempt + int(counts),
+        suspended=0,
+        lost_owner=lost,
+        wait=None,
+        waiting=0,
+        updated_at_ms=now_ms,
+    )
+
+
+def given_back(row: ProcessRow, fence: int, *, now_ms: int) -> ProcessRow:
+    """Return the run after its holder released the lease: due as before. A claim that ends so was no attempt."""
+    counted = row.claim_fence == fence
+    freed = msgspec.structs.replace(
+        row,
+        attempt=row.attempt - int(counted),
+        claim_fence=0 if counted else row.claim_fence,
+        updated_at_ms=now_ms,
+    )
+    return due_from(freed, row.due_at_ms)
+
+
+def suspended(row: ProcessRow, asked: Sleep, *, now_ms: int) -> ProcessRow:
+    """Return the run asleep. It is due at once if its log has grown since the holder read it."""
+    if asked.seen > row.event_count:
+        raise InvalidRequest("seen", f"is {asked.seen}, but the log has only {row.event_count} events")
+    asleep = msgspec.structs.replace(
+        row,
+        claim_fence=0,
+        attempt=0,
+        suspended=1,
+        lost_owner=row.lost_owner if row.recovery == "owner_bound" else None,
+        last_error=None,
+        wait=None,
+        waiting=0,
+        updated_at_ms=now_ms,
+    )
+    return due_from(asleep, now_ms if row.event_count > asked.seen else asked.due_at_ms)
+
+
+def failed(row: ProcessRow, error: str, *, retry_in_ms: int, now_ms: int) -> ProcessRow:
+    """Return the run after a failed attempt, due again after the delay."""
+    after = msgspec.structs.replace(row, claim_fence=0, last_error=error, updated_at_ms=now_ms)
+    return due_from(after, leases.expiry(now_ms, retry_in_ms))
 
 
 def woken(row: ProcessRow, event_type: str, *, now_ms: int) -> ProcessRow:

@@ -20,9 +20,10 @@ from holdfast.rules import positions as position_rules
 from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import Attachments, SessionAttachments
 from holdfast.store.context import Context
+from holdfast.store.events import Events
 from holdfast.store.grants import Grants, Leases
 from holdfast.store.maintenance import Maintenance
-from holdfast.store.processes import Events, Processes
+from holdfast.store.processes import Processes
 from holdfast.store.queue import Queue
 from holdfast.store.session import Session
 from holdfast.store.sessions import Sessions

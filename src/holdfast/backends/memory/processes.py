@@ -40,6 +40,18 @@ class MemoryProcesses(MemoryWork):
         )
         return list(found)[: filter.limit]
 
+    async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
+        wanted = None if kinds is None else set(kinds)
+        found = (
+            (row.claimable_at_ms, row.process_id)
+            for row in self.tables.processes.scan()
+            if row.claimable_at_ms is not None
+            and row.run_kind is not None
+            and (wanted is None or not wanted.isdisjoint([(row.run_kind, None), (row.run_kind, row.run_version)]))
+        )
+        first = min(found, default=None)
+        return None if first is None else (first[1], first[0])
+
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
         found = self.tables.processes.scan(
             lambda row: row.status != "running" and (row.updated_at_ms, row.process_id) > after

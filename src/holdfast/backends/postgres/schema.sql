@@ -195,6 +195,9 @@ CREATE TABLE {schema}.leases (
     PRIMARY KEY (kind, resource)
 );
 
+-- Finds the claim of a run whose answer was lost.
+CREATE INDEX leases_token ON {schema}.leases (token_hash) WHERE kind = 'process' AND token_hash IS NOT NULL;
+
 CREATE TABLE {schema}.attachments (
     session_key bigint NOT NULL,
     attachment_id text COLLATE "C" NOT NULL,
@@ -273,6 +276,8 @@ CREATE INDEX processes_originator ON {schema}.processes (originator_session_id, 
 WHERE originator_session_id IS NOT NULL;
 CREATE INDEX processes_wake ON {schema}.processes (wake_session_id) WHERE wake_session_id IS NOT NULL;
 CREATE INDEX processes_ended ON {schema}.processes (ended_at_ms, process_id) WHERE ended_at_ms IS NOT NULL;
+CREATE INDEX processes_claimable ON {schema}.processes (run_kind, run_version, claimable_at_ms, process_id)
+WHERE claimable_at_ms IS NOT NULL;
 ALTER TABLE {schema}.processes ADD PRIMARY KEY (process_id);
 
 CREATE TABLE {schema}.events (

@@ -36,7 +36,7 @@ def schema_text(schema: str) -> str:
     return _text_of("schema.sql", schema) + "\n" + functions_text(schema)
 
 
-FUNCTION_FILES: Final = ("turn_functions.sql", "functions.sql", "queue_functions.sql")
+FUNCTION_FILES: Final = ("turn_functions.sql", "functions.sql", "run_functions.sql", "queue_functions.sql")
 
 
 def functions_text(schema: str, distribution: Distribution = Distribution.NONE) -> str:

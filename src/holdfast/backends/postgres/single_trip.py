@@ -19,7 +19,8 @@ from holdfast.backends.postgres.driver_errors import DriverFailure, Trouble, sta
 from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.transaction.base import fetched, unpacked_bytes
-from holdfast.backends.postgres.transaction.server_functions import NEEDS_A_SESSION, ServerFunctions
+from holdfast.backends.postgres.transaction.run_functions import RunFunctions
+from holdfast.backends.postgres.transaction.server_functions import NEEDS_A_SESSION
 from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call
 from holdfast.ports.fast_path_params import ClaimProof, EventAsk, Head, NextAsk, TurnAsk
 from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, SettlementVerdict, TurnVerdict, WorkVerdict
@@ -42,7 +43,7 @@ def missing(asked: object, name: str) -> Exception:
     return AttributeError(f"{type(asked).__name__!r} has no attribute {name!r}, and neither has a transaction")
 
 
-class SingleTrip(ServerFunctions, TurnFunctions):
+class SingleTrip(RunFunctions, TurnFunctions):
     """The server functions, and the rows that an operation may plan on. Anything else raises NeedsTransaction."""
 
     again = False

@@ -35,6 +35,8 @@ from holdfast.testing.contract.processes import ProcessContract
 from holdfast.testing.contract.queue import QueueContract
 from holdfast.testing.contract.races import RaceContract
 from holdfast.testing.contract.readings import ReadingContract
+from holdfast.testing.contract.run_claims import RunClaimContract
+from holdfast.testing.contract.run_waits import RunWaitContract
 from holdfast.testing.contract.runs import RunContract
 from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
@@ -85,7 +87,9 @@ __all__ = [
     "QueueContract",
     "RaceContract",
     "ReadingContract",
+    "RunClaimContract",
     "RunContract",
+    "RunWaitContract",
     "SecondProcessContract",
     "SessionContract",
     "SharedPutContract",

@@ -8,7 +8,7 @@ from holdfast.backends.postgres.transaction.commits import Commits
 from holdfast.backends.postgres.transaction.grants import Grants
 from holdfast.backends.postgres.transaction.housekeeping import Housekeeping
 from holdfast.backends.postgres.transaction.processes import Processes
-from holdfast.backends.postgres.transaction.server_functions import ServerFunctions
+from holdfast.backends.postgres.transaction.run_functions import RunFunctions
 from holdfast.backends.postgres.transaction.sessions import Sessions
 from holdfast.backends.postgres.transaction.triggers import Triggers
 from holdfast.backends.postgres.transaction.verification import Verification
@@ -16,7 +16,7 @@ from holdfast.ports.verdicts import WorkVerdict
 
 
 class PostgresTransaction(
-    Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping, Verification, ServerFunctions
+    Sessions, Commits, Attachments, Processes, Grants, Triggers, Housekeeping, Verification, RunFunctions
 ):
     """One transaction on one connection."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.queue import Work
+from holdfast.backends.postgres.transaction.run_functions import kinds_of
 
 PROCESS_LEASE = "process"
 """The kind of a process's lease; its resource is the process's id."""
@@ -48,6 +51,10 @@ class Processes(Work):
         if filter.status is not None:
             return await self._all(r.ProcessRow, "list_processes_of_status", *bindings[:4], columns.PAGE_BYTES)
         return await self._all(r.ProcessRow, "list_processes", *bindings[:3], columns.PAGE_BYTES)
+
+    async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
+        found = await self._values("first_claimable", *kinds_of(kinds))
+        return None if not found else (found[0][0], found[0][1])
 
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
         return await self._all(r.ProcessRow, "list_ended_processes", *after, limit, columns.PAGE_BYTES)

@@ -238,6 +238,8 @@ CREATE INDEX processes_originator ON processes (originator_session_id, process_i
 WHERE originator_session_id IS NOT NULL;
 CREATE INDEX processes_wake ON processes (wake_session_id) WHERE wake_session_id IS NOT NULL;
 CREATE INDEX processes_ended ON processes (updated_at_ms, process_id) WHERE status <> 'running';
+CREATE INDEX processes_claimable ON processes (run_kind, run_version, claimable_at_ms, process_id)
+WHERE claimable_at_ms IS NOT NULL;
 
 CREATE TABLE events (
     process_id TEXT NOT NULL,

@@ -104,6 +104,33 @@ WHERE originator_session_id = :originator_session_id
 ORDER BY process_id
 LIMIT :limit
 
+-- Differs: three look-ups by the transaction, in place of a function.
+-- name: next_run_kind
+SELECT run_kind, run_version
+FROM processes
+WHERE claimable_at_ms IS NOT NULL
+    AND (run_kind, run_version) > (?1, ?2)
+ORDER BY run_kind, run_version
+LIMIT 1
+
+-- name: next_run_version
+SELECT run_version
+FROM processes
+WHERE claimable_at_ms IS NOT NULL
+    AND run_kind = ?1
+    AND run_version > ?2
+ORDER BY run_version
+LIMIT 1
+
+-- name: first_claimable
+SELECT process_id, claimable_at_ms
+FROM processes
+WHERE claimable_at_ms IS NOT NULL
+    AND run_kind = ?1
+    AND run_version = ?2
+ORDER BY claimable_at_ms, process_id
+LIMIT 1
+
 -- name: list_ended_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
 from holdfast import rows as r
@@ -38,6 +40,31 @@ class Processes(Work):
         else:
             name = "list_processes"
         return self._page(r.ProcessRow, name, bindings)
+
+    async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
+        found = [
+            (at_ms, process_id)
+            for place in self._run_versions(kinds)
+            for process_id, at_ms in self._values("first_claimable", place)
+        ]
+        return None if not found else min(found)[::-1]
+
+    def _run_versions(self, kinds: Sequence[tuple[str, str | None]] | None) -> Iterator[tuple[str, str]]:
+        """Yield the kinds and versions of runs that may be claimed at some time, each found by one look-up."""
+        if kinds is None:
+            place: tuple[str, str] = ("", "")
+            while found := self._values("next_run_kind", place):
+                [place] = found
+                yield place
+            return
+        for kind, version in kinds:
+            if version is not None:
+                yield kind, version
+                continue
+            after = ""
+            while found := self._values("next_run_version", (kind, after)):
+                [(after,)] = found
+                yield kind, after
 
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
         return self._page(r.ProcessRow, "list_ended_processes", (*after, limit))

@@ -1,0 +1,217 @@
+-- Server functions of runs: the one that has been due longest is found by an index and claimed in one call. Part of the
+-- schema, like functions.sql.
+--
+-- A run's claimable_at_ms is its due time or, while it is claimed, the end that its lease had when a claim last looked.
+-- A renewal does not touch it: a claim that finds a live lease moves it, once for each term of the lease.
+
+-- Returns the run that can be claimed first, of these kinds and versions and not among p_passed. A NULL version is every
+-- version, NULL kinds are all. Each version costs one index lookup, however many runs there are.
+CREATE OR REPLACE FUNCTION {schema}.first_claimable_v1(p_kinds text[], p_versions text[], p_passed text[])
+RETURNS TABLE (process_id text, claimable_at_ms bigint)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_kinds text[] := '{}';
+    v_versions text[] := '{}';
+    v_kind text := '';
+    v_version text := '';
+    v_place bigint;
+    v_found record;
+BEGIN
+    WHILE p_kinds IS NULL LOOP
+        SELECT run.run_kind, run.run_version INTO v_kind, v_version
+        FROM {schema}.processes AS run
+        WHERE run.claimable_at_ms IS NOT NULL
+            AND (run.run_kind, run.run_version) > (v_kind COLLATE "C", v_version COLLATE "C")
+        ORDER BY run.run_kind, run.run_version
+        LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        v_kinds := v_kinds || v_kind;
+        v_versions := v_versions || v_version;
+    END LOOP;
+    FOR v_place IN 1..coalesce(cardinality(p_kinds), 0) LOOP
+        v_version := coalesce(p_versions[v_place], '');
+        LOOP
+            IF p_versions[v_place] IS NULL THEN
+                SELECT run.run_version INTO v_version
+                FROM {schema}.processes AS run
+                WHERE run.claimable_at_ms IS NOT NULL
+                    AND run.run_kind = p_kinds[v_place]
+                    AND run.run_version > v_version COLLATE "C"
+                ORDER BY run.run_version
+                LIMIT 1;
+                EXIT WHEN NOT FOUND;
+            END IF;
+            v_kinds := v_kinds || p_kinds[v_place];
+            v_versions := v_versions || v_version;
+            EXIT WHEN p_versions[v_place] IS NOT NULL;
+        END LOOP;
+    END LOOP;
+    FOR v_place IN 1..cardinality(v_kinds) LOOP
+        SELECT run.process_id, run.claimable_at_ms INTO v_found
+        FROM {schema}.processes AS run
+        WHERE run.claimable_at_ms IS NOT NULL
+            AND run.run_kind = v_kinds[v_place]
+            AND run.run_version = v_versions[v_place]
+            AND run.process_id <> ALL(p_passed)
+        ORDER BY run.claimable_at_ms, run.process_id
+        LIMIT 1;
+        IF FOUND AND (
+            claimable_at_ms IS NULL
+            OR v_found.claimable_at_ms < claimable_at_ms
+            OR (v_found.claimable_at_ms = claimable_at_ms AND v_found.process_id COLLATE "C" < process_id COLLATE "C")
+        ) THEN
+            process_id := v_found.process_id;
+            claimable_at_ms := v_found.claimable_at_ms;
+        END IF;
+    END LOOP;
+    IF process_id IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
+END;
+$$;
+
+-- Claims the run that has been due longest (rules.runs: is_claimable, leased_until, claimed; rules.leases.claim).
+-- Without a token, nothing is claimed. p_patience as in claim_next_v1. Not used on a cluster distributed by family, where
+-- a process and its lease may be on two nodes.
+-- Verdicts: claimed; claimable; none; busy (others have locked the runs that are due); isolation.
+CREATE OR REPLACE FUNCTION {schema}.claim_run_v1(
+    p_given_ms bigint, p_owner_id text, p_kinds text[], p_versions text[], p_token_hash text, p_ttl_ms bigint,
+    p_is_retry boolean, p_patience bigint
+)
+RETURNS TABLE (verdict text, process {schema}.processes, lease {schema}.leases)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_busy text[] := '{}';
+    v_holds_lock boolean := false;
+    v_next record;
+    v_run record;
+    v_lease record;
+    v_now_ms bigint;
+    v_lost text;
+    v_counts boolean;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        verdict := 'isolation';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF p_is_retry AND p_token_hash IS NOT NULL THEN
+        -- The answer to an earlier run was lost.
+        SELECT held.resource, ROW(held.*)::{schema}.leases AS lease INTO v_lease
+        FROM {schema}.leases AS held
+        WHERE held.kind = 'process'
+            AND held.token_hash = p_token_hash
+            AND held.expires_at_ms > {schema}.now_ms_v1(p_given_ms);
+        IF FOUND THEN
+            RETURN QUERY
+            SELECT 'claimed', ROW(run.*)::{schema}.processes, v_lease.lease
+            FROM {schema}.processes AS run
+            WHERE run.process_id = v_lease.resource;
+            RETURN;
+        END IF;
+    END IF;
+    LOOP
+        v_now_ms := {schema}.now_ms_v1(p_given_ms);
+        SELECT first.process_id, first.claimable_at_ms INTO v_next
+        FROM {schema}.first_claimable_v1(p_kinds, p_versions, v_busy) AS first;
+        IF NOT FOUND OR v_next.claimable_at_ms > v_now_ms THEN
+            IF cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock) THEN
+                verdict := CASE WHEN cardinality(v_busy) = 0 THEN 'none' ELSE 'busy' END;
+                RETURN NEXT;
+                RETURN;
+            END IF;
+            -- Other transactions have locked all runs that are due. Wait for the first: it may leave one to claim.
+            PERFORM 1
+            FROM {schema}.processes AS run
+            WHERE run.process_id = v_busy[1]
+            FOR UPDATE;
+            v_holds_lock := true;
+            v_busy := v_busy[2:];
+            CONTINUE;
+        END IF;
+        SELECT run.claimable_at_ms, run.recovery, run.lost_owner INTO v_run
+        FROM {schema}.processes AS run
+        WHERE run.process_id = v_next.process_id
+        FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            v_busy := v_busy || v_next.process_id;
+            CONTINUE;
+        END IF;
+        v_holds_lock := true;
+        LOOP
+            SELECT held.owner_id, held.token_hash, held.fence, held.expires_at_ms INTO v_lease
+            FROM {schema}.leases AS held
+            WHERE held.kind = 'process'
+                AND held.resource = v_next.process_id
+            FOR UPDATE;
+            EXIT WHEN FOUND;
+            -- Insert a row without a holder, whose fence the new lease exceeds.
+            INSERT INTO {schema}.leases (kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms)
+            VALUES (
+                'process', v_next.process_id, NULL, NULL,
+                coalesce((SELECT setting.value FROM {schema}.settings AS setting WHERE setting.name = 'fence_floor'), 0), 0, 0
+            )
+            ON CONFLICT DO NOTHING;
+        END LOOP;
+        v_now_ms := {schema}.now_ms_v1(p_given_ms);
+        IF v_run.claimable_at_ms IS NULL OR v_run.claimable_at_ms > v_now_ms THEN
+            -- Another transaction was quicker. The next lookup has a newer snapshot.
+            CONTINUE;
+        END IF;
+        IF v_lease.token_hash IS NOT NULL AND v_lease.expires_at_ms > v_now_ms THEN
+            UPDATE {schema}.processes AS run
+            SET claimable_at_ms = v_lease.expires_at_ms
+            WHERE run.process_id = v_next.process_id;
+            CONTINUE;
+        END IF;
+        IF p_token_hash IS NULL THEN
+            verdict := 'claimable';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        EXIT;
+    END LOOP;
+
+    v_lost := CASE
+        WHEN v_lease.token_hash IS NOT NULL THEN v_lease.owner_id
+        WHEN v_run.recovery = 'owner_bound' THEN v_run.lost_owner
+    END;
+    v_counts := v_lost IS NULL OR v_run.recovery <> 'owner_bound';
+    UPDATE {schema}.leases AS held
+    SET
+        owner_id = p_owner_id,
+        token_hash = p_token_hash,
+        fence = v_lease.fence + 1,
+        claimed_at_ms = v_now_ms,
+        expires_at_ms = {schema}.expiry_v1(v_now_ms, p_ttl_ms)
+    WHERE held.kind = 'process'
+        AND held.resource = v_next.process_id
+    RETURNING held.* INTO lease;
+    UPDATE {schema}.processes AS run
+    SET
+        claimable_at_ms = {schema}.expiry_v1(v_now_ms, p_ttl_ms),
+        claim_fence = CASE WHEN v_counts THEN v_lease.fence + 1 ELSE 0 END,
+        attempt = run.attempt + v_counts::int,
+        suspended = 0,
+        lost_owner = v_lost,
+        wait = NULL,
+        waiting = 0,
+        updated_at_ms = v_now_ms
+    WHERE run.process_id = v_next.process_id
+    RETURNING run.* INTO process;
+    verdict := 'claimed';
+    RETURN NEXT;
+END;
+$$;

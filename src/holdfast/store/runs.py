@@ -1,0 +1,166 @@
+"""Runs: start, claim, suspend and give back processes that workers run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.operations import processes as operations
+from holdfast.operations import runs
+from holdfast.operations.runs import NextRequest
+from holdfast.operations.topics import ANY_RUN
+from holdfast.records.common import Document, Scope
+from holdfast.records.leases import Lease
+from holdfast.records.processes import Process, Provenance, Recovery, Run, RunClaim, SignalWait, StartReceipt
+from holdfast.rules import checks
+from holdfast.rules import processes as rules
+from holdfast.rules import runs as run_rules
+from holdfast.store.context import Context
+
+CLAIM_TTL_MS = 30_000
+
+
+class RunProcesses:
+    """The part of `store.processes` that is about runs."""
+
+    _context: Context
+
+    async def start(
+        self,
+        kind: str,
+        args: Document = None,
+        *,
+        id: str | None = None,
+        version: str = "1",
+        due_at_ms: int | None = None,
+        wake_target: Scope | None = None,
+        provenance: Provenance | None = None,
+        recovery: Recovery = "rerunnable",
+    ) -> StartReceipt:
+        """Start a run: a process that a worker claims and runs, from `due_at_ms` on or at once.
+
+        The same id again returns the run as it stands, with `created` False; another kind, version or args under that
+        id is a `RegistrationConflict`. The end of the run wakes `wake_target`.
+
+        >>> started = store.processes.start("research", {"question": "why?"}, id="run-1")
+        >>> started.created, store.processes.start("research", {"question": "why?"}, id="run-1").created
+        (True, False)
+        """
+        limits = self._context.limits
+        registered, heavy = await self._context.prepared(
+            rules.check_start,
+            Run(kind, version, args),
+            f"run:{self._context.mint()}" if id is None else id,
+            wake_target=wake_target,
+            provenance=Provenance() if provenance is None else provenance,
+            recovery=recovery,
+            limits=limits,
+        )
+        due = checks.optional_whole("due_at_ms", due_at_ms)
+        return await self._context.backend.write(
+            lambda tx: operations.start(tx, registered, due), repeatable=True, heavy=heavy
+        )
+
+    def _next_request(self, owner_id: object, kinds: object, ttl_ms: object) -> NextRequest:
+        limits = self._context.limits
+        return NextRequest(
+            owner_id=checks.identifier("owner_id", owner_id, limits),
+            kinds=run_rules.check_kinds(kinds, limits),
+            ttl_ms=self._context.ttl_ms(ttl_ms),
+            token=self._context.token(),
+        )
+
+    async def claim_next(
+        self,
+        *,
+        owner_id: str,
+        kinds: Sequence[str | tuple[str, str]] | None = None,
+        ttl_ms: int = CLAIM_TTL_MS,
+    ) -> RunClaim | None:
+        """Claim the run that has been due longest: take its lease and count the attempt. None if none can be claimed.
+
+        A kind is a name, for all its versions, or a name and one version. A run under a live lease is not claimed, and
+        an `external` one never. None is certain: nothing could be claimed when the last lock was taken.
+
+        If an earlier holder's lease expired, `claim.takeover` is True. An `owner_bound` run of such a holder must not
+        be run: `claim.must_abandon` says so. End it with `complete` and `Abandoned`.
+
+        >>> _ = store.processes.start("research", id="run-1", version="2")
+        >>> claim = store.processes.claim_next(owner_id="worker-1", kinds=["write", ("research", "2")])
+        >>> claim.process.id, claim.process.attempt, claim.takeover
+        ('run-1', 1, False)
+        >>> store.processes.claim_next(owner_id="worker-1") is None
+        True
+        """
+        request = self._next_request(owner_id, kinds, ttl_ms)
+        while True:
+            # Each run waits for a lock that another transaction holds, so this loop does not spin.
+            claim, is_busy = await self._context.backend.write(
+                lambda tx: runs.claim_next(tx, request), one_step=True, repeatable=True
+            )
+            if not is_busy:
+                return claim
+
+    async def wait_next(self, *, timeout_ms: int, kinds: Sequence[str | tuple[str, str]] | None = None) -> None:
+        """Return once `claim_next` with the same kinds would find a run; `WaitTimeout` if none comes in time.
+
+        Does not poll. Notices runs that start, are woken or given back, and due times and leases when they come.
+
+        >>> _ = store.processes.start("research")
+        >>> store.processes.wait_next(kinds=["research"], timeout_ms=1000)
+        """
+        request = self._next_request("-", kinds, CLAIM_TTL_MS)
+
+        async def look() -> tuple[bool | None, int | None]:
+            found, due_in_ms = await self._context.backend.read(lambda tx: runs.is_offered(tx, request))
+            if found:
+                found, due_in_ms = await self._context.backend.write(lambda tx: runs.is_claimable(tx, request))
+            return (True if found else None), due_in_ms
+
+        await self._context.wait_until(ANY_RUN, look, timeout_ms, "a claimable run")
+
+    async def suspend(
+        self, lease: Lease, *, seen: int, due_at_ms: int | None = None, wait: SignalWait | None = None
+    ) -> Process:
+        """Give a run's lease back and let it sleep until `due_at_ms` or until it gets a signal, whichever is first.
+
+        `seen` is the sequence of the last event that the caller has read. If the log goes on after it, the run is due
+        at once, so that no signal is missed. A request to cancel wakes the run, too. The attempts count from 0 again.
+        `LeaseLost` if the lease is not held any more.
+
+        >>> _ = store.processes.start("research", id="run-1")
+        >>> claim = store.processes.claim_next(owner_id="worker-1")
+        >>> store.processes.suspend(claim.lease, seen=0, wait=holdfast.SignalWait("approve", ordinal=1)).suspended
+        True
+        >>> store.processes.claim_next(owner_id="worker-1") is None
+        True
+        >>> _ = store.events.signal("run-1", "approve")
+        >>> store.processes.claim_next(owner_id="worker-1").process.id
+        'run-1'
+        """
+        limits = self._context.limits
+        held = run_rules.check_lease("lease", lease, limits)
+        asked = run_rules.Sleep(
+            seen=checks.whole("seen", seen),
+            due_at_ms=checks.optional_whole("due_at_ms", due_at_ms),
+            wait=None if wait is None else rules.check_wait(wait, limits),
+        )
+        run_rules.check_sleep(asked)
+        return await self._context.backend.write(lambda tx: runs.suspend(tx, held, asked))
+
+    async def retry_later(self, lease: Lease, error: str, *, retry_in_ms: int) -> Process:
+        """Give a run's lease back after a failed attempt: it is due again in `retry_in_ms`, and keeps the error.
+
+        `LeaseLost` if the lease is not held any more. To give a run back without a failure, use `leases.release`: that
+        attempt does not count.
+
+        >>> _ = store.processes.start("research", id="run-1")
+        >>> claim = store.processes.claim_next(owner_id="worker-1")
+        >>> run = store.processes.retry_later(claim.lease, "no answer", retry_in_ms=0)
+        >>> run.attempt, run.last_error
+        (1, 'no answer')
+        """
+        limits = self._context.limits
+        held = run_rules.check_lease("lease", lease, limits)
+        said = checks.text("error", error, limits)
+        delay_ms = checks.whole("retry_in_ms", retry_in_ms, most=limits.ttl_ms)
+        return await self._context.backend.write(lambda tx: runs.retry_later(tx, held, said, delay_ms))

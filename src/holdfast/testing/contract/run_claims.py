@@ -1,0 +1,356 @@
+"""Claims on runs: the one due longest first, never under a live lease, and taken over when a holder dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast
+from holdfast.blocking import BlockingStore
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.testing.contract.runs import HOUR_MS, start
+
+TTL_MS = 30_000
+
+
+def next_run(store: BlockingStore, owner_id: str = "w1", **options: Any) -> holdfast.RunClaim:
+    """Claim a run. It must succeed."""
+    claim = store.processes.claim_next(owner_id=owner_id, **{"ttl_ms": TTL_MS} | options)
+    assert claim is not None, "there was nothing to claim"
+    return claim
+
+
+def claimed_ids(store: BlockingStore, **options: Any) -> list[str]:
+    """Claim every run, and return their ids in the order of the claims."""
+    found: list[str] = []
+    while (claim := store.processes.claim_next(owner_id="w1", **options)) is not None:
+        found.append(claim.process.id)
+    return found
+
+
+def is_free(store: BlockingStore) -> bool:
+    """Return whether a run can be claimed; if so, it is."""
+    return store.processes.claim_next(owner_id="probe") is not None
+
+
+GIVING_BACK: dict[str, Callable[[BlockingStore, holdfast.Lease], Any]] = {
+    "release": lambda store, lease: store.leases.release(lease),
+    "suspend": lambda store, lease: store.processes.suspend(lease, seen=0, due_at_ms=0),
+    "retry_later": lambda store, lease: store.processes.retry_later(lease, "broke", retry_in_ms=0),
+}
+"""Calls by which a holder gives a run back, so that it is due at once."""
+
+
+MISTAKES: list[tuple[str, Callable[[Any, Any], Any]]] = [
+    ("owner_id", lambda store, _: store.processes.claim_next(owner_id="")),
+    ("kinds", lambda store, _: store.processes.claim_next(owner_id="w", kinds=[])),
+    ("kinds", lambda store, _: store.processes.claim_next(owner_id="w", kinds="research")),
+    ("kinds[0]", lambda store, _: store.processes.claim_next(owner_id="w", kinds=[("a",)])),
+    ("kinds[0]", lambda store, _: store.processes.claim_next(owner_id="w", kinds=[("a", "1", "2")])),
+    ("kinds[1][1]", lambda store, _: store.processes.claim_next(owner_id="w", kinds=["a", ("a", "")])),
+    ("ttl_ms", lambda store, _: store.processes.claim_next(owner_id="w", ttl_ms=0)),
+    ("timeout_ms", lambda store, _: store.processes.wait_next(timeout_ms=-1)),
+    ("lease", lambda store, _: store.processes.suspend("lease", seen=0, due_at_ms=0)),
+    ("seen", lambda store, lease: store.processes.suspend(lease, seen=-1, due_at_ms=0)),
+    ("seen", lambda store, lease: store.processes.suspend(lease, seen=1, due_at_ms=0)),
+    ("due_at_ms", lambda store, lease: store.processes.suspend(lease, seen=0)),
+    ("due_at_ms", lambda store, lease: store.processes.suspend(lease, seen=0, due_at_ms=-1)),
+    ("wait", lambda store, lease: store.processes.suspend(lease, seen=0, wait="approve")),
+    ("error", lambda store, lease: store.processes.retry_later(lease, 7, retry_in_ms=0)),
+    ("retry_in_ms", lambda store, lease: store.processes.retry_later(lease, "e", retry_in_ms=-1)),
+]
+"""The field that a call gets wrong, and the call."""
+
+
+class RunClaimContract(Contract):
+    """`store.processes.claim_next`, `suspend` and `retry_later`, and `leases.release` of a run."""
+
+    # Choosing.
+
+    def test_a_due_run_is_claimed_with_its_lease_and_none_means_none(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        assert store.processes.claim_next(owner_id="w1") is None
+        start(store, args=[1])
+        clock.advance(5)
+        claim = next_run(store)
+        assert (claim.process.id, claim.process.input.args) == ("run-1", [1])  # type: ignore[union-attr]
+        assert (claim.process.attempt, claim.takeover, claim.must_abandon) == (1, False, False)
+        assert claim.process == store.processes.get("run-1")
+        assert (claim.lease.owner_id, claim.lease.expires_at_ms) == ("w1", clock.now_ms() + TTL_MS)
+        holder = store.leases.holder(holdfast.OnProcess("run-1"))
+        assert holder is not None
+        assert (holder.owner_id, holder.fence) == ("w1", claim.lease.fence)
+        assert store.processes.claim_next(owner_id="w1") is None
+        assert store.processes.complete("run-1", holdfast.Completed(), lease=claim.lease).status == "completed"
+        assert store.processes.claim_next(owner_id="w1") is None
+        assert store.maintenance.verify().findings == ()
+
+    def test_the_run_that_has_been_due_longest_comes_first(self, store: BlockingStore, clock: ManualClock) -> None:
+        now_ms = clock.now_ms()
+        for process_id, due_at_ms in (("c", 3), ("a", 2), ("b", 1), ("d", 1)):
+            start(store, process_id, due_at_ms=now_ms + due_at_ms)
+        assert claimed_ids(store) == []
+        clock.advance(2)
+        assert claimed_ids(store) == ["b", "d", "a"]
+        clock.advance(1)
+        assert claimed_ids(store) == ["c"]
+
+    def test_only_runs_of_the_wanted_kinds_and_versions_are_claimed(self, store: BlockingStore) -> None:
+        for number, (kind, version) in enumerate([("a", "1"), ("a", "2"), ("b", "1"), ("b", "2"), ("c", "1")]):
+            start(store, f"{kind}{version}", kind, version=version, due_at_ms=100 - number)
+        assert claimed_ids(store, kinds=["none", ("a", "3")]) == []
+        assert claimed_ids(store, kinds=[("b", "1"), ("a", "2")]) == ["b1", "a2"]
+        assert claimed_ids(store, kinds=["c", "a", ("a", "1")]) == ["c1", "a1"]
+        assert claimed_ids(store) == ["b2"]
+
+    def test_other_processes_and_external_runs_are_never_claimed(self, store: BlockingStore) -> None:
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
+        start(store, recovery="external")
+        assert claimed_ids(store) == []
+        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=TTL_MS)
+        assert store.leases.release(lease)
+        store.events.request_cancel("run-1")
+        assert claimed_ids(store) == []
+        assert store.maintenance.verify().findings == ()
+
+    # Leases.
+
+    def test_a_run_under_a_live_lease_is_passed_however_it_was_taken(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        start(store)
+        start(store, "run-2")
+        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w1", ttl_ms=TTL_MS)
+        assert claimed_ids(store, ttl_ms=HOUR_MS) == ["run-2"]
+        store.leases.renew(lease, ttl_ms=2 * TTL_MS)
+        clock.advance(TTL_MS)
+        assert claimed_ids(store) == []
+        clock.advance(TTL_MS)
+        assert claimed_ids(store) == ["run-1"]
+
+    def test_a_renewed_claim_is_not_taken_over(self, store: BlockingStore, clock: ManualClock) -> None:
+        start(store)
+        claim = next_run(store)
+        clock.advance(TTL_MS - 1)
+        store.leases.renew(claim.lease, ttl_ms=TTL_MS)
+        clock.advance(TTL_MS - 1)
+        assert store.processes.claim_next(owner_id="w2") is None
+        clock.advance(1)
+        taken = next_run(store, "w2")
+        assert (taken.takeover, taken.must_abandon, taken.process.lost_owner_id) == (True, False, "w1")
+        assert (taken.process.attempt, taken.lease.fence > claim.lease.fence) == (2, True)
+
+    @pytest.mark.parametrize("call", [*GIVING_BACK, "append", "complete"])
+    def test_a_holder_whose_run_was_taken_over_is_refused(
+        self, store: BlockingStore, bench: Bench, clock: ManualClock, call: str
+    ) -> None:
+        start(store)
+        lease = next_run(store).lease
+        clock.advance(TTL_MS)
+        next_run(store, "w2")
+        calls = GIVING_BACK | {
+            "append": lambda store, lease: store.events.append("run-1", "step", lease=lease),
+            "complete": lambda store, lease: store.processes.complete("run-1", holdfast.Completed(), lease=lease),
+        }
+        if call == "release":
+            assert not store.leases.release(lease)
+            return
+        with refused(bench, holdfast.LeaseLost):
+            calls[call](store, lease)
+
+    @pytest.mark.parametrize("call", GIVING_BACK)
+    def test_a_run_that_was_given_back_can_be_claimed_at_once_and_is_no_takeover(
+        self, store: BlockingStore, call: str
+    ) -> None:
+        start(store)
+        claim = next_run(store, ttl_ms=HOUR_MS)
+        GIVING_BACK[call](store, claim.lease)
+        assert store.leases.holder(holdfast.OnProcess("run-1")) is None
+        again = next_run(store, "w2")
+        assert (again.takeover, again.lease.fence) == (False, claim.lease.fence + 1)
+        assert store.maintenance.verify().findings == ()
+
+    # Attempts.
+
+    def test_a_claim_counts_as_an_attempt_unless_it_is_released(self, store: BlockingStore, clock: ManualClock) -> None:
+        start(store)
+        start(store, "run-2")
+        store.leases.release(next_run(store).lease)
+        released = store.processes.get("run-1")
+        assert released is not None
+        assert (released.attempt, released.due_at_ms) == (0, clock.now_ms())
+        assert next_run(store).process.id == "run-1", "it kept its place"
+        clock.advance(TTL_MS)
+        assert next_run(store).process.id == "run-2"
+        taken = next_run(store)
+        assert (taken.process.id, taken.process.attempt) == ("run-1", 2)
+        store.leases.release(taken.lease)
+        assert next_run(store).process.attempt == 2
+
+    def test_releasing_a_lease_that_no_claim_took_changes_no_attempt(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        start(store)
+        next_run(store)
+        clock.advance(TTL_MS)
+        lease = store.leases.claim(holdfast.OnProcess("run-1"), owner_id="w2", ttl_ms=TTL_MS)
+        store.leases.release(lease)
+        assert next_run(store).process.attempt == 2
+
+    def test_a_failed_attempt_keeps_its_error_and_waits(self, store: BlockingStore, clock: ManualClock) -> None:
+        start(store)
+        run = store.processes.retry_later(next_run(store).lease, "no answer", retry_in_ms=100)
+        assert (run.attempt, run.last_error, run.due_at_ms) == (1, "no answer", clock.now_ms() + 100)
+        assert run == store.processes.get("run-1")
+        store.events.signal("run-1", "go")
+        clock.advance(99)
+        assert claimed_ids(store) == [], "a signal does not shorten a back-off"
+        clock.advance(1)
+        again = next_run(store)
+        assert (again.process.attempt, again.process.last_error) == (2, "no answer")
+
+    # Sleeping.
+
+    def test_a_suspended_run_sleeps_until_it_is_due(self, store: BlockingStore, clock: ManualClock) -> None:
+        start(store)
+        claim = next_run(store)
+        store.processes.retry_later(claim.lease, "no answer", retry_in_ms=0)
+        due_at_ms = clock.now_ms() + HOUR_MS
+        run = store.processes.suspend(next_run(store).lease, seen=0, due_at_ms=due_at_ms)
+        assert (run.suspended, run.due_at_ms, run.attempt, run.last_error) == (True, due_at_ms, 0, None)
+        assert (run.status, run.wait) == ("running", None)
+        clock.advance(HOUR_MS - 1)
+        assert claimed_ids(store) == []
+        clock.advance(1)
+        woken = next_run(store)
+        assert (woken.process.suspended, woken.process.attempt) == (False, 1)
+
+    @pytest.mark.parametrize("call", ["signal", "append", "cancel"])
+    def test_a_signal_or_a_request_to_cancel_wakes_a_suspended_run(
+        self, store: BlockingStore, clock: ManualClock, call: str
+    ) -> None:
+        start(store)
+        wait = holdfast.SignalWait("approve", 1)
+        run = store.processes.suspend(next_run(store).lease, seen=0, wait=wait)
+        assert (run.due_at_ms, run.suspended) == (None, True)
+        assert run.wait == msgspec.structs.replace(wait, since_ms=clock.now_ms())
+        assert [one.id for one in store.processes.list(waiting=True)] == ["run-1"]
+        store.events.append("run-1", "progress", 1)
+        assert claimed_ids(store) == [], "only a signal wakes"
+        clock.advance(7)
+        calls: dict[str, Callable[[], Any]] = {
+            "signal": lambda: store.events.signal("run-1", "other"),
+            "append": lambda: store.events.append("run-1", "signal.approve"),
+            "cancel": lambda: store.events.request_cancel("run-1"),
+        }
+        calls[call]()
+        woken = store.processes.get("run-1")
+        assert woken is not None
+        assert woken.due_at_ms == clock.now_ms()
+        claim = next_run(store)
+        assert (claim.process.wait, claim.process.event_count) == (None, 2)
+        assert store.maintenance.verify().findings == ()
+
+    def test_a_signal_that_came_before_the_sleep_is_not_missed(self, store: BlockingStore, clock: ManualClock) -> None:
+        start(store)
+        lease = next_run(store).lease
+        store.events.append("run-1", "step", lease=lease)
+        store.events.signal("run-1", "approve")
+        run = store.processes.suspend(lease, seen=1, due_at_ms=clock.now_ms() + HOUR_MS)
+        assert (run.due_at_ms, run.suspended) == (clock.now_ms(), True)
+        lease = next_run(store).lease
+        assert store.processes.suspend(lease, seen=2, wait=holdfast.SignalWait("x", 1)).due_at_ms is None
+
+    def test_a_run_that_is_not_due_yet_starts_on_a_request_to_cancel_only(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        start(store, due_at_ms=clock.now_ms() + HOUR_MS)
+        store.events.signal("run-1", "go")
+        assert claimed_ids(store) == []
+        store.events.request_cancel("run-1")
+        assert claimed_ids(store) == ["run-1"]
+
+    def test_a_signal_to_a_claimed_run_leaves_it_to_its_holder(self, store: BlockingStore) -> None:
+        start(store)
+        next_run(store)
+        store.events.signal("run-1", "go")
+        store.events.request_cancel("run-1")
+        assert claimed_ids(store) == []
+
+    # Recovery.
+
+    def test_an_owner_bound_run_of_a_lost_holder_is_only_handed_out_to_be_abandoned(
+        self, store: BlockingStore, clock: ManualClock
+    ) -> None:
+        start(store, recovery="owner_bound")
+        store.leases.release(next_run(store).lease)
+        assert not next_run(store, "w1").must_abandon, "its holder gave it back"
+        clock.advance(TTL_MS)
+        for owner_id in ("w2", "w3"):
+            claim = next_run(store, owner_id)
+            assert (claim.takeover, claim.must_abandon) == (True, True)
+            assert (claim.process.lost_owner_id, claim.process.attempt) == ("w1", 1)
+            store.leases.release(claim.lease)
+        claim = next_run(store, "w4")
+        outcome = holdfast.Abandoned("its worker died", {"owner": claim.process.lost_owner_id})
+        ended = store.processes.complete("run-1", outcome, lease=claim.lease)
+        assert (ended.status, ended.outcome, ended.lost_owner_id) == ("abandoned", outcome, "w1")
+        assert store.maintenance.verify().findings == ()
+
+    # Mistakes.
+
+    @pytest.mark.parametrize("number", range(len(MISTAKES)))
+    def test_a_wrong_call_is_refused_and_the_field_is_named(
+        self, store: BlockingStore, bench: Bench, number: int
+    ) -> None:
+        field, call = MISTAKES[number]
+        start(store)
+        lease = next_run(store).lease
+        with refused(bench, holdfast.InvalidRequest) as info:
+            call(store, lease)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == field
+
+    def test_only_a_run_sleeps(self, store: BlockingStore, bench: Bench) -> None:
+        store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
+        lease = store.leases.claim(holdfast.OnProcess("build"), owner_id="w1", ttl_ms=TTL_MS)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.processes.suspend(lease, seen=0, due_at_ms=0)
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "lease.resource"
+
+    @pytest.mark.parametrize("call", ["suspend", "retry_later"])
+    def test_a_run_that_ended_sleeps_no_more(self, store: BlockingStore, bench: Bench, call: str) -> None:
+        start(store)
+        lease = next_run(store).lease
+        store.processes.complete("run-1", holdfast.Cancelled())
+        with refused(bench, holdfast.AlreadyTerminal):
+            GIVING_BACK[call](store, lease)
+
+    def test_a_restored_run_goes_on_where_it_was(self, store: BlockingStore, bench: Bench, clock: ManualClock) -> None:
+        start(store)
+        store.processes.retry_later(next_run(store).lease, "no answer", retry_in_ms=100)
+        clock.advance(100)
+        claimed = next_run(store).process
+        due_at_ms = clock.now_ms() + HOUR_MS
+        start(store, "run-2")
+        asleep = store.processes.suspend(next_run(store).lease, seen=0, due_at_ms=due_at_ms)
+        with holdfast.open_blocking("memory:", clock=clock) as other:
+            for process in (claimed, asleep):
+                assert not other.processes.restore(process).replayed
+                assert other.processes.restore(process).replayed
+            assert other.processes.get("run-2") == asleep
+            again = next_run(other)
+            assert (again.process.id, again.process.attempt, again.process.last_error) == ("run-1", 3, "no answer")
+            assert claimed_ids(other) == []
+            clock.advance(HOUR_MS)
+            assert "run-2" in claimed_ids(other)
+            assert other.maintenance.verify().findings == ()
+        broken = msgspec.structs.replace(asleep, id="run-3", due_at_ms=None, suspended=False)
+        with refused(bench, holdfast.InvalidRequest):
+            store.processes.restore(broken)
