@@ -81,6 +81,7 @@ class Ground:
         self.do(lambda store: store.processes.register(kinds))
         self.do(lambda store: store.events.append("job", "progress", 1, replay_key="k0"))
         self.do(lambda store: store.queue.enqueue(holdfast.WorkDraft(session_id="busy", payloads=[1], kind="backlog")))
+        self.do(sleep)
 
     def _open(self) -> Store:
         self.backend: Any = self.loop.drive(PostgresBackend.open(self.url, PostgresOptions(max_connections=1), None))
@@ -189,7 +190,25 @@ class Ground:
         events = [event | {"sequence": one, "replay_key": f"k{one}"} for one in range(counted + 1, turns + 1)]
         self._copy("events", events)
         self._run(f"UPDATE holdfast.processes SET event_count = {turns} WHERE process_id = 'job'")
+        self._sleepers(new)
         self.backend._runs.forget()
+
+    def _sleepers(self, new: range) -> None:
+        """Add runs that cannot be claimed: asleep, waiting for a signal, under a lease, and ended."""
+        run = self._one("processes", "process_id = 'sleeper'")
+        states: list[dict[str, Any]] = [
+            {"due_at_ms": FAR_MS, "claimable_at_ms": FAR_MS},
+            {"due_at_ms": None, "claimable_at_ms": None},
+            {"claimable_at_ms": FAR_MS, "suspended": 0, "attempt": 1, "claim_fence": 1},
+            {"due_at_ms": None, "claimable_at_ms": None, "suspended": 0, "status": "completed"},
+        ]
+        self._copy(
+            "processes",
+            [
+                run | states[number % 4] | {"process_id": f"sleeper{number}", "run_kind": "ab"[number % 2]}
+                for number in new
+            ],
+        )
 
     def blocks(self, size: int) -> dict[tuple[str, str], float]:
         """Return the blocks of each statement of each call: the median of a few rounds."""
@@ -275,7 +294,34 @@ async def wake(store: Store, number: int) -> None:
     await store.queue.cancel("long", receipt.batch_id)
 
 
+async def sleep(store: Store) -> None:
+    """Start a run that sleeps until a signal comes."""
+    await store.processes.start("a", id="sleeper")
+    claim = await claim_run(store)
+    await store.processes.suspend(claim.lease, seen=0, wait=holdfast.SignalWait("go", 1))
+
+
+async def claim_run(store: Store, kinds: list[str] | None = None) -> holdfast.RunClaim:
+    claim = await store.processes.claim_next(owner_id="w1", kinds=kinds)
+    assert claim is not None
+    return claim
+
+
+async def run(store: Store, number: int) -> None:
+    """Start a run, let it sleep, wake it, fail it, give it back, and end it."""
+    name = f"run{number}"
+    await store.processes.start("a", id=name)
+    claim = await claim_run(store, ["a"])
+    await store.events.append(name, "step", lease=claim.lease)
+    await store.processes.suspend(claim.lease, seen=1, wait=holdfast.SignalWait("go", 1))
+    await store.events.signal(name, "go")
+    await store.processes.retry_later((await claim_run(store)).lease, "no", retry_in_ms=0)
+    await store.leases.release((await claim_run(store, ["a", "b"])).lease)
+    await store.processes.complete(name, holdfast.Completed(), lease=(await claim_run(store)).lease)
+
+
 CALLS: dict[str, Call] = {
+    "run": run,
     "commit": commit,
     "replay of a turn": lambda store, number: store.sessions.handle("long").commit(turn(0)),
     "commit that completes work": settle,

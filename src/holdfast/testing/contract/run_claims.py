@@ -19,7 +19,8 @@ TTL_MS = 30_000
 
 def next_run(store: BlockingStore, owner_id: str = "w1", **options: Any) -> holdfast.RunClaim:
     """Claim a run. It must succeed."""
-    claim = store.processes.claim_next(owner_id=owner_id, **{"ttl_ms": TTL_MS} | options)
+    given: dict[str, Any] = {"ttl_ms": TTL_MS, **options}
+    claim = store.processes.claim_next(owner_id=owner_id, **given)
     assert claim is not None, "there was nothing to claim"
     return claim
 
@@ -43,6 +44,14 @@ GIVING_BACK: dict[str, Callable[[BlockingStore, holdfast.Lease], Any]] = {
     "retry_later": lambda store, lease: store.processes.retry_later(lease, "broke", retry_in_ms=0),
 }
 """Calls by which a holder gives a run back, so that it is due at once."""
+
+
+HOLDING: dict[str, Callable[[BlockingStore, holdfast.Lease], Any]] = {
+    **GIVING_BACK,
+    "append": lambda store, lease: store.events.append("run-1", "step", lease=lease),
+    "complete": lambda store, lease: store.processes.complete("run-1", holdfast.Completed(), lease=lease),
+}
+"""Calls that only the holder of a run may make."""
 
 
 MISTAKES: list[tuple[str, Callable[[Any, Any], Any]]] = [
@@ -145,7 +154,7 @@ class RunClaimContract(Contract):
         assert (taken.takeover, taken.must_abandon, taken.process.lost_owner_id) == (True, False, "w1")
         assert (taken.process.attempt, taken.lease.fence > claim.lease.fence) == (2, True)
 
-    @pytest.mark.parametrize("call", [*GIVING_BACK, "append", "complete"])
+    @pytest.mark.parametrize("call", HOLDING)
     def test_a_holder_whose_run_was_taken_over_is_refused(
         self, store: BlockingStore, bench: Bench, clock: ManualClock, call: str
     ) -> None:
@@ -153,15 +162,11 @@ class RunClaimContract(Contract):
         lease = next_run(store).lease
         clock.advance(TTL_MS)
         next_run(store, "w2")
-        calls = GIVING_BACK | {
-            "append": lambda store, lease: store.events.append("run-1", "step", lease=lease),
-            "complete": lambda store, lease: store.processes.complete("run-1", holdfast.Completed(), lease=lease),
-        }
         if call == "release":
             assert not store.leases.release(lease)
             return
         with refused(bench, holdfast.LeaseLost):
-            calls[call](store, lease)
+            HOLDING[call](store, lease)
 
     @pytest.mark.parametrize("call", GIVING_BACK)
     def test_a_run_that_was_given_back_can_be_claimed_at_once_and_is_no_takeover(

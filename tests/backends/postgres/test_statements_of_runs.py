@@ -1,0 +1,108 @@
+"""A server function claims the run that the rule would claim, and leaves the same rows.
+
+`HOLDFAST_SEED` replays a run, `HOLDFAST_SITUATIONS` makes it longer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.backends.postgres.twins import SITUATIONS, Twins
+
+import holdfast
+
+TTL_MS = 10_000
+KINDS = ("a", "b")
+VERSIONS = ("1", "2")
+RECOVERIES: tuple[holdfast.Recovery, ...] = ("rerunnable", "rerunnable", "owner_bound", "external")
+STATES = (
+    "due",
+    "due",
+    "later",
+    "claimed",
+    "lost",
+    "released",
+    "failed",
+    "asleep",
+    "waiting",
+    "woken",
+    "leased",
+    "ended",
+)
+
+
+def draw_run(twins: Twins, rng: random.Random, name: str) -> str:
+    """Start a run and bring it into some state. Return that state in words."""
+    do, clock = twins.do, twins.clock
+    state, recovery = rng.choice(STATES), rng.choice(RECOVERIES)
+    kind, version = rng.choice(KINDS), rng.choice(VERSIONS)
+    due_at_ms = clock.now_ms() + (rng.randint(1, 50) if state == "later" else -rng.randint(0, 50))
+    do(
+        lambda store: store.processes.start(
+            kind, id=name, version=version, due_at_ms=max(due_at_ms, 0), recovery=recovery
+        )
+    )
+    told = f"{name}: {state} {kind}{version} {recovery}"
+    on = holdfast.OnProcess(name)
+    if state in ("due", "later"):
+        return told
+    lease = do(lambda store: store.leases.claim(on, owner_id="w0", ttl_ms=TTL_MS))
+    match state:
+        case "lost":
+            clock.advance(TTL_MS)
+        case "claimed":
+            # The lease of a claim by `claim_next`, if this run is the next one.
+            do(lambda store: store.leases.release(lease))
+            do(lambda store: store.processes.claim_next(owner_id="w9", kinds=[(kind, version)], ttl_ms=TTL_MS))
+        case "released":
+            do(lambda store: store.leases.release(lease))
+        case "failed":
+            delay = rng.choice((0, 20))
+            do(lambda store: store.processes.retry_later(lease, "broke", retry_in_ms=delay))
+        case "asleep":
+            at_ms = clock.now_ms() + rng.choice((0, 20))
+            do(lambda store: store.processes.suspend(lease, seen=0, due_at_ms=at_ms))
+        case "waiting" | "woken":
+            do(lambda store: store.processes.suspend(lease, seen=0, wait=holdfast.SignalWait("go", 1)))
+        case "ended":
+            do(lambda store: store.processes.complete(name, holdfast.Completed(), lease=lease))
+        case _:
+            pass
+    if state == "woken":
+        call = rng.choice(("signal", "cancel"))
+        do(lambda store: store.events.signal(name, "go") if call == "signal" else store.events.request_cancel(name))
+    return told
+
+
+@pytest.mark.timeout(120 + SITUATIONS)
+def test_claim_run_says_and_stores_what_the_rule_does(timed_twins: Twins) -> None:
+    twins = timed_twins
+    rng = twins.generator("runs")
+    answers: Counter[str] = Counter()
+    told: list[str] = []
+    for number in range(twins.situations):
+        told.append(draw_run(twins, rng, f"r{number}"))
+        if rng.random() < 0.2:
+            twins.clock.advance(rng.choice((1, 10, TTL_MS)))
+        kinds: Any = rng.choice((None, ["a"], [("a", "1")], ["b", ("a", "2")], ["none"], ["a", "b"]))
+        outcome, acted = twins.both(
+            lambda store, kinds=kinds: store.processes.claim_next(owner_id="w1", kinds=kinds, ttl_ms=TTL_MS),
+            (kinds, told[-5:]),
+        )
+        assert acted, "one call is enough"
+        claim = outcome.value
+        answers["none" if claim is None else "takeover" if claim.takeover else "claimed"] += 1
+        if claim is not None:
+            answers["must abandon"] += claim.must_abandon
+            if rng.random() < 0.3:
+                lease = claim.lease
+                twins.do(lambda store, lease=lease: store.leases.release(lease))
+        if number % 25 == 24:
+            twins.compare_rows(lambda: "\n".join(told[-25:]))
+    if twins.situations >= 300:
+        assert {"none", "takeover", "claimed", "must abandon"} - answers.keys() == set(), answers
+    for store in twins.stores:
+        assert twins.loop.drive(store.maintenance.verify()).findings == ()
