@@ -24,22 +24,41 @@ def list_processes(call: Call) -> int:
         )
         if not page.items and given.after is None and given.started_by is not None:
             _require_starter(store, given.started_by)
+        holders = {} if given.json else {one.id: _holder(store, one) for one in page}
     return show_page(
         call,
         page,
-        ("process", "kind", "status", "waits for", "events", "updated"),
+        ("process", "kind", "status", "waits for", "due", "attempt", "held by", "last error", "events", "updated"),
         [
             (
                 one.id,
-                one.identity.kind,
+                _kind(one),
                 one.status,
                 None if one.wait is None else f"{one.wait.event_type} #{one.wait.ordinal}",
+                moment(one.due_at_ms),
+                one.attempt or None,
+                holders.get(one.id),
+                None if one.last_error is None else gist(one.last_error),
                 one.event_count,
                 moment(one.updated_at_ms),
             )
             for one in page
         ],
     )
+
+
+def _kind(process: holdfast.Process) -> str:
+    """Return the kind of a process; of a run, with its version."""
+    run = process.input
+    return f"{run.kind} {run.version}" if isinstance(run, holdfast.Run) else process.identity.kind
+
+
+def _holder(store: holdfast.BlockingStore, process: holdfast.Process) -> str | None:
+    """Return the owner of the lease on a run that a worker may be running."""
+    if process.attempt == 0 or process.is_terminal:
+        return None
+    lease = store.leases.holder(holdfast.OnProcess(process.id))
+    return None if lease is None else lease.owner_id
 
 
 def _require_starter(store: holdfast.BlockingStore, session_id: str) -> None:
@@ -70,11 +89,17 @@ def show(call: Call) -> int:
     call.terminal.fields(
         [
             ("process", process.id),
-            ("kind", process.identity.kind),
+            ("kind", _kind(process)),
             ("label", process.identity.label),
             ("status", process.status),
             ("outcome", None if process.outcome is None else gist(process.outcome)),
             ("waits for", None if wait is None else f"{wait.event_type} #{wait.ordinal} since {moment(wait.since_ms)}"),
+            ("due", moment(process.due_at_ms)),
+            ("asleep", "until it is due or gets a signal" if process.suspended else None),
+            ("attempt", process.attempt or None),
+            ("last error", process.last_error),
+            ("recovery", process.recovery),
+            ("lost", process.lost_owner_id),
             ("events", process.event_count),
             ("event types", ", ".join(kind.name for kind in process.event_types) or None),
             ("wakes", None if target is None else target.session_id),

@@ -90,6 +90,29 @@ while (claim := store.queue.claim("chat", owner_id=me)) is not None:
 say(mine)
 """
 
+CLAIM_RUNS = """
+hear()
+mine = []
+while (claim := store.processes.claim_next(owner_id=me)) is not None:
+    mine.append(claim.process.id)
+    store.processes.complete(claim.process.id, holdfast.Completed(me), lease=claim.lease)
+say(mine)
+"""
+
+COUNT_SIGNALS = """
+while True:
+    store.processes.wait_next(timeout_ms=20_000)
+    claim = store.processes.claim_next(owner_id=me)
+    log = store.events.after("run").items
+    store.processes.suspend(claim.lease, seen=len(log), wait=holdfast.SignalWait("go", len(log) + 1))
+    say(len(log))
+"""
+
+HOLD_RUN = """
+say(store.processes.claim_next(owner_id=me, ttl_ms=700).lease.fence)
+hear()
+"""
+
 CLAIM_LEASE = """
 while True:
     n = hear()
@@ -312,6 +335,38 @@ class SecondProcessContract(Contract):
         assert sorted(number for mine in claimed for number in mine) == [*range(total)]
         assert all(mine == sorted(mine) for mine in claimed)
         assert len(timely.queue.list("chat")) == 0
+
+    def test_no_run_is_claimed_by_two_processes(self, timely: BlockingStore, start: Callable[..., list[Child]]) -> None:
+        names = [f"run-{number:02}" for number in range(60)]
+        for name in names:
+            timely.processes.start("research", id=name)
+        children = start(CLAIM_RUNS)
+        for child in children:
+            child.say("go")
+        claimed = [child.hear() for child in children]
+        assert sorted(name for mine in claimed for name in mine) == names
+        assert len(timely.processes.list(status="completed", limit=100)) == 60
+
+    def test_a_sleeping_run_is_woken_by_a_signal_of_another_process(
+        self, timely: BlockingStore, start: Callable[..., list[Child]]
+    ) -> None:
+        timely.processes.start("research", id="run")
+        [child] = start(COUNT_SIGNALS, 1)
+        for number in range(ROUNDS):
+            assert child.hear() == number
+            timely.events.signal("run", "go")
+
+    def test_the_run_of_a_killed_process_is_taken_over_when_its_lease_ends(
+        self, timely: BlockingStore, start: Callable[..., list[Child]]
+    ) -> None:
+        timely.processes.start("research", id="run")
+        [child] = start(HOLD_RUN, 1)
+        fence = child.hear()
+        child.kill()
+        timely.processes.wait_next(timeout_ms=20_000)
+        claim = timely.processes.claim_next(owner_id="here")
+        assert claim is not None
+        assert (claim.process.lost_owner_id, claim.process.attempt, claim.lease.fence) == ("p0", 2, fence + 1)
 
     def test_a_lease_is_given_to_one_process_and_the_others_are_told_who(
         self, timely: BlockingStore, start: Callable[..., list[Child]]
