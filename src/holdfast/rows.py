@@ -256,9 +256,8 @@ class AttachmentRow(Row, frozen=True):
 class ProcessRow(Row, frozen=True):
     """One process. `body` is its registration; `definition_hash` makes definitions comparable in a filter.
 
-    A run that may be claimed from `claimable_at_ms` on is found by that time: the run's due time, or the end that its
-    lease had when a claim last looked. `claim_fence` is the fence of the claim that counted the current attempt, 0 if
-    none did.
+    A run is found by `claimable_at_ms`: its due time, or the end that its lease had when a claim last looked.
+    `claim_fence` is the fence of the claim that counted the current attempt, 0 if none did.
     """
 
     process_id: str

@@ -504,11 +504,34 @@ def test_processes_are_listed_and_shown(on: Any, filled: Any) -> None:
         "wait": None,
         "status": "running",
         "outcome": None,
+        "recovery": "external",
+        "due_at_ms": None,
+        "attempt": 0,
+        "suspended": False,
+        "lost_owner_id": None,
+        "last_error": None,
     }
     assert on("processes", "list", "--status", "failed", "--json").json == {"items": [], "next": None}
     assert on("processes", "list", "--waiting", "--json").json == {"items": [], "next": None}
     assert "status       running\n" in on("processes", "show", "build").out
     assert on("processes", "show", "nobody").code == 1
+
+
+def test_a_run_is_shown_with_its_due_time_attempt_error_and_holder(on: Any, url: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        store.processes.start("research", id="run-1", version="2", recovery="owner_bound")
+        claim = store.processes.claim_next(owner_id="w1")
+        assert claim is not None
+        store.processes.retry_later(claim.lease, "no answer", retry_in_ms=0)
+        store.processes.claim_next(owner_id="w2")
+    [line] = [line for line in on("processes", "list").out.splitlines() if line.startswith("run-1")]
+    for part in ("research 2", "no answer", "w2"):
+        assert part in line
+    shown = on("processes", "show", "run-1").out
+    fields = dict(line.split(maxsplit=1) for line in shown.splitlines() if len(line.split()) > 1)
+    assert (fields["attempt"], fields["recovery"], fields["kind"]) == ("2", "owner_bound", "research 2")
+    assert "last error" in shown
+    assert "w2 until" in shown
 
 
 def test_a_signal_and_a_request_to_stop_are_events(on: Any, filled: Any) -> None:

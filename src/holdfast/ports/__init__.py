@@ -9,12 +9,11 @@ from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar, runtim
 from holdfast.errors import InvalidRequest
 from holdfast.ports.fast_paths import Shortcuts
 from holdfast.ports.freshness import Freshness
+from holdfast.ports.process_tables import GrantTables, ProcessTables
 from holdfast.ports.tables import (
     AttachmentTables,
-    GrantTables,
     GraphTables,
     HousekeepingTables,
-    ProcessTables,
     SessionTables,
     WorkTables,
 )

@@ -113,8 +113,8 @@ def leased_until(row: ProcessRow, lease: LeaseRow) -> ProcessRow:
 def claimed(row: ProcessRow, before: LeaseRow | None, lease: LeaseRow, *, now_ms: int) -> ProcessRow:
     """Return the run under a new lease. A takeover names the owner whose lease expired.
 
-    Nothing is attempted with an owner-bound run once a holder was lost: it stays so, whoever claims it and gives it
-    back.
+    Nothing is attempted with an owner-bound run once a holder was lost. That holder stays named when a later one gives
+    the run back.
     """
     lost = None if before is None or before.token_hash is None else before.owner_id
     if lost is None and row.recovery == "owner_bound":
