@@ -85,7 +85,13 @@ def check_registration(value: object, limits: Limits) -> Registered:
 
 
 def check_start(
-    run: Run, process_id: str, *, wake_target: Scope | None, provenance: Provenance, recovery: Recovery, limits: Limits
+    run: Run,
+    process_id: str,
+    *,
+    wake_target: Scope | None,
+    provenance: Provenance,
+    recovery: Recovery | None,
+    limits: Limits,
 ) -> Registered:
     """Return the registration of a run. Its end wakes the target, if there is one."""
     checks.identifier("kind", run.kind, limits)

@@ -34,7 +34,7 @@ class RunProcesses:
         due_at_ms: int | None = None,
         wake_target: Scope | None = None,
         provenance: Provenance | None = None,
-        recovery: Recovery = "rerunnable",
+        recovery: Recovery | None = None,
     ) -> StartReceipt:
         """Start a run: a process that a worker claims and runs, from `due_at_ms` on or at once.
 

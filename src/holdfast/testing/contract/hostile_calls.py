@@ -302,9 +302,7 @@ CALLS: list[Call] = [
         "claim.session_id:id claim.batch_ids:sequence claim.batch_ids[0]:id claim.fence:whole",
         variant=" of a completion",
     ),
-    Call(
-        "queue.cancel", lambda w: {"session_id": "chat", "batch_id": w.batch.batch_id}, "session_id:id batch_id:id"
-    ),
+    Call("queue.cancel", lambda w: {"session_id": "chat", "batch_id": w.batch.batch_id}, "session_id:id batch_id:id"),
     Call("queue.get", lambda w: {"session_id": "chat", "batch_id": w.batch.batch_id}, "session_id:id batch_id:id"),
     Call("queue.find", always(session_id="chat", source_key="key"), "session_id:id source_key:id"),
     Call("queue.sessions", always(limit=1), PAGE),
@@ -317,9 +315,7 @@ CALLS: list[Call] = [
         },
         "session_id:id timeout_ms:timeout boundary:word owner_id:id? exclusive:flag",
     ),
-    Call(
-        "processes.register", lambda _: registration(holdfast.External({})), REGISTRATION, drops="registration."
-    ),
+    Call("processes.register", lambda _: registration(holdfast.External({})), REGISTRATION, drops="registration."),
     Call(
         "processes.register",
         lambda _: registration(holdfast.ToolCall("c", "t", "n", {}, {}, {}), env_ref="env"),

@@ -1,4 +1,4 @@
-"""The right calls of the queue that pools of workers make, with the kinds of their parts."""
+"""The right calls that pools of workers make, with the kinds of their parts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import holdfast
 from holdfast.testing.contract.hostile_calls import CLAIM, PAGE, always
+from holdfast.testing.contract.hostile_runs import RUNS
 from holdfast.testing.contract.hostile_world import Call, World, parts
 
 NEXT = "owner_id:id kinds:sequence? kinds[0]:id ttl_ms:ttl max_batches:page exclusive:flag"
@@ -44,6 +45,7 @@ def a_dead_batch(world: World) -> Mapping[str, Any]:
 
 
 JOBS = [
+    *RUNS,
     Call("queue.claim_next", asked, NEXT),
     Call("queue.wait_next", a_waiting_batch, "timeout_ms:timeout kinds:sequence? kinds[0]:id exclusive:flag"),
     Call("queue.complete", lambda w: {"claim": w.claim}, parts("claim", CLAIM)),

@@ -190,7 +190,7 @@ STORES = frozenset({
     "session.attachments.commit_refs", "queue.enqueue", "queue.claim", "queue.claim_exactly", "queue.abandon",
     "queue.cancel", "queue.claim_next", "queue.complete", "queue.complete_and_claim_next", "queue.fail", "queue.retry",
     "queue.drop", "processes.register", "processes.restore", "processes.set_external_ref", "processes.set_wait",
-    "processes.complete", "events.append",
+    "processes.complete", "processes.start", "processes.suspend", "processes.retry_later", "events.append",
     "events.signal", "events.request_cancel", "events.ack_wake", "grants.grant", "grants.transfer", "leases.claim",
     "leases.renew", "leases.release", "triggers.subscribe", "triggers.record", "triggers.emit", "triggers.mark_started",
     "triggers.mark_failed", "triggers.restore_occurrence", "artifacts.put", "artifacts.put_content",
