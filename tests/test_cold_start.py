@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-RUNS = 12
+RUNS = 12 if os.environ.get("HOLDFAST_WHOLE") else 4
 """Each in a process of its own: what is made at the first call is made once in a process."""
 
 FIRST_CALLS = """

@@ -22,9 +22,9 @@ import holdfast
 from holdfast.testing.clock import ManualClock
 
 WHOLE = bool(os.environ.get("HOLDFAST_WHOLE"))
-STEPS = int(os.environ.get("HOLDFAST_STEPS", "20000" if WHOLE else "8000"))
+STEPS = int(os.environ.get("HOLDFAST_STEPS", "20000" if WHOLE else "5000"))
 SEED = os.environ.get("HOLDFAST_SEED") or f"{random.SystemRandom().getrandbits(48):x}"
-STEPS_OF_THREE = int(os.environ.get("HOLDFAST_STEPS_OF_THREE", "5000" if WHOLE else "2000"))
+STEPS_OF_THREE = int(os.environ.get("HOLDFAST_STEPS_OF_THREE", "5000" if WHOLE else "1200"))
 PARTS = 4
 PLANTED_STEPS = 25_000
 REACHING_LIVES = 8

@@ -2,7 +2,9 @@
 
 Cases that wait, race or lock run async and blocking on every backend: elsewhere the blocking facade has no logic. Cases
 that use SQL most also run on a second major version of PostgreSQL, and some through a transaction pooler, with and
-without a listen URL around it. Three options extend each of these parts to the whole contract.
+without a listen URL around it. On memory async, on the second server and through the pooler, a case with many values
+runs with the first ones: the rules decide by values, and have met all of them elsewhere. So does, outside memory, a
+case that ends before any database is asked. Three options extend each of these parts to the whole contract.
 """
 
 from __future__ import annotations
@@ -83,6 +85,41 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ]
     kinds = ONLY_ON.get(name, KINDS) + [kind for kind, wanted in more if wanted]
     metafunc.parametrize("bench", kinds, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the further values of cases on benches that differ in nothing that depends on values."""
+    left_out = [item for item in items if repeats_values(item, config)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not repeats_values(item, config)]
+
+
+def repeats_values(item: pytest.Item, config: pytest.Config) -> bool:
+    callspec = getattr(item, "callspec", None)
+    bench = None if callspec is None else callspec.params.get("bench")
+    part = FIRST_VALUES.get(bench)
+    if part is None and bench in KINDS[1:] and getattr(item, "originalname", None) in REFUSED_BY_RULES:
+        part = "facade"
+    if part is None or config.getoption(f"--whole-{part}"):
+        return False
+    if bench == "memory-async" and getattr(item, "cls", None) is not None and item.cls.__name__ in BOTH_WAYS:
+        return False
+    return any(index for name, index in callspec.indices.items() if name != "bench")
+
+
+FIRST_VALUES = {"memory-async": "facade", SECOND: "second", POOLED: "pooler", LISTENING: "pooler"}
+"""The benches that run a case with its first values, and the option that makes them run it with all."""
+
+
+REFUSED_BY_RULES = {
+    "test_a_payload_that_one_keyword_works_long_for_is_refused",
+    "test_a_payload_that_shares_its_parts_is_refused_before_it_is_written_out",
+    "test_a_schema_that_takes_long_to_compile_is_not_declared",
+    "test_a_wrong_argument_is_refused_by_name_and_nothing_is_written",
+    "test_what_writes_waits_or_decides_is_refused",
+}
+"""Cases that end before any database is asked: on memory with all values, on the others with the first."""
 
 
 class PooledBench(LocalBench):
