@@ -249,9 +249,12 @@ async def open_backend_async(
     clock: Clock | None,
     file_mode: int = PRIVATE,
 ) -> Backend:
-    """Open the backend that a URL names or a pool leads to, for the tasks of this event loop."""
+    """Open the backend that a URL names or a pool leads to, for tasks of any event loop."""
     if (isinstance(url, str) and url.startswith(POSTGRES)) or _is_pool(url):
-        return await _postgres().open(url, _check_postgres_options(options), clock)
+        _postgres()
+        from holdfast.backends.postgres import AnyLoopPostgres  # loaded only if used
+
+        return await AnyLoopPostgres.open(url, _check_postgres_options(options), clock)
     import asyncio  # never loaded by blocking callers
 
     waiting = AsyncWaiting()

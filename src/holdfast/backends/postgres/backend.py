@@ -55,7 +55,7 @@ RETRY_FIRST_S, RETRY_LONGEST_S = 0.002, 0.25
 
 
 class PostgresBackend:
-    """Implements `ports.Backend`. Belongs to the event loop on which it was opened."""
+    """Implements `ports.Backend`. Belongs to the event loop on which it was opened; see `any_loop` for others."""
 
     durability: Literal["ephemeral", "durable"] = "durable"
     schema_version = SCHEMA_VERSION
@@ -451,12 +451,21 @@ class PostgresBackend:
         if os.getpid() != self._process_id:
             return
         refuse_inside(self, "the close")
+        self._closed = True
+        await self.close_here()
+
+    async def close_here(self) -> None:
+        """Finish accepted calls and close the connections, on their own event loop."""
+        closing = self.begin_closing()
+        if not closing.done():
+            await asyncio.shield(closing)
+
+    def begin_closing(self) -> asyncio.Future[None]:
+        """Start to close the connections, once."""
         if self._closing is None:
-            self._closed = True
             # In a task of its own, so that a cancelled or interrupted call leaves nothing half closed.
             self._closing = asyncio.ensure_future(self._let_go())
-        if not self._closing.done():
-            await asyncio.shield(self._closing)
+        return self._closing
 
     async def _let_go(self) -> None:
         await self._idle.wait()

@@ -118,6 +118,12 @@ class LoopThread:
         else:
             call.start()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop, which exists once `start` has returned."""
+        assert self._loop is not None, "a loop is started before it is used"
+        return self._loop
+
     def drive(self, work: Awaitable[T]) -> T:
         """Run work to its end. If the caller is interrupted, the work is cancelled."""
         loop = self._loop

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from holdfast.backends.postgres.connection import Link
@@ -21,6 +22,7 @@ from holdfast.backends.postgres.driver_errors import (
     trouble_of,
 )
 from holdfast.backends.postgres.executor import Runs
+from holdfast.backends.postgres.other_loops import on_loop
 from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError, Unavailable
@@ -35,7 +37,7 @@ RACES: Final = 4
 
 
 class PostgresOpenTransaction(OpenTransaction):
-    """Implements `ports.Backend` inside one transaction. Belongs to one event loop."""
+    """Implements `ports.Backend` inside one transaction, for callers on any event loop."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class PostgresOpenTransaction(OpenTransaction):
         self._tell = tell
         self._ended = ended
         self._link: Link | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._busy = False
         self._ending: asyncio.Task[None] | None = None
@@ -69,11 +72,26 @@ class PostgresOpenTransaction(OpenTransaction):
         except BaseException:
             await self._runs.connections.discard(connection)
             raise
-        self._link = link
+        self._link, self._loop = link, asyncio.get_running_loop()
         self.deadline_s = time.monotonic() + self.timeout_ms / 1000
-        self._timer = asyncio.get_running_loop().call_later(self.timeout_ms / 1000, self._expire)
+        self._timer = self._loop.call_later(self.timeout_ms / 1000, self._expire)
 
     async def _apply(self, operation: Operation[T], *, heavy: bool) -> T:
+        return await self._here(partial(self._apply_here, operation, heavy=heavy))
+
+    async def _commit(self) -> None:
+        await self._here(self._commit_here)
+
+    async def _undo(self) -> None:
+        await self._here(self._undo_here)
+
+    async def _here(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Run on the loop that the connection belongs to."""
+        if self._loop is None or asyncio.get_running_loop() is self._loop:
+            return await make()
+        return await on_loop(self._loop, make)
+
+    async def _apply_here(self, operation: Operation[T], *, heavy: bool) -> T:
         self._busy = True
         try:
             for last in (*[False] * (RACES - 1), True):
@@ -139,7 +157,7 @@ class PostgresOpenTransaction(OpenTransaction):
 
     # The end.
 
-    async def _commit(self) -> None:
+    async def _commit_here(self) -> None:
         link = self._held()
         if self.left_s() <= 0:
             self._expire()
@@ -163,7 +181,7 @@ class PostgresOpenTransaction(OpenTransaction):
         await self._release(link)
         self._tell(self.topics)
 
-    async def _undo(self) -> None:
+    async def _undo_here(self) -> None:
         link = self._link
         if link is None:
             return

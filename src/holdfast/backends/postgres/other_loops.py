@@ -1,0 +1,115 @@
+"""Serve callers on other event loops than the one on which a store was opened.
+
+The driver's connections belong to one event loop. Callers of the store's own loop use its connections directly. All
+other callers share a second set of connections, on a background loop that starts with the first of them: they depend on
+no loop but their own, so that the loop that opened the store may be busy, paused or ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from holdfast.backends.postgres.loop_thread import LoopThread
+from holdfast.errors import StoreClosed
+from holdfast.waiting import Change
+
+T = TypeVar("T")
+
+
+class Served(Protocol):
+    """The backend on the background loop."""
+
+    def watch(self, topic: str) -> Future[None]: ...
+    async def close(self) -> None: ...
+
+
+B = TypeVar("B", bound=Served)
+
+
+async def on_loop(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]]) -> T:
+    """Await on another loop, from this one. Cancelling the caller cancels the work."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(make), loop))
+
+
+async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
+    return await make()
+
+
+class OtherLoops(Generic[B]):
+    """A backend on a background loop, opened for the first caller that needs it. Any thread may use it."""
+
+    def __init__(self, open_backend: Callable[[LoopThread], Awaitable[B]]) -> None:
+        self._open_backend = open_backend
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._opening: Future[B] | None = None
+        self._early: list[Change[None]] = []
+        """Watches from before the backend was open. Its opening ends them, so that their callers look again."""
+        self._closed = False
+
+    async def run(self, call: Callable[[B], Awaitable[T]]) -> T:
+        """Run a call of the backend for a task of any loop."""
+        # Shielded: other callers wait for the same opening.
+        backend = await asyncio.shield(asyncio.wrap_future(self._opened()))
+        try:
+            return await on_loop(self._loop(), partial(call, backend))
+        except (CancelledError, RuntimeError) as error:
+            if self._closed and not isinstance(error, asyncio.CancelledError):
+                raise StoreClosed from None
+            raise
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        assert self._thread is not None, "the thread starts before the backend is opened"
+        return self._thread.loop
+
+    def _opened(self) -> Future[B]:
+        with self._lock:
+            if self._closed:
+                raise StoreClosed
+            if self._thread is None:
+                self._thread = LoopThread()
+                self._thread.start()
+            if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
+                work = partial(self._open_backend, self._thread)
+                self._opening = asyncio.run_coroutine_threadsafe(_awaited(work), self._thread.loop)
+                self._opening.add_done_callback(self._end_early)
+            return self._opening
+
+    def watch(self, topic: str) -> Future[None]:
+        """Return a future that is done at the next change of the topic."""
+        opening = self._opened()
+        change: Change[None] = Change()
+        with self._lock:
+            if not opening.done():
+                self._early = [one for one in self._early if not one.done()] + [change]
+                return change
+        return opening.result().watch(topic)
+
+    def _end_early(self, opening: Future[B]) -> None:
+        if opening.cancelled() or opening.exception() is not None:
+            return
+        with self._lock:
+            early, self._early = self._early, []
+        for change in early:
+            with suppress(InvalidStateError):
+                if change.set_running_or_notify_cancel():
+                    change.set_result(None)
+
+    async def close(self) -> None:
+        """Close the backend, if it was opened, and end the background loop. Idempotent."""
+        with self._lock:
+            self._closed = True
+            thread, opening = self._thread, self._opening
+        if thread is None:
+            return
+        if opening is not None:
+            with suppress(Exception):
+                backend = await asyncio.shield(asyncio.wrap_future(opening))
+                await on_loop(thread.loop, backend.close)
+        await asyncio.to_thread(thread.stop)
