@@ -93,6 +93,23 @@ def test_loops_in_threads_share_a_store(url: str) -> None:
     run(home())
 
 
+def test_the_last_write_of_a_loop_wakes_waiters_elsewhere(clean_postgres_url: str) -> None:
+    """The task that notifies is cancelled before it begins: the end of the loop must neither hang nor lose it."""
+
+    async def write() -> holdfast.Store:
+        store = await holdfast.open(clean_postgres_url)
+        await store.queue.enqueue(work("1"))
+        return store
+
+    with holdfast.open_blocking(clean_postgres_url) as other:
+        waiting = in_background(lambda: other.queue.wait("one", timeout_ms=PATIENCE_S * 1_000))
+        # Shorter than the poll of a waiter that nothing wakes. The first look may come after the write.
+        store = run(write())
+        waiting.result(PATIENCE_S / 2)
+        assert len(other.queue.list("one")) == 1
+    run(store.close())
+
+
 @pytest.mark.parametrize("waiter_is_home", [True, False])
 def test_waits_end_with_changes_of_other_loops(url: str, waiter_is_home: bool) -> None:
     async def home() -> None:

@@ -56,15 +56,23 @@ class Notifier:
         pause_s = EVERY_S
         try:
             while self._pending:
-                digests = list(self._pending)
-                self._pending.clear()
-                for first in range(0, len(digests), TOPICS_A_PAYLOAD):
-                    chosen = digests[first : first + TOPICS_A_PAYLOAD]
-                    await self._try_to_send(f"{self._origin}:{','.join(chosen)}")
+                await self._send_pending()
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, BUSY_EVERY_S)
         finally:
             self._task = None
+
+    async def _send_pending(self) -> None:
+        digests = list(self._pending)
+        self._pending.clear()
+        try:
+            for first in range(0, len(digests), TOPICS_A_PAYLOAD):
+                chosen = digests[first : first + TOPICS_A_PAYLOAD]
+                await self._try_to_send(f"{self._origin}:{','.join(chosen)}")
+        except asyncio.CancelledError:
+            # The event loop ends: `close` sends them.
+            self._pending.update(dict.fromkeys(digests))
+            raise
 
     async def _try_to_send(self, payload: str) -> None:
         for _ in range(TRIES):
@@ -76,6 +84,8 @@ class Notifier:
         note("notifier", WARNING, "waiters elsewhere could not be told of a change: they find it when they look again")
 
     async def close(self) -> None:
-        """Send all pending digests."""
-        while self._task is not None:
+        """Send all pending digests, also those of a task that was cancelled at the end of its event loop."""
+        while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
+        if self._pending:
+            await self._send_pending()
