@@ -1,16 +1,16 @@
 """Moves sessions between any two stores by the public store alone: export as a bundle, import as one turn.
 
 >>> import io
->>> from holdfast import moving
+>>> from holdfast import transfer
 >>> file = io.BytesIO()
 >>> with holdfast.open_blocking("memory:") as source:
 ...     _ = source.sessions.handle("chat-42").commit(holdfast.Commit(turn_id="turn-1"))
-...     manifest = moving.export(source, "chat-42", file)
+...     manifest = transfer.export(source, "chat-42", file)
 >>> _ = file.seek(0)
->>> moving.restore(store, moving.Bundle(file)).outcome
+>>> transfer.restore(store, transfer.Bundle(file)).outcome
 'imported'
 >>> _ = file.seek(0)
->>> moving.restore(store, moving.Bundle(file)).outcome
+>>> transfer.restore(store, transfer.Bundle(file)).outcome
 'already_there'
 """
 

@@ -48,8 +48,8 @@ class BundleLimits(msgspec.Struct, frozen=True, kw_only=True):
     a line once it is decoded, together with the parts of the checkpoint, the frames and the ids before it, which are
     held until the turn. `total_bytes` is measured after decompression. `far_numbers` bounds numbers beyond 1e±290.
 
-    >>> from holdfast import moving
-    >>> moving.BundleLimits(lines=10).total_bytes
+    >>> from holdfast import transfer
+    >>> transfer.BundleLimits(lines=10).total_bytes
     4294967296
     """
 
