@@ -98,6 +98,7 @@ def run_everything() -> None:
         run_lint()
         run_types()
         run_docs()
+        step("wheel", [PYTHON, "tools/try_wheel.py", "--this-python"])
         run_covered_tests()
 
 

@@ -1,10 +1,10 @@
 """Builds the wheel and tries it as a user would: installed in a fresh environment, outside this tree.
 
-Usage: python tools/try_wheel.py
+Usage: python tools/try_wheel.py [--this-python]
 
-Does so on every Python from 3.11 to 3.14 that is found here. First with what `pip install holdfast` brings and no
-extra: every public name, `holdfast --version` and the demo. Then with `holdfast[testing]`: a part of the shipped
-contract on memory and SQLite.
+Does so on every Python from 3.11 to 3.14 that is found here, or only on the one that runs it. First with what
+`pip install holdfast` brings and no extra: every public name, `holdfast --version` and the demo. Then with
+`holdfast[testing]`: a part of the shipped contract on memory and SQLite.
 """
 
 import os
@@ -56,6 +56,8 @@ class TestLeases(LeaseContract): ...
 def main() -> int:
     """Try the wheel on every interpreter. Return 1 if none is found."""
     found = dict(interpreters())
+    if "--this-python" in sys.argv[1:]:
+        found = {version: python for version, python in found.items() if python == sys.executable}
     missing = [f"3.{minor}" for minor in MINORS if f"3.{minor}" not in found]
     print(f"found Python {', '.join(found) or 'none'}; not found: {', '.join(missing) or 'none'}", flush=True)
     with tempfile.TemporaryDirectory(prefix="holdfast-wheel-") as folder:
