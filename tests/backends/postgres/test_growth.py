@@ -83,7 +83,12 @@ class Ground:
         self.do(lambda store: store.processes.register(kinds))
         self.do(lambda store: store.events.append("job", "progress", 1, replay_key="k0"))
         self.do(lambda store: store.queue.enqueue(holdfast.WorkDraft(session_id="busy", payloads=[1], kind="backlog")))
+
+    def lay_to_sleep(self) -> None:
+        """Start a run that sleeps, among so many leases that their index has its depth from the start."""
         self.do(sleep)
+        lease = self._one("leases", "kind = 'process'")
+        self._copy("leases", [lease | {"resource": f"idle{number}"} for number in range(2_000)])
 
     def _open(self) -> Store:
         self.backend: Any = self.loop.drive(PostgresBackend.open(self.url, PostgresOptions(max_connections=1), None))
@@ -192,10 +197,9 @@ class Ground:
         events = [event | {"sequence": one, "replay_key": f"k{one}"} for one in range(counted + 1, turns + 1)]
         self._copy("events", events)
         self._run(f"UPDATE holdfast.processes SET event_count = {turns} WHERE process_id = 'job'")
-        self._sleepers(new)
         self.backend._runs.forget()
 
-    def _sleepers(self, new: range) -> None:
+    def add_sleepers(self, new: range) -> None:
         """Add runs that cannot be claimed: asleep, waiting for a signal, under a lease, and ended."""
         run = self._one("processes", "process_id = 'sleeper'")
         states: list[dict[str, Any]] = [
@@ -212,10 +216,14 @@ class Ground:
             ],
         )
 
-    def blocks(self, size: int) -> dict[tuple[str, str], float]:
+        lease = self._one("leases", "kind = 'process' AND resource = 'sleeper'")
+        held = {"owner_id": "w2", "token_hash": "h", "expires_at_ms": FAR_MS}
+        self._copy("leases", [lease | held | {"resource": f"sleeper{number}"} for number in new if number % 4 == 2])
+
+    def blocks(self, size: int, calls: dict[str, Call]) -> dict[tuple[str, str], float]:
         """Return the blocks of each statement of each call: the median of a few rounds."""
         found: dict[tuple[str, str], float] = {}
-        for name, call in CALLS.items():
+        for name, call in calls.items():
             counts: dict[str, list[int]] = {}
             for number in range(-2, ROUNDS):
                 Counting.noted.clear()
@@ -323,7 +331,6 @@ async def run(store: Store, number: int) -> None:
 
 
 CALLS: dict[str, Call] = {
-    "run": run,
     "commit": commit,
     "replay of a turn": lambda store, number: store.sessions.handle("long").commit(turn(0)),
     "commit that completes work": settle,
@@ -367,13 +374,23 @@ def test_a_hot_path_reads_no_more_of_a_long_session_than_of_a_short_one(ground: 
     ground.grow(SHORT)
     if knowledge in ("skewed", "one family"):
         ground.analyze()
-    short = ground.blocks(SHORT)
+    short = ground.blocks(SHORT, CALLS)
     ground.grow(LONG)
-    kept = ground.blocks(LONG)
+    kept = ground.blocks(LONG, CALLS)
     if knowledge in ("skewed", "one family"):
         ground.analyze()
     ground.reopen()
-    anew = ground.blocks(LONG + 1)
+    anew = ground.blocks(LONG + 1, CALLS)
     told = {place: (short[place], kept.get(place, 0), anew.get(place, 0)) for place in short}
     grown = {place: counts for place, counts in told.items() if max(counts) > MOST_GROWTH * counts[0]}
     assert grown == {}, told
+
+
+def test_a_claim_of_a_run_reads_no_more_among_many_that_cannot_be_claimed(ground: Ground) -> None:
+    ground.lay_to_sleep()
+    ground.add_sleepers(range(SHORT))
+    short = ground.blocks(SHORT, {"run": run})
+    ground.add_sleepers(range(SHORT, LONG))
+    long = ground.blocks(LONG, {"run": run})
+    told = {place: (few, long.get(place, 0)) for place, few in short.items()}
+    assert {place: counts for place, counts in told.items() if counts[1] > MOST_GROWTH * counts[0]} == {}, told

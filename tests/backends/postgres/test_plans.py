@@ -145,7 +145,6 @@ IN_FUNCTIONS = (
     ORDER BY claimable_at_ms, process_id
     LIMIT 1
     """,
-    "SELECT resource FROM holdfast.leases WHERE kind = 'process' AND token_hash = $1::text",
 )
 """Lookups that only server functions make."""
 

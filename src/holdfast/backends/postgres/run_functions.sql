@@ -108,7 +108,8 @@ BEGIN
         RETURN;
     END IF;
     IF p_is_retry AND p_token_hash IS NOT NULL THEN
-        -- The answer to an earlier run was lost.
+        -- The answer to an earlier run was lost. Reads all leases of processes: an index of tokens would keep the updates
+        -- of every lease off their pages.
         SELECT held.resource, ROW(held.*)::{schema}.leases AS lease INTO v_lease
         FROM {schema}.leases AS held
         WHERE held.kind = 'process'

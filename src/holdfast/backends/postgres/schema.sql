@@ -195,9 +195,6 @@ CREATE TABLE {schema}.leases (
     PRIMARY KEY (kind, resource)
 );
 
--- Finds the claim of a run whose answer was lost.
-CREATE INDEX leases_token ON {schema}.leases (token_hash) WHERE kind = 'process' AND token_hash IS NOT NULL;
-
 CREATE TABLE {schema}.attachments (
     session_key bigint NOT NULL,
     attachment_id text COLLATE "C" NOT NULL,
