@@ -168,6 +168,7 @@ async def measured(installation: Installation) -> dict[str, dict[str, str]]:
             log = server.folder / "log"
             plans: dict[str, dict[str, str]] = {}
             for name, call in PATHS.items():
+                size = 0
                 for number in range(WARM):
                     size = log.stat().st_size
                     await call(store, number)

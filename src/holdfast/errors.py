@@ -19,21 +19,11 @@
     │   └── ImportRefused           this bundle cannot become, or is not, this session
     ├── InvalidRequest    fix the call
     ├── NotFound          it was never there, or it is gone
-    │   ├── UnknownSession
-    │   ├── SessionDeleted
-    │   ├── UnknownBatch
-    │   ├── UnknownProcess
-    │   ├── UnknownWake
-    │   ├── UnknownOccurrence
-    │   ├── UnknownDelivery
-    │   ├── UnknownRef
-    │   ├── UnknownPosition         the write of a position was rolled back or lost: read without it
-    │   └── NotGranted
+    │   ├── UnknownSession, SessionDeleted, UnknownBatch, UnknownProcess, UnknownWake, UnknownOccurrence
+    │   ├── UnknownDelivery, UnknownRef, NotGranted
+    │   └── UnknownPosition         the write of a position was rolled back or lost: read without it
     ├── Unavailable       wait and retry
-    │   ├── PoolTimeout
-    │   ├── StoreClosed
-    │   ├── StoreForked
-    │   ├── DurabilityUncertain
+    │   ├── PoolTimeout, StoreClosed, StoreForked, DurabilityUncertain
     │   ├── ReplacementUncertain    read the value before you repeat the call
     │   ├── ReplicaBehind           no server that may answer is as new as the position
     │   ├── TransactionExpired      run the block again, with less work in it or a longer limit
@@ -46,12 +36,13 @@
     └── Corrupt           restore a backup: stored data is damaged
 
 Each error carries its facts as attributes, `retryable` (may the same call succeed if repeated?) and `outcome`
-(did it take effect?). A driver's exception is kept as `__cause__` and never becomes the message.
+(did it take effect?). A driver's exception is kept as `__cause__` and never becomes the message. `InvalidRequest` is a
+`ValueError`, `NotFound` a `LookupError` and `WaitTimeout` a `TimeoutError`. Every error can be pickled.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Outcome = Literal["applied", "not_applied", "unknown"]
 
@@ -66,8 +57,16 @@ class HoldfastError(Exception):
         self.message = message
         self.outcome: Outcome = outcome
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), self.args, self.__dict__)
 
-# Conflict: reload and decide.
+
+def _remade(kind: type[HoldfastError], arguments: tuple[Any, ...], facts: dict[str, Any]) -> HoldfastError:
+    """Return a pickled error, with its facts: its own parameters are not those of `BaseException`."""
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(facts)
+    return error
 
 
 class Conflict(HoldfastError):
@@ -251,10 +250,7 @@ class ImportRefused(Conflict):
     """A session cannot be taken over: its bundle is damaged, or another session has its place."""
 
 
-# InvalidRequest: fix the call.
-
-
-class InvalidRequest(HoldfastError):
+class InvalidRequest(HoldfastError, ValueError):
     """The call itself is wrong: `field` names the place, `limit` the bound that was exceeded, if any."""
 
     def __init__(self, field: str, problem: str, *, limit: int | None = None) -> None:
@@ -264,10 +260,7 @@ class InvalidRequest(HoldfastError):
         self.limit = limit
 
 
-# NotFound: it was never there, or it is gone.
-
-
-class NotFound(HoldfastError):
+class NotFound(HoldfastError, LookupError):
     """The object that the call names does not exist."""
 
 
@@ -359,9 +352,6 @@ class NotGranted(NotFound):
         self.session_id = session_id
 
 
-# Unavailable: wait and retry.
-
-
 class Unavailable(HoldfastError):
     """The database did not do it now: wait and retry. `outcome` says whether it may have happened."""
 
@@ -430,16 +420,13 @@ class TransactionExpired(Unavailable):
         self.timeout_ms = timeout_ms
 
 
-class WaitTimeout(Unavailable):
+class WaitTimeout(Unavailable, TimeoutError):
     """The awaited change did not happen in time: wait again."""
 
     def __init__(self, what: str, timeout_ms: int) -> None:
         super().__init__(f"timed out after {timeout_ms} ms waiting for {what}: wait again, or give up")
         self.what = what
         self.timeout_ms = timeout_ms
-
-
-# NestedCall: return first.
 
 
 class NestedCall(HoldfastError):
@@ -451,9 +438,6 @@ class NestedCall(HoldfastError):
             "set a flag instead and call when the other one has returned, or call from another thread and do not wait "
             "for it here"
         )
-
-
-# Incompatible: upgrade something.
 
 
 class Incompatible(HoldfastError):
@@ -493,9 +477,6 @@ class StoreMissing(SchemaMissing):
         self.args = (self.message,)
         self.path = path
         self.similar = similar
-
-
-# Corrupt: restore a backup.
 
 
 class Corrupt(HoldfastError):

@@ -67,8 +67,8 @@ class Page(msgspec.Struct, Generic[T_co], frozen=True):
     Iterating over a page ends with the page. `holdfast.every` iterates over the whole listing.
 
     >>> page = holdfast.Page(items=("a", "b"), next=None)
-    >>> list(page), len(page)
-    (['a', 'b'], 2)
+    >>> list(page), len(page), page[0]
+    (['a', 'b'], 2, 'a')
     """
 
     items: tuple[T_co, ...]
@@ -79,6 +79,9 @@ class Page(msgspec.Struct, Generic[T_co], frozen=True):
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def __getitem__(self, index: int) -> T_co:
+        return self.items[index]
 
 
 class Scope(Record, frozen=True):
