@@ -180,7 +180,9 @@ class Server:
         self.start()
 
     def _run(self, program: str, *arguments: str | Path) -> None:
-        user = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        user: dict[str, Any] = {}
+        if self._user is not None:
+            user = {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
         command = [self._programs / program, *arguments]
         # Not captured through a pipe: the server would keep it open, and this would wait for ever.
         with tempfile.TemporaryFile() as said:
