@@ -56,6 +56,8 @@ class Claimer:
             try:
                 if not await self.start_one():
                     await self._sleep()
+            except holdfast.StoreClosed:
+                raise
             except holdfast.Unavailable as error:
                 note("worker", WARNING, "no work can be claimed (%(error_class)s)", error_class=type(error).__name__)
                 await asyncio.sleep(AWAY_S)
@@ -74,13 +76,7 @@ class Claimer:
         claim = None
         try:
             sent_s = time.monotonic()
-            claim = await self._runner.store.queue.claim_next(
-                owner_id=self._runner.owner_id,
-                kinds=self._kinds,
-                ttl_ms=self._runner.lease_ms,
-                max_batches=1,
-                exclusive=self._exclusive,
-            )
+            claim = await self._runner.claim_next(self._kinds, exclusive=self._exclusive)
         finally:
             if claim is None:
                 self._slots.give_back()

@@ -24,6 +24,8 @@ class Held:
         self.claim = claim
         self.ttl_ms = ttl_ms
         self.is_lost = False
+        self.is_settled = False
+        """True once its call has ended: a loss that is noticed later must not stop the next call."""
         self._sent_s = sent_s
         self._lose = lose
 
@@ -64,6 +66,7 @@ class Keeper:
 
     def drop(self, held: Held) -> None:
         """Renew a claim no more."""
+        held.is_settled = True
         with self._changed:
             self._held.discard(held)
 
@@ -100,9 +103,10 @@ class Keeper:
         sent_s = time.monotonic()
         try:
             self._store.queue.renew(held.claim, ttl_ms=held.ttl_ms)
-        except holdfast.Conflict:
+        except (holdfast.Conflict, holdfast.NotFound):
             self._give_up(held)
-        except holdfast.HoldfastError as error:
+        except Exception as error:
+            # Also an error that should not be: without this thread, every claim of the worker would expire.
             note("worker", WARNING, "a claim could not be renewed (%(error_class)s)", error_class=type(error).__name__)
             if held.is_over(time.monotonic()):
                 self._give_up(held)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import Any, cast
+from contextlib import suppress
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import holdfast
 from holdfast.log import INFO, WARNING, note
@@ -18,9 +20,13 @@ from holdfast.worker.jobs import Job
 from holdfast.worker.keeper import Held, Keeper
 from holdfast.worker.retries import GiveUp
 
+T = TypeVar("T")
+
 Following = tuple[holdfast.WorkClaim, float]
 """A claim that was taken together with a settlement, and the time at which it was asked for."""
 ERROR_CHARACTERS = 2_000
+THREAD_GRACE_S = 5.0
+"""Time for a function in a thread to return at a shutdown, after it was told to. Then its work is given back."""
 
 
 class Runner:
@@ -35,7 +41,6 @@ class Runner:
         self._handlers = handlers
         self._keeper = keeper
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(max_workers=10_000, thread_name_prefix="holdfast-handler")
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a slot's work as a task."""
@@ -55,9 +60,24 @@ class Runner:
         if self.running:
             await asyncio.wait(self.running)
 
-    def close(self) -> None:
-        """Release the threads."""
-        self._threads.shutdown(wait=False)
+    async def claim_next(self, kinds: list[str], *, exclusive: bool) -> holdfast.WorkClaim | None:
+        """Claim work of any session. A claim that comes after this was cancelled is given back at once."""
+        asking = self.store.queue.claim_next(
+            owner_id=self.owner_id, kinds=kinds, ttl_ms=self.lease_ms, max_batches=1, exclusive=exclusive
+        )
+        return await self._uncut(asking, lambda claim: claim)
+
+    async def _uncut(self, work: Coroutine[Any, Any, T], claim_of: Callable[[T], holdfast.WorkClaim | None]) -> T:
+        """Let a call that takes a claim end even if this task is cancelled, and give back what it took then."""
+        task = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            [ended] = (await asyncio.wait([task]))[0]
+            taken = claim_of(ended.result()) if ended.exception() is None else None
+            if taken is not None:
+                await self._give_back(taken)
+            raise
 
     async def run(
         self, claim: holdfast.WorkClaim, sent_s: float, next_kinds: Callable[[], list[str] | None]
@@ -65,7 +85,12 @@ class Runner:
         """Run one claim to its settlement. Return a claim that was taken together with it, if any."""
         task = asyncio.current_task()
         assert task is not None
-        held = Held(claim, self.lease_ms, sent_s, lambda: self._loop.call_soon_threadsafe(task.cancel))
+        held = Held(claim, self.lease_ms, sent_s, lambda: self._loop.call_soon_threadsafe(stop))
+
+        def stop() -> None:
+            if not held.is_settled:
+                task.cancel()
+
         self._keeper.hold(held)
         handler = self._handlers.of(claim.batches[0].kind)
         try:
@@ -83,7 +108,7 @@ class Runner:
             raise
         except holdfast.ClaimLost:
             note("worker", WARNING, "the claim of %(handler)s was lost before it ended", handler=handler.name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             await self._fail(handler, claim, error)
         finally:
             self._keeper.drop(held)
@@ -119,13 +144,15 @@ class Runner:
             note("worker", WARNING, "%(handler)s returned a value, which is dropped", handler=handler.name)
 
     async def _in_thread(self, function: Callable[[Any], Any], given: Any, subject: Any) -> Any:
-        context = copy_context()
-        thread = self._loop.run_in_executor(self._threads, lambda: context.run(function, given))
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        run = partial(_call_in_thread, copy_context(), function, given, self._loop, answer)
+        # A daemon: a handler that never returns must not keep the process from ending.
+        threading.Thread(target=run, name="holdfast-handler", daemon=True).start()
         try:
-            return await asyncio.shield(thread)
+            return await asyncio.shield(answer)
         except asyncio.CancelledError:
             subject.cancelled = True
-            await asyncio.wait([thread])
+            await asyncio.wait([answer], timeout=THREAD_GRACE_S if self.is_finishing else None)
             raise
 
     async def _complete(self, claim: holdfast.WorkClaim, kinds: list[str] | None) -> Following | None:
@@ -133,9 +160,10 @@ class Runner:
             await self.store.queue.complete(claim)
             return None
         sent_s = time.monotonic()
-        _, following = await self.store.queue.complete_and_claim_next(
+        settling = self.store.queue.complete_and_claim_next(
             claim, owner_id=self.owner_id, kinds=kinds, ttl_ms=self.lease_ms, max_batches=1
         )
+        _, following = await self._uncut(settling, lambda answer: answer[1])
         return None if following is None else (following, sent_s)
 
     async def _give_back(self, claim: holdfast.WorkClaim) -> None:
@@ -144,7 +172,7 @@ class Runner:
         except holdfast.HoldfastError as error:
             note("worker", WARNING, "work was not given back (%(error_class)s)", error_class=type(error).__name__)
 
-    async def _fail(self, handler: Registered, claim: holdfast.WorkClaim, error: Exception) -> None:
+    async def _fail(self, handler: Registered, claim: holdfast.WorkClaim, error: BaseException) -> None:
         """Record a failed attempt. The work waits for its next one, or is a dead letter."""
         attempt = claim.batches[0].attempts
         delay_ms = None if isinstance(error, GiveUp) else handler.retry.delay_ms(attempt, chance=random.random())  # noqa: S311 - spreads retries
@@ -163,7 +191,30 @@ class Runner:
             note("worker", WARNING, "a failure was not recorded (%(error_class)s)", error_class=type(failure).__name__)
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """Return an error as the text that its batch shows."""
     text = f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode().replace("\0", " ")
     return text[:ERROR_CHARACTERS]
+
+
+def _call_in_thread(
+    context: Context,
+    function: Callable[[Any], Any],
+    given: Any,
+    loop: asyncio.AbstractEventLoop,
+    answer: asyncio.Future[Any],
+) -> None:
+    """Call a handler in its thread, and hand its answer or its error to the event loop."""
+    try:
+        result = context.run(function, given)
+    except BaseException as error:
+        settle = partial(answer.set_exception, _raisable(error))
+    else:
+        settle = partial(answer.set_result, result)
+    with suppress(RuntimeError):  # the event loop has ended
+        loop.call_soon_threadsafe(lambda: None if answer.cancelled() else settle())
+
+
+def _raisable(error: BaseException) -> BaseException:
+    """Return an error that a future can carry: StopIteration would end the coroutine that waits for it."""
+    return RuntimeError("the handler raised StopIteration") if isinstance(error, StopIteration) else error

@@ -148,7 +148,6 @@ class Worker:
                 yield runner
             finally:
                 await asyncio.to_thread(keeper.close)
-                runner.close()
 
     @asynccontextmanager
     async def _opened(self) -> AsyncGenerator[holdfast.Store]:
@@ -193,10 +192,12 @@ def ending_signals(stop: Callable[[], None]) -> Generator[None]:
         return
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, stop)
+    with suppress(NotImplementedError):  # Windows: Ctrl-C ends the process
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+        with suppress(NotImplementedError):
+            for number in numbers:
+                loop.remove_signal_handler(number)
