@@ -311,6 +311,40 @@ def test_work_that_outlasts_the_grace_is_given_back_without_an_attempt(url: str,
     assert (batch.state, batch.attempts, batch.last_error) == ("pending", 0, None)
 
 
+@pytest.mark.parametrize("method", ["claim_next", "complete_and_claim_next"])
+def test_a_claim_that_comes_during_the_shutdown_is_given_back(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    async def main() -> list[tuple[str, int]]:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store, concurrency=1, grace_s=0)
+            worker.job("mail")(lambda job: None)
+            ids = [
+                (await store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[n], kind="mail"))).batch_id
+                for n in range(2)
+            ]
+            taken, stopped = asyncio.Event(), asyncio.Event()
+            inner = getattr(store.queue, method)
+
+            async def slow(*args: Any, **options: Any) -> Any:
+                answer = await inner(*args, **options)
+                taken.set()
+                await stopped.wait()
+                return answer
+
+            monkeypatch.setattr(store.queue, method, slow)
+            serving = asyncio.create_task(worker.serve())
+            await taken.wait()
+            worker.stop()
+            for _ in range(100):  # steps of the loop, in which the worker cancels its calls
+                await asyncio.sleep(0)
+            stopped.set()
+            await asyncio.wait_for(serving, WAIT_S)
+            batches = [await store.queue.get("post", one) for one in ids]
+            return [(batch.state, batch.attempts) for batch in batches if batch is not None]
+
+    first = ("pending", 0) if method == "claim_next" else ("completed", 1)
+    assert asyncio.run(main()) == [first, ("pending", 0)]
+
+
 def test_an_idle_worker_wakes_for_new_work(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
     worker.turn(lambda turn: turn.add(turn.input))

@@ -21,20 +21,19 @@ class Slots:
 
     def __init__(self, size: int) -> None:
         self._free = asyncio.Semaphore(size)
-        self._waiting = 0
+        self._waiting: list[Claimer] = []
 
-    @property
-    def are_wanted(self) -> bool:
-        """True if a claimer waits for a slot."""
-        return self._waiting > 0
+    def are_wanted_beside(self, claimer: Claimer) -> bool:
+        """Return whether another claimer waits for a slot."""
+        return any(waiting is not claimer for waiting in self._waiting)
 
-    async def take(self) -> None:
+    async def take(self, claimer: Claimer) -> None:
         """Wait for a free slot and take it."""
-        self._waiting += 1
+        self._waiting.append(claimer)
         try:
             await self._free.acquire()
         finally:
-            self._waiting -= 1
+            self._waiting.remove(claimer)
 
     def give_back(self) -> None:
         """Free a slot."""
@@ -72,7 +71,7 @@ class Claimer:
 
     async def start_one(self) -> bool:
         """Claim work and start its call. Return False if there is none to claim."""
-        await self._slots.take()
+        await self._slots.take(self)
         claim = None
         try:
             sent_s = time.monotonic()
@@ -96,7 +95,8 @@ class Claimer:
 
     def _next_kinds(self) -> list[str] | None:
         """Return the kinds to claim together with a settlement, None if this slot must be given back."""
-        return None if self._exclusive or self._slots.are_wanted or self._runner.is_finishing else self._kinds
+        gives_back = self._exclusive or self._runner.is_finishing or self._slots.are_wanted_beside(self)
+        return None if gives_back else self._kinds
 
 
 async def serve(claimers: Sequence[Claimer]) -> None:
