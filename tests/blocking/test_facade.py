@@ -101,7 +101,7 @@ def test_the_async_store_has_coroutines_only_where_it_waits() -> None:
             if not inspect.iscoroutinefunction(method) and not inspect.isasyncgenfunction(method)
         }
     assert immediate == {
-        *("store.ddl", "store.within", "store.reading"),
+        *("store.ddl", "store.within", "store.reading", "store.transaction"),
         *("sessions.handle", "sessions.unbound", "session.turn", "triggers.source_key"),
     }
 

@@ -157,6 +157,13 @@ class Life:
         done("processes.restore", store.processes.restore, self.moved)
         refused("processes.restore", holdfast.InvalidRequest, store.processes.restore, self.moved, [CANARY])
         refused("events.follow", holdfast.UnknownProcess, lambda: list(store.events.follow("nobody")))
+        done("processes.start", store.processes.start, "research", SECRET, id="r1")
+        refused("processes.start", holdfast.RegistrationConflict, store.processes.start, "research", id="r1")
+        done("processes.wait_next", store.processes.wait_next, timeout_ms=60_000)
+        claim = done("processes.claim_next", store.processes.claim_next, owner_id="w1")
+        done("processes.retry_later", store.processes.retry_later, claim.lease, CANARY, retry_in_ms=0)
+        claim = done("processes.claim_next", store.processes.claim_next, owner_id="w1")
+        done("processes.suspend", store.processes.suspend, claim.lease, seen=0, due_at_ms=2**62)
 
     def grants_and_leases(self) -> None:
         store, done, refused = self.store, self.done, self.refused
