@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,7 @@ from holdfast.cli.parser import COMMANDS, COMMON, EXIT_CODES, GROUPS, build
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+DECISIONS = sorted((DOCS / "adr").glob("0*.md"))
 READABLE = sorted([*ROOT.glob("*.md"), *PAGES])
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 CONSOLE = re.compile(r"^```(?:console|bash|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -51,7 +53,21 @@ def test_every_page_is_in_the_navigation_once() -> None:
     site = tool("site")
     nav = yaml.safe_load(CONFIG)["nav"]
     listed = list(site.entries_of(site.expanded(nav, DOCS, set(site.entries_of(nav)))))
-    assert sorted(listed) == [page.relative_to(DOCS).as_posix() for page in PAGES]
+    assert sorted(listed) == [page.relative_to(DOCS).as_posix() for page in PAGES if page not in DECISIONS]
+
+
+def test_the_list_of_decisions_has_the_title_of_each() -> None:
+    titles = [(page.name, page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")) for page in DECISIONS]
+    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (DOCS / "adr" / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed == [(title, name) for name, title in titles]
+    assert len(titles) > 40
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_a_front_page_names_every_extra(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert [extra for extra in project["optional-dependencies"] if not re.search(rf"`{extra}`|\[{extra}\]", text)] == []
 
 
 @pytest.mark.parametrize(
@@ -154,7 +170,7 @@ def test_exit_codes_and_groups_of_commands_are_in_the_docs() -> None:
     assert "`NO_COLOR`" in page
 
 
-# The picture.
+# The pictures.
 
 
 def words_of(picture: str) -> str:
@@ -162,7 +178,7 @@ def words_of(picture: str) -> str:
     return "\n".join("".join(line.itertext()) for line in lines)
 
 
-def test_the_picture_in_the_readme_is_of_a_run_that_went_well() -> None:
+def test_the_recording_in_the_readme_is_of_a_run_that_went_well() -> None:
     words = words_of((DOCS / "images" / "demo.svg").read_text(encoding="utf-8"))
     assert words.startswith("$ holdfast demo")
     assert words.count("KILLED with SIGKILL") == 2
