@@ -68,6 +68,8 @@ def recorded(command: list[str]) -> tuple[int, list[Line]]:
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         environment = {**os.environ, "TERM": "xterm", "PYTHONUTF8": "1", "COLUMNS": str(COLUMNS)}
         environment.pop("NO_COLOR", None)
+        # The demo prints commands by name only if a shell would find this program.
+        environment["PATH"] = f"{PROGRAM.parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
         process = subprocess.Popen([PROGRAM, *command], cwd=folder, stdout=outside, stderr=outside, env=environment)
         os.close(outside)
         lines, rest = list[Line](), b""

@@ -195,6 +195,61 @@ def test_it_takes_a_few_seconds(tmp_path: Path) -> None:
     assert min(spent) < CPU_S, spent
 
 
+# The text around the timeline.
+
+
+def commands_in(said: str) -> list[str]:
+    return said.partition("look into it")[2].partition(":\n")[2].splitlines()
+
+
+def run_printed(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+
+
+@pytest.mark.parametrize("start", ["a clone", "its own folder", "the module", "an activated environment"])
+def test_the_demo_introduces_itself_and_its_commands_work_as_printed(tmp_path: Path, start: str) -> None:
+    program, folder, path = Path(sys.executable).with_name("holdfast"), tmp_path, os.environ["PATH"]
+    call = f"'{program}'"
+    if start == "its own folder":
+        folder, call = program.parent, "./holdfast"
+    elif start == "the module":
+        call = f"'{sys.executable}' -m holdfast"
+    elif start == "an activated environment":
+        path, call = f"{program.parent}{os.pathsep}{path}", "holdfast"
+    done = run_printed(f"{call} demo --url '{tmp_path}/an agent.db'", folder, PATH=path)
+    assert done.returncode == 0, done.stderr
+    introduction = done.stdout.partition("\n\n")[0]
+    assert introduction.count(".") == 2
+    assert "SIGKILL" in introduction
+    commands = commands_in(done.stdout)
+    assert len(commands) == 3
+    for command in commands:
+        again = run_printed(command, folder, PATH=path)
+        assert (again.returncode, again.stderr) == (0, ""), command
+        assert again.stdout
+
+
+def test_its_commands_work_on_postgresql_and_print_no_password(run: Any, postgres_url: str) -> None:
+    plain = run("demo", "--url", postgres_url).out
+    assert "look into it:\n" in plain
+    assert postgres_url in plain
+    secret = f"{postgres_url}{'&' if '?' in postgres_url else '?'}password=quiet"
+    hidden = run("demo", "--url", secret, "--schema", "other").out
+    assert "look into it, with its URL in HOLDFAST_URL:\n" in hidden
+    assert "quiet" not in hidden
+    for command in [*commands_in(plain), *commands_in(hidden)]:
+        again = run_printed(command, Path.cwd(), HOLDFAST_URL=secret)
+        assert (again.returncode, again.stderr) == (0, ""), command
+
+
 # Counting.
 
 

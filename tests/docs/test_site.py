@@ -184,6 +184,7 @@ def test_the_recording_in_the_readme_is_of_a_run_that_went_well() -> None:
     assert words.count("KILLED with SIGKILL") == 2
     assert "nothing was lost, and nothing was done twice" in words
     assert "WRONG" not in words
+    assert "\n  holdfast status --url agent.db" in words
     assert "(docs/images/demo.svg)" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -12,10 +12,16 @@ from holdfast.cli.running import POSTGRES, Call, Misused, Refused
 from holdfast.cli.terminal import counted
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.demo.stage import Moment, Report
 
 SCHEMA = "holdfast_demo"
 CONNECTIONS = 4
+INTRODUCTION = (
+    "An agent with a scripted model answers messages and runs builds, in two worker processes on one database.",
+    "Two workers are killed with SIGKILL on the way, others take over, and at the end the demo counts what is stored.",
+)
 WHO = {"user": "bold", "clock": "bold", "worker-1": "cyan", "worker-2": "green", "worker-3": "yellow"}
 
 
@@ -35,6 +41,11 @@ def demo(call: Call) -> int:
     def show(moment: Moment) -> None:
         if not call.options.json:
             _line(call, moment)
+
+    if not call.options.json:
+        for sentence in INTRODUCTION:
+            call.terminal.line(sentence)
+        call.terminal.line("")
 
     with holdfast.open_blocking(url, options=options) as store:
         stage = Stage(store, {"url": url, "postgres": settings}, seed=call.options.seed, show=show)
@@ -93,14 +104,29 @@ def _sum_up(call: Call, url: str, report: Report) -> None:
         line(("nothing was lost, and nothing was done twice", "green"))
     else:
         line(("the count is wrong", "red"))
-    # A URL may hold a password, so it is not printed.
-    where = f"--url {shlex.quote(url)}"
-    if url.startswith(POSTGRES):
-        where = f"--url … --schema {shlex.quote(call.options.schema or SCHEMA)}"
     line("")
-    line(("look into it:", "dim"))
+    given, where = _where(call, url)
+    line((f"look into it{given}:", "dim"))
     for command in (f"sessions graph {report.session_id}", "processes list --status any", "status"):
-        line((f"  {_program()} {command} {where}", "dim"))
+        line((f"  {_program()} {command}{where}", "dim"))
+
+
+def _where(call: Call, url: str) -> tuple[str, str]:
+    """Return what to do before the commands, and the options with which they find the store. Prints no password."""
+    named = f" --url {shlex.quote(url)}"
+    if not url.startswith(POSTGRES):
+        return "", named
+    options = f" --schema {shlex.quote(call.options.schema or SCHEMA)}"
+    if call.options.pooler:
+        options += f" --pooler {call.options.pooler}"
+    return (", with its URL in HOLDFAST_URL", options) if _has_password(url) else ("", named + options)
+
+
+def _has_password(url: str) -> bool:
+    from urllib.parse import unquote, urlsplit
+
+    parts = urlsplit(url)
+    return ":" in parts.netloc.rpartition("@")[0] or "password" in unquote(parts.query).lower()
 
 
 def _leases(report: Report) -> str:
@@ -117,11 +143,19 @@ def _program() -> str:
     from pathlib import Path
 
     started = Path(sys.argv[0]).absolute()
-    if started.name != "holdfast":
-        return "python -m holdfast"
-    if shutil.which("holdfast") == str(started):
-        return "holdfast"
-    return shlex.quote(str(started.relative_to(Path.cwd()) if started.is_relative_to(Path.cwd()) else started))
+    if started.name == "holdfast":
+        return "holdfast" if shutil.which("holdfast") == str(started) else _reachable(started)
+    python = Path(sys.executable)
+    return f"{'python' if shutil.which('python') == str(python) else _reachable(python)} -m holdfast"
+
+
+def _reachable(program: Path) -> str:
+    """Return a path that a shell in this folder runs, quoted."""
+    from pathlib import Path
+
+    if not program.is_relative_to(Path.cwd()):
+        return shlex.quote(str(program))
+    return shlex.quote(f"./{program.relative_to(Path.cwd())}")
 
 
 def _document(url: str, report: Report) -> dict[str, object]:
