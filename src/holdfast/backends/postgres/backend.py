@@ -15,7 +15,7 @@ import msgspec
 from holdfast.backends.postgres.caller_transaction import BorrowedPostgres, Terms
 from holdfast.backends.postgres.connection import Connection, Values, statements_of
 from holdfast.backends.postgres.connector import Address
-from holdfast.backends.postgres.driver_errors import DriverFailure, Trouble, is_in_doubt, translated, trouble_of
+from holdfast.backends.postgres.driver_errors import TRIES, DriverFailure, Trouble, is_in_doubt, translated, trouble_of
 from holdfast.backends.postgres.executor import Attempt, Runs
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.loop_thread import LoopThread
@@ -39,17 +39,6 @@ from holdfast.rows import EventFilter, ViewQuery
 from holdfast.waiting import AsyncWaiting, Deferred, Signals
 
 T = TypeVar("T")
-
-TRIES = {
-    Trouble.CONTENTION: 12,
-    Trouble.RACE: 12,
-    Trouble.LOST: 12,
-    Trouble.LOCKED: 3,
-    Trouble.SILENT: 2,
-    Trouble.OTHER: 1,
-}
-"""Most runs of an operation, by the kind of failure: about a second in all, with growing pauses. Waits for a lock or
-for an answer are long already."""
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.002, 0.25
 

@@ -34,6 +34,18 @@ class Trouble(enum.Enum):
     OTHER = "anything that would happen again"
 
 
+TRIES = {
+    Trouble.CONTENTION: 12,
+    Trouble.RACE: 12,
+    Trouble.LOST: 12,
+    Trouble.LOCKED: 3,
+    Trouble.SILENT: 2,
+    Trouble.OTHER: 1,
+}
+"""Most runs of an operation, by the kind of failure: about a second in all, with growing pauses. Waits for a lock or
+for an answer are long already."""
+
+
 _BY_STATE: Final = {
     "40001": Trouble.CONTENTION,
     "40P01": Trouble.CONTENTION,
