@@ -386,9 +386,11 @@ class AsyncWaiting:
         call = innermost_call()
         try:
             call.is_open = True
-            waiting = asyncio.wait_for(asyncio.wrap_future(change), timeout_ms / 1000)
-            # Closing the store ends the wait.
-            await (asyncio.gather(waiting, *(close() for close in call.closes)) if call.closes else waiting)
+            waiting = asyncio.wrap_future(change)
+            # Not `wait_for`: in Python 3.11 that swallows a cancellation that comes together with the change.
+            async with asyncio.timeout(timeout_ms / 1000):
+                # Closing the store ends the wait.
+                await (asyncio.gather(waiting, *(close() for close in call.closes)) if call.closes else waiting)
         except TimeoutError:
             return False
         finally:

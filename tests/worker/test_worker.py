@@ -161,6 +161,129 @@ def test_a_failing_job_is_tried_again_and_then_a_dead_letter(url: str, store: ho
     assert (attempts, batch.state, batch.last_error) == ([1, 2, 3], "dead", "ValueError: no answer to ada")
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+async def cancel_itself(_: Job) -> None:
+    raise asyncio.CancelledError
+
+
+async def await_a_cancelled_task(_: Job) -> None:
+    inner = asyncio.create_task(asyncio.sleep(WAIT_S))
+    inner.cancel()
+    await inner
+
+
+def raising(error: BaseException) -> Callable[[Job], None]:
+    def send(job: Job) -> None:
+        raise error
+
+    return send
+
+
+FAILING: dict[str, tuple[Callable[[Job], Any], str]] = {
+    "cancels itself": (cancel_itself, "CancelledError"),
+    "awaits what was cancelled": (await_a_cancelled_task, "CancelledError"),
+    "ends the program": (raising(SystemExit(3)), "SystemExit: 3"),
+    "stops an iteration": (raising(StopIteration()), "RuntimeError: the handler raised StopIteration"),
+    "cannot be printed": (raising(Unprintable()), "Unprintable"),
+    "loses another claim": (raising(holdfast.ClaimLost("other", "claim:1")), "ClaimLost: claim 'claim:1'"),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_whatever_a_handler_raises_is_one_failed_attempt(url: str, store: holdfast.BlockingStore, name: str) -> None:
+    worker = Worker(url)
+    function, said = FAILING[name]
+    calls: list[int] = []
+
+    async def send(job: Job) -> None:
+        calls.append(job.attempt)
+        await function(job)
+
+    def send_in_thread(job: Job) -> None:
+        calls.append(job.attempt)
+        function(job)
+
+    is_async = asyncio.iscoroutinefunction(function)
+    worker.job("mail", retry=Retry(2, backoff_s=0))(send if is_async else send_in_thread)
+    [batch_id] = put(store, "ada", kind="mail")
+    worker.run(until_idle=True)
+    batch = got(store, batch_id)
+    assert (calls, batch.state) == ([1, 2], "dead")
+    assert (batch.last_error or "").startswith(said)
+
+
+def test_a_failed_turn_that_others_joined_is_one_failed_attempt(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    calls: list[list[str]] = []
+
+    @worker.turn(retry=Retry(2, backoff_s=0))
+    async def answer(turn: holdfast.Turn) -> None:
+        if turn.input == "early" and not calls:
+            await asyncio.to_thread(put, store, "late", "later")
+            assert await turn.more() == ["late", "later"]
+        calls.append(turn.inputs)
+        raise ValueError
+
+    put(store, "early")
+    worker.run(until_idle=True)
+    assert calls[0] == ["early", "late", "later"]
+    assert sorted(batch.state for batch in store.queue.dead_letters()) == ["dead"] * 3
+
+
+def test_work_whose_workers_died_at_every_attempt_is_a_dead_letter(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    calls: list[int] = []
+    worker.job("mail", retry=Retry(2))(lambda job: calls.append(job.attempt))
+    [batch_id] = put(store, "ada", kind="mail")
+    for _ in range(2):
+        claim = store.queue.claim_next(owner_id="dies", ttl_ms=1)
+        while claim is not None and store.now_ms() < claim.expires_at_ms:
+            time.sleep(0.001)
+    worker.run(until_idle=True)
+    assert (calls, got(store, batch_id).state) == ([], "dead")
+    assert "survived" in (got(store, batch_id).last_error or "")
+
+
+def test_a_plain_function_may_return_a_coroutine(url: str, store: holdfast.BlockingStore) -> None:
+    worker = Worker(url)
+    seen: list[Any] = []
+
+    async def send(job: Job) -> None:
+        seen.append(job.payload)
+
+    worker.job("mail")(lambda job: send(job))
+    put(store, "ada", kind="mail")
+    worker.run(until_idle=True)
+    assert seen == ["ada"]
+
+
+def test_a_job_that_is_done_is_settled_when_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.running.AWAY_S", 0.0)
+
+    async def main() -> tuple[int, str]:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+            calls: list[Any] = []
+            worker.job("mail", retry=Retry(1))(calls.append)
+            draft = holdfast.WorkDraft(session_id="post", payloads=[1], kind="mail")
+            batch_id = (await store.queue.enqueue(draft)).batch_id
+
+            async def away(*_: Any, **__: Any) -> Any:
+                raise holdfast.Unavailable("the database is away", outcome="unknown")
+
+            monkeypatch.setattr(store.queue, "complete_and_claim_next", away)
+            await worker.serve(until_idle=True)
+            batch = await store.queue.get("post", batch_id)
+            assert batch is not None
+            return len(calls), batch.state
+
+    assert asyncio.run(main()) == (1, "completed")
+
+
 def test_a_retry_waits_for_its_back_off(url: str, store: holdfast.BlockingStore) -> None:
     worker = Worker(url)
 

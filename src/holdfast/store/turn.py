@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Widen = Callable[[WorkClaim], Coroutine[Any, Any, WorkClaim | None]]
 """Lets work that came meanwhile join a claim."""
+MORE_BATCHES = 64
+"""Batches that join a turn in one go, so that a writer who never stops cannot keep the turn from going on."""
 LoadTurn = Callable[[], Coroutine[Any, Any, tuple[SessionView | None, RevisionRow | None]]]
 """Reads the newest view; if the turn was committed before, its revision and the view at it."""
 
@@ -199,6 +201,7 @@ class Turn(TurnValues):
         self._session = session
         self._load = load
         self._widen = widen
+        self._was_begun = False
 
     def __repr__(self) -> str:
         return f"Turn({self.session_id!r}, {self.turn_id!r})"
@@ -219,7 +222,11 @@ class Turn(TurnValues):
         if self.claim is None:
             raise InvalidRequest("turn.claim", "there is none: pass `claim=` to session.turn(...), or run a worker")
         before = len(self.inputs)
-        self.claim = await self._widen(self.claim) or self.claim
+        for _ in range(MORE_BATCHES):
+            wider = await self._widen(self.claim)
+            if wider is None:
+                break
+            self.claim = wider
         return self.inputs[before:]
 
     async def attach(
@@ -244,8 +251,9 @@ class Turn(TurnValues):
         return ref
 
     async def __aenter__(self) -> Self:
-        if self._is_open or self.receipt is not None:
+        if self._was_begun:
             raise InvalidRequest("turn", "was begun before: call session.turn(...) for another")
+        self._was_begun = True
         view, committed = await self._load()
         self._show(view)
         if committed is None:

@@ -101,17 +101,24 @@ class Claimer:
 
 async def serve(claimers: Sequence[Claimer]) -> None:
     """Serve all kinds until cancelled."""
-    async with asyncio.TaskGroup() as group:
-        for claimer in claimers:
-            group.create_task(claimer.serve())
+    tasks = [asyncio.create_task(claimer.serve()) for claimer in claimers]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def drain(runner: Runner, claimers: Sequence[Claimer]) -> None:
     """Work off everything that can be claimed now, with the work that follows from it."""
     while True:
+        # A call that ends during the looks may leave work behind that they have passed.
+        running = set(runner.running)
         started = [await claimer.start_one() for claimer in claimers]
         if any(started):
             continue
-        if not runner.running:
+        if not running and not runner.running:
             return
-        await asyncio.wait(runner.running, return_when=asyncio.FIRST_COMPLETED)
+        if runner.running:
+            await asyncio.wait(runner.running, return_when=asyncio.FIRST_COMPLETED)

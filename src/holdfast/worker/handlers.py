@@ -28,7 +28,8 @@ class Registered(msgspec.Struct, frozen=True):
     @property
     def is_async(self) -> bool:
         """True if the function is a coroutine function. Any other runs in a thread."""
-        return inspect.iscoroutinefunction(self.function)
+        call = getattr(type(self.function), "__call__", None)  # noqa: B004 - of an object that is called
+        return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
 
     @property
     def name(self) -> str:

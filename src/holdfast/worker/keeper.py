@@ -70,6 +70,14 @@ class Keeper:
         with self._changed:
             self._held.discard(held)
 
+    def give_up_overdue(self) -> None:
+        """Stop the handlers of claims that may have expired, also while a renewal hangs."""
+        now_s = time.monotonic()
+        with self._changed:
+            overdue = [held for held in self._held if held.is_over(now_s)]
+        for held in overdue:
+            self._give_up(held)
+
     def close(self) -> None:
         """End the thread and close its store."""
         with self._changed:

@@ -49,8 +49,8 @@ class Retry(msgspec.Struct, frozen=True):
         """Return the delay after a failed attempt, counted from 1. `chance` is random, from 0 to 1."""
         # The exponent is bounded, so that a large number of attempts cannot overflow.
         grown = self.backoff_s * self.factor ** min(attempt - 1, 100)
-        delay_s = min(grown, self.max_backoff_s)
-        return int(1000 * delay_s * (1 + self.jitter * (2 * chance - 1)))
+        delay_s = min(grown, self.max_backoff_s) * (1 + self.jitter * (2 * chance - 1))
+        return int(1000 * min(delay_s, LONGEST_S))
 
 
 def _is_whole(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 import threading
 import time
@@ -25,6 +26,8 @@ T = TypeVar("T")
 Following = tuple[holdfast.WorkClaim, float]
 """A claim that was taken together with a settlement, and the time at which it was asked for."""
 ERROR_CHARACTERS = 2_000
+AWAY_S = 1.0
+"""Pause before another try while the database cannot be reached."""
 THREAD_GRACE_S = 5.0
 """Time for a function in a thread to return at a shutdown, after it was told to. Then its work is given back."""
 
@@ -38,6 +41,7 @@ class Runner:
         self.lease_ms = lease_ms
         self.running: set[asyncio.Task[None]] = set()
         self.is_finishing = False
+        self._is_cancelling = False
         self._handlers = handlers
         self._keeper = keeper
         self._loop = asyncio.get_running_loop()
@@ -55,10 +59,15 @@ class Runner:
             return
         note("worker", INFO, "%(calls)s calls have %(seconds)s s to finish", calls=len(self.running), seconds=grace_s)
         await asyncio.wait(self.running, timeout=grace_s)
+        self._is_cancelling = True
         for task in self.running:
             task.cancel()
         if self.running:
             await asyncio.wait(self.running)
+
+    def give_up_overdue(self) -> None:
+        """Stop the handlers of claims that may have expired."""
+        self._keeper.give_up_overdue()
 
     async def claim_next(self, kinds: list[str], *, exclusive: bool) -> holdfast.WorkClaim | None:
         """Claim work of any session. A claim that comes after this was cancelled is given back at once."""
@@ -94,34 +103,46 @@ class Runner:
         self._keeper.hold(held)
         handler = self._handlers.of(claim.batches[0].kind)
         try:
+            if claim.batches[0].attempts > handler.retry.attempts:
+                raise GiveUp(f"no worker survived its {handler.retry.attempts} attempts")
             if handler.shape == "turn":
-                await self._turn(handler, claim)
+                await self._turn(handler, held)
                 return None
             await self._job(handler, claim)
-            return await self._complete(claim, next_kinds())
-        except asyncio.CancelledError:
+            return await self._complete(held, next_kinds())
+        except asyncio.CancelledError as error:
             if held.is_lost:
                 task.uncancel()
                 note("worker", WARNING, "a claim was lost while %(handler)s ran", handler=handler.name)
-                return None
-            await self._give_back(claim)
+            elif self._is_cancelling:
+                await self._give_back(held.claim)
+                raise
+            else:
+                # The handler's own: it cancelled itself, or awaited something that was cancelled.
+                await self._fail(handler, held.claim, error)
+        except KeyboardInterrupt:
             raise
-        except holdfast.ClaimLost:
-            note("worker", WARNING, "the claim of %(handler)s was lost before it ended", handler=handler.name)
-        except (Exception, SystemExit) as error:
-            await self._fail(handler, claim, error)
+        except BaseException as error:
+            if isinstance(error, holdfast.ClaimLost) and error.claim_id == claim.claim_id:
+                note("worker", WARNING, "the claim of %(handler)s was lost before it ended", handler=handler.name)
+            else:
+                await self._fail(handler, held.claim, error)
         finally:
             self._keeper.drop(held)
         return None
 
-    async def _turn(self, handler: Registered, claim: holdfast.WorkClaim) -> None:
-        async with self.store.sessions.handle(claim.session_id).turn(claim=claim) as turn:
+    async def _turn(self, handler: Registered, held: Held) -> None:
+        async with self.store.sessions.handle(held.claim.session_id).turn(claim=held.claim) as turn:
             if not turn.replayed:
                 given = turn if handler.is_async else holdfast.BlockingTurn(turn, cast("Any", OnLoop(self._loop)))
-                await self._call(handler, given, turn)
+                try:
+                    await self._call(handler, given, turn)
+                finally:
+                    # With the work that joined it: only that claim can be settled or failed.
+                    held.claim = turn.claim or held.claim
         if turn.replayed:
             # It was committed before, and so the work is done. Settle what that commit did not.
-            await self.store.queue.complete(turn.claim or claim)
+            await self.store.queue.complete(held.claim)
 
     async def _job(self, handler: Registered, claim: holdfast.WorkClaim) -> None:
         job = Job(claim)
@@ -136,6 +157,8 @@ class Runner:
                     answer = await handler.function(given)
                 else:
                     answer = await self._in_thread(handler.function, given, subject)
+                    if inspect.isawaitable(answer):  # a plain function that calls an async one
+                        answer = await answer
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -152,19 +175,41 @@ class Runner:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             subject.cancelled = True
-            await asyncio.wait([answer], timeout=THREAD_GRACE_S if self.is_finishing else None)
+            await self._returned(answer)
             raise
 
-    async def _complete(self, claim: holdfast.WorkClaim, kinds: list[str] | None) -> Following | None:
-        if kinds is None:
-            await self.store.queue.complete(claim)
-            return None
-        sent_s = time.monotonic()
-        settling = self.store.queue.complete_and_claim_next(
-            claim, owner_id=self.owner_id, kinds=kinds, ttl_ms=self.lease_ms, max_batches=1
-        )
-        _, following = await self._uncut(settling, lambda answer: answer[1])
-        return None if following is None else (following, sent_s)
+    async def _returned(self, answer: asyncio.Future[Any]) -> None:
+        """Wait for a thread that cannot be cancelled, at a shutdown only for a while."""
+        deadline_s = None
+        while not answer.done():
+            if self._is_cancelling and deadline_s is None:
+                deadline_s = time.monotonic() + THREAD_GRACE_S
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return
+            with suppress(asyncio.CancelledError):  # a second one, of the shutdown
+                await asyncio.wait([answer], timeout=left_s)
+
+    async def _complete(self, held: Held, kinds: list[str] | None) -> Following | None:
+        """Settle a job whose handler has returned, again and again while the database is away and the claim lives."""
+        while True:
+            sent_s = time.monotonic()
+            try:
+                if kinds is None:
+                    await self.store.queue.complete(held.claim)
+                    return None
+                settling = self.store.queue.complete_and_claim_next(
+                    held.claim, owner_id=self.owner_id, kinds=kinds, ttl_ms=self.lease_ms, max_batches=1
+                )
+                _, following = await self._uncut(settling, lambda answer: answer[1])
+            except holdfast.StoreClosed:
+                raise
+            except holdfast.Unavailable as error:
+                note("worker", WARNING, "a job is not settled (%(error_class)s)", error_class=type(error).__name__)
+                kinds = None
+                await asyncio.sleep(AWAY_S)
+            else:
+                return None if following is None else (following, sent_s)
 
     async def _give_back(self, claim: holdfast.WorkClaim) -> None:
         try:
@@ -193,7 +238,11 @@ class Runner:
 
 def described(error: BaseException) -> str:
     """Return an error as the text that its batch shows."""
-    text = f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode().replace("\0", " ")
+    try:
+        said = f": {error}"
+    except Exception:  # an error of the handler's own, with a faulty __str__
+        said = ""
+    text = f"{type(error).__name__}{said}".encode("utf-8", "replace").decode().replace("\0", " ")
     return text[:ERROR_CHARACTERS]
 
 

@@ -115,7 +115,11 @@ class Worker:
 
     def run(self, *, until_idle: bool = False) -> None:
         """Run until SIGTERM or Ctrl-C; with `until_idle`, until nothing is left that could be claimed now."""
-        asyncio.run(self.serve(until_idle=until_idle))
+        asyncio.run(self._run(until_idle=until_idle))
+
+    async def _run(self, *, until_idle: bool) -> None:
+        with ending_signals(self.stop):
+            await self.serve(until_idle=until_idle)
 
     def stop(self) -> None:
         """Begin the shutdown. May be called from any thread."""
@@ -124,7 +128,7 @@ class Worker:
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def serve(self, *, until_idle: bool = False) -> None:
-        """Run inside an event loop of yours, until `stop` is called; see `run`."""
+        """Run inside an event loop of yours, until `stop` is called. Signals are yours; see `run`."""
         if not self._handlers:
             raise holdfast.InvalidRequest(
                 "worker", "has no handlers: decorate functions with @worker.turn or @worker.job"
@@ -134,8 +138,7 @@ class Worker:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         try:
             async with self._runner() as runner:
-                with ending_signals(self.stop):
-                    await self._serve(runner, until_idle=until_idle)
+                await self._serve(runner, until_idle=until_idle)
         finally:
             self._loop = self._stopping = None
 
@@ -173,6 +176,7 @@ class Worker:
         ]
         claiming = asyncio.create_task(drain(runner, claimers) if until_idle else serve(claimers))
         stopping = asyncio.create_task(self._stopping.wait())
+        watching = asyncio.create_task(self._watch(runner))
         try:
             await asyncio.wait([claiming, stopping], return_when=asyncio.FIRST_COMPLETED)
             if claiming.done():
@@ -182,6 +186,13 @@ class Worker:
                 task.cancel()
             await asyncio.gather(claiming, stopping, return_exceptions=True)
             await runner.finish(self._grace_s)
+            watching.cancel()
+
+    async def _watch(self, runner: Runner) -> None:
+        """Stop handlers whose claims may have expired. The keeper's thread may hang in a renewal."""
+        while True:
+            await asyncio.sleep(self._lease_ms / 1000 / 10)
+            runner.give_up_overdue()
 
 
 @contextmanager

@@ -216,6 +216,12 @@ class TurnContract(Contract):
             turn.state = {"too": "late"}
         with refused(bench, holdfast.InvalidRequest), turn:
             pass
+        failed = store.sessions.handle("chat").turn("t2")
+        with pytest.raises(ValueError, match="broken"), failed:
+            failed.add("of a block that failed")
+            raise ValueError("broken")
+        with refused(bench, holdfast.InvalidRequest), failed:
+            pass
 
     def test_a_message_that_json_cannot_hold_is_refused(self, store: BlockingStore, bench: Bench) -> None:
         session = chat(store)
