@@ -237,7 +237,7 @@ def test_a_thousand_handles_take_less_than_two_megabytes(measured: Measured) -> 
     [
         ("import holdfast", 40),
         ("import holdfast; holdfast.open", 235),
-        ("import holdfast; holdfast.open_blocking('sqlite::memory:').close()", 288),
+        ("import holdfast; holdfast.open_blocking('sqlite::memory:').close()", 297),
     ],
 )
 def test_starting_loads_no_more_modules_than_it_did(program: str, most: int) -> None:

@@ -40,6 +40,10 @@ class BlockingCall:
         if close != self._make and close not in self.closes:
             self.closes.append(close)
 
+    def forget(self) -> None:
+        """Drop the call's own objects: a context that is copied meanwhile keeps this value alive."""
+        self._make = cast("Any", id)
+
     def close_stores(self) -> None:
         """Meet the requests."""
         for close in self.closes:
@@ -107,3 +111,4 @@ def run_call(backend: object, run: Callable[[Callable[[], Awaitable[T]]], T], ma
         _CALLS.set(before)
         if call.closes:
             call.close_stores()
+        call.forget()

@@ -61,7 +61,7 @@ from holdfast.rules import (
     schema_graph,
     schema_keywords,
     schema_patterns,
-    schemas,
+    schema_validation,
     selectors,
 )
 from holdfast.rules import events as event_rules
@@ -596,21 +596,21 @@ def an_event_is_judged_inside_of_the_transaction(patch: pytest.MonkeyPatch) -> N
 
 
 def a_compiled_schema_is_not_weighed_against_its_payload(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(schemas, "is_within", lambda *_, **__: True)
+    patch.setattr(schema_validation, "is_within", lambda *_, **__: True)
 
 
 def every_keyword_is_as_cheap_as_a_type(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(schemas, "_kept", {})  # a compiled schema keeps its cost
+    patch.setattr(schema_validation, "_kept", {})  # a compiled schema keeps its cost
     patch.setattr(schema_graph, "weight_of", lambda *_: schema_keywords.Weight(1))
 
 
 def a_keyword_that_is_not_known_is_free(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(schemas, "_kept", {})  # a compiled schema keeps its cost
+    patch.setattr(schema_validation, "_kept", {})  # a compiled schema keeps its cost
     patch.setattr(schema_keywords, "UNKNOWN_WORK", 0)
 
 
 def every_pattern_is_plain(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(schemas, "_kept", {})  # a compiled schema keeps its cost
+    patch.setattr(schema_validation, "_kept", {})  # a compiled schema keeps its cost
     patch.setattr(schema_graph, "cost_of_pattern", lambda _: schema_patterns.PatternCost(1, 1, "quick"))
 
 

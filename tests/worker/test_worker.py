@@ -252,10 +252,10 @@ def test_a_plain_function_may_return_a_coroutine(url: str, store: holdfast.Block
     worker = Worker(url)
     seen: list[Any] = []
 
-    async def send(job: Job) -> None:
-        seen.append(job.payload)
+    async def send(payload: Any) -> None:
+        seen.append(payload)
 
-    worker.job("mail")(lambda job: send(job))
+    worker.job("mail")(lambda job: send(job.payload))
     put(store, "ada", kind="mail")
     worker.run(until_idle=True)
     assert seen == ["ada"]

@@ -11,7 +11,7 @@ from holdfast.cli.running import Call, Misused, Refused, require_ordinary
 from holdfast.cli.terminal import Part, gist, moment
 from holdfast.paging import every
 
-OUTLINE_TRIES = 3
+OUTLINE_TRIES = 4
 """Most readings of a session that changes meanwhile. After the last one the newest reading is drawn."""
 MARKS = {"head": ("◆", "@"), "path": ("●", "*"), "side": ("○", "o"), "tombstone": ("✗", "x")}
 COLOURS = {"head": "green", "path": "cyan", "side": "dim", "tombstone": "red"}

@@ -157,7 +157,8 @@ BEGIN
             WHERE held.kind = 'process'
                 AND held.resource = v_next.process_id
             FOR UPDATE;
-            EXIT WHEN FOUND;
+            -- A look claims nothing, and leaves no row.
+            EXIT WHEN FOUND OR p_token_hash IS NULL;
             -- Insert a row without a holder, whose fence the new lease exceeds.
             INSERT INTO {schema}.leases (kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms)
             VALUES (

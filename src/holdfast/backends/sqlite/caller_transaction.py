@@ -126,7 +126,7 @@ class BorrowedSqlite(BorrowedBackend):
     ) -> None:
         self._connection = checked(connection)
         self._path = own.path
-        self._place = own.connection.filename
+        self._place = own.place
         self._own_vfs = own.connection.open_vfs
         self._options = options
         self._clock = clock

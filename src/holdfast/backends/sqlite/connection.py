@@ -42,7 +42,7 @@ def statements() -> Statements:
 class Link:
     """A connection with its statements, and a count of those that ran."""
 
-    __slots__ = ("_budget", "_texts", "connection", "in_group", "path", "statements_run")
+    __slots__ = ("_budget", "_texts", "connection", "in_group", "path", "place", "statements_run")
 
     def __init__(self, path: str, *, create: bool, place: str) -> None:
         """Connect to the file at `place`. Errors use `path`, as the caller wrote it."""
@@ -54,6 +54,7 @@ class Link:
         self._budget = Budget(None if path == ":memory:" else place)
         try:
             self.connection = apsw.Connection(place, flags=flags, statementcachesize=STATEMENT_CACHE)
+            self.place = self.connection.filename
             self.connection.set_progress_handler(self._budget.stop, STEPS_AT_A_TIME)
         except apsw.Error as error:
             raise translated(error, path) from error

@@ -16,10 +16,22 @@ Call = Callable[[BlockingStore], Any]
 
 CHAT = holdfast.Scope("chat")
 LEASE = holdfast.Lease(holdfast.OnSession("chat"), "me", holdfast.Token("0" * 32), 1, 0, 1)
+RUN_LEASE = holdfast.Lease(holdfast.OnProcess("job"), "me", holdfast.Token("0" * 32), 1, 0, 1)
 REF = holdfast.ExternalRef("ci", "1")
 CLAIM = holdfast.WorkCompletion("chat", "claim:1", holdfast.Token("0" * 32), 1, ("work:1",))
 JOB = holdfast.ProcessRegistration("job", holdfast.External(), event_types=[holdfast.EventType("progress")])
 DRAFT = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
+
+
+def _turn(session: Session) -> None:
+    with session.turn("t9") as turn:
+        turn.add("hi")
+
+
+def _transaction(store: BlockingStore) -> None:
+    with store.transaction() as tx:
+        tx.sessions.create("new")
+
 
 WRITES: dict[str, Call] = {
     "position": lambda store: store.position(),
@@ -56,6 +68,13 @@ WRITES: dict[str, Call] = {
     "queue.wait_next": lambda store: store.queue.wait_next(timeout_ms=1),
     "queue.wait_settled": lambda store: store.queue.wait_settled("chat", "work:1", timeout_ms=1),
     "attachments.sweep": lambda store: store.attachments.sweep(older_than_ms=0),
+    "session.append": lambda store: store.sessions.handle("chat").append("hi"),
+    "session.turn": lambda store: _turn(store.sessions.handle("chat")),
+    "processes.start": lambda store: store.processes.start("research"),
+    "processes.claim_next": lambda store: store.processes.claim_next(owner_id="me"),
+    "processes.wait_next": lambda store: store.processes.wait_next(timeout_ms=1),
+    "processes.suspend": lambda store: store.processes.suspend(RUN_LEASE, seen=0, due_at_ms=1),
+    "processes.retry_later": lambda store: store.processes.retry_later(RUN_LEASE, "no answer", retry_in_ms=0),
     "processes.register": lambda store: store.processes.register(JOB),
     "processes.restore": lambda store: store.processes.restore(_process(store), store.events.after("job").items),
     "processes.set_external_ref": lambda store: store.processes.set_external_ref("job", REF),
@@ -93,6 +112,7 @@ WRITES: dict[str, Call] = {
     "maintenance.collect_garbage": lambda store: store.maintenance.collect_garbage(),
     "maintenance.prune": lambda store: store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1)),
     "within": lambda store: store.within(object()),
+    "transaction": _transaction,
 }
 """Calls that write, wait or decide, by their names."""
 
@@ -107,6 +127,7 @@ READS: dict[str, Call] = {
     "session.load whole": lambda store: store.sessions.handle("chat").load(holdfast.FullGraph()),
     "session.load_node": lambda store: store.sessions.handle("chat").load_node("n1"),
     "session.nodes": lambda store: store.sessions.handle("chat").nodes(),
+    "session.messages": lambda store: store.sessions.handle("chat").messages(),
     "session.history": lambda store: store.sessions.handle("chat").history(),
     "session.meta": lambda store: store.sessions.handle("chat").meta(),
     "session.attachments.list": lambda store: store.sessions.handle("chat").attachments.list(),

@@ -217,9 +217,9 @@ class TurnContract(Contract):
         with refused(bench, holdfast.InvalidRequest), turn:
             pass
         failed = store.sessions.handle("chat").turn("t2")
-        with pytest.raises(ValueError, match="broken"), failed:
+        with refused(bench, Broken), failed:
             failed.add("of a block that failed")
-            raise ValueError("broken")
+            raise Broken
         with refused(bench, holdfast.InvalidRequest), failed:
             pass
 
