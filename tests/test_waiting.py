@@ -491,3 +491,17 @@ def test_a_coroutine_that_is_made_and_run_gives_its_result_or_its_error() -> Non
         run_made(breaks)
     with pytest.raises(RuntimeError, match="suspended"):
         run_made(suspends)
+
+
+def test_a_cancellation_that_comes_together_with_the_change_is_not_swallowed() -> None:
+    async def main() -> None:
+        change: Future[None] = Future()
+        waiting = asyncio.create_task(AsyncWaiting().pause(change, 60_000))
+        await asyncio.sleep(0)
+        change.set_result(None)
+        await asyncio.sleep(0)  # the change has reached the loop, and the task has not run since
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(main())

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 
 import holdfast
 from holdfast.log import WARNING, note
-from holdfast.worker.running import Runner
+from holdfast.worker.running import AWAY_S, Runner
 
 LOOK_AGAIN_MS = 60_000
 """Longest sleep. Work that comes, or becomes due, ends a sleep at once."""
-AWAY_S = 1.0
-"""Pause before another try while the database cannot be reached."""
 
 
 class Slots:
