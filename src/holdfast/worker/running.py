@@ -35,12 +35,20 @@ THREAD_GRACE_S = 5.0
 class Runner:
     """Runs claims for one worker."""
 
-    def __init__(self, store: holdfast.Store, handlers: Handlers, keeper: Keeper, owner_id: str, lease_ms: int) -> None:
+    def __init__(
+        self,
+        store: holdfast.Store,
+        handlers: Handlers,
+        keeper: Keeper,
+        owner_id: str,
+        lease_ms: int,
+        stopping: asyncio.Event,
+    ) -> None:
         self.store = store
         self.owner_id = owner_id
         self.lease_ms = lease_ms
         self.running: set[asyncio.Task[None]] = set()
-        self.is_finishing = False
+        self._stopping = stopping
         self._is_cancelling = False
         self._handlers = handlers
         self._keeper = keeper
@@ -54,7 +62,7 @@ class Runner:
 
     async def finish(self, grace_s: float) -> None:
         """Let running calls finish for a while, then cancel them. Their work is given back."""
-        self.is_finishing = True
+        self._stopping.set()
         if not self.running:
             return
         note("worker", INFO, "%(calls)s calls have %(seconds)s s to finish", calls=len(self.running), seconds=grace_s)
@@ -64,6 +72,11 @@ class Runner:
             task.cancel()
         if self.running:
             await asyncio.wait(self.running)
+
+    @property
+    def is_finishing(self) -> bool:
+        """True from the moment at which the worker is told to stop: from then on it claims nothing."""
+        return self._stopping.is_set()
 
     def give_up_overdue(self) -> None:
         """Stop the handlers of claims that may have expired."""

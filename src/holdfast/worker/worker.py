@@ -137,16 +137,17 @@ class Worker:
             raise holdfast.InvalidRequest("worker", "runs already: make another one")
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         try:
-            async with self._runner() as runner:
+            async with self._runner(self._stopping) as runner:
                 await self._serve(runner, until_idle=until_idle)
         finally:
             self._loop = self._stopping = None
 
     @asynccontextmanager
-    async def _runner(self) -> AsyncGenerator[Runner]:
+    async def _runner(self, stopping: asyncio.Event) -> AsyncGenerator[Runner]:
         async with self._opened() as store:
             keeper = Keeper(await asyncio.to_thread(self._open_for_keeper, store))
-            runner = Runner(store, self._handlers, keeper, holdfast.new_owner_id(self._name), self._lease_ms)
+            owner_id = holdfast.new_owner_id(self._name)
+            runner = Runner(store, self._handlers, keeper, owner_id, self._lease_ms, stopping)
             try:
                 yield runner
             finally:
