@@ -6,6 +6,7 @@ Standard library only, because the peers run it, too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+SERVER_VARIABLE = "HOLDFAST_BENCHMARK_SERVER"
+"""Process id of the database server, if the processor time of its processes is measured."""
 
 
 def serve(driver: object) -> None:
@@ -42,12 +46,13 @@ def serve(driver: object) -> None:
 def one_after_another(calls: Sequence[T], call: Callable[[T], object]) -> dict[str, Any]:
     """Time each call, and all of them."""
     latencies: list[float] = []
+    used = Processors()
     started = time.perf_counter()
     for argument in calls:
         began = time.perf_counter()
         call(argument)
         latencies.append((time.perf_counter() - began) * 1000)
-    return timing(time.perf_counter() - started, latencies)
+    return timing(time.perf_counter() - started, latencies, used)
 
 
 async def at_once(lanes: Iterable[Sequence[T]], call: Callable[[T], Awaitable[object]]) -> dict[str, Any]:
@@ -60,14 +65,43 @@ async def at_once(lanes: Iterable[Sequence[T]], call: Callable[[T], Awaitable[ob
             await call(argument)
             latencies.append((time.perf_counter() - began) * 1000)
 
+    used = Processors()
     started = time.perf_counter()
     await asyncio.gather(*(drive(lane) for lane in lanes))
-    return timing(time.perf_counter() - started, latencies)
+    return timing(time.perf_counter() - started, latencies, used)
 
 
-def timing(seconds: float, latencies_ms: list[float]) -> dict[str, Any]:
+def timing(seconds: float, latencies_ms: list[float], used: Processors) -> dict[str, Any]:
     """Return the measurement of one round, as it is sent."""
-    return {"seconds": seconds, "count": len(latencies_ms), "latencies_ms": [round(ms, 4) for ms in latencies_ms]}
+    latencies = [round(ms, 4) for ms in latencies_ms]
+    return {"seconds": seconds, "count": len(latencies_ms), "latencies_ms": latencies} | used.since()
+
+
+class Processors:
+    """Processor time from here on, of this process and of the database server."""
+
+    def __init__(self) -> None:
+        self._server = os.environ.get(SERVER_VARIABLE)
+        self._before = self._read()
+
+    def since(self) -> dict[str, float]:
+        """Return the seconds of both until now."""
+        client, server = self._read()
+        return {"client_cpu_s": client - self._before[0], "server_cpu_s": server - self._before[1]}
+
+    def _read(self) -> tuple[float, float]:
+        return time.process_time(), 0.0 if self._server is None else family_cpu_s(self._server)
+
+
+def family_cpu_s(process_id: str) -> float:
+    """Return the processor time of a process and its living children, in seconds. Needs Linux."""
+    children = Path(f"/proc/{process_id}/task/{process_id}/children").read_text(encoding="ascii").split()
+    used_ns = 0
+    for each in (process_id, *children):
+        # A worker of the server may have ended meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            used_ns += int(Path(f"/proc/{each}/schedstat").read_text(encoding="ascii").split()[0])
+    return used_ns / 1e9
 
 
 def file_bytes(path: str) -> int:

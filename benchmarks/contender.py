@@ -43,6 +43,9 @@ class Contender:
     """Arguments of its own in a round, besides those of all contenders."""
     less: str = ""
     """The parts of a turn that it does less than Holdfast, in words. Required if it carries less."""
+    root: Path = ROOT
+    """The checkout that it runs from."""
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 class Running:
@@ -57,8 +60,8 @@ class Running:
         self._said: list[str] = []
         self._process = subprocess.Popen(
             [python, "-m", contender.module],
-            cwd=ROOT,
-            env=environment | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"},
+            cwd=contender.root,
+            env=environment | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"} | contender.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -20,8 +20,8 @@ def of_store(store: Any) -> dict[str, Any]:
     backend = getattr(store, "_store", store)._context.backend
     # A store that counts its calls wraps its backend.
     backend = getattr(backend, "_backend", backend)
-    link = getattr(backend, "_link", None)
-    told = {"durable": True} if link is None else of_connection(link.connection)
-    if link is None and not repr(backend).startswith("postgres"):
+    runner = getattr(backend, "_runner", None)
+    told = {"durable": True} if runner is None else of_connection(runner.connection)
+    if runner is None and not repr(backend).startswith("postgres"):
         raise TypeError(f"no connection to ask: {backend!r}")
     return told | {"durable": told["durable"] and store.durability == "durable"}

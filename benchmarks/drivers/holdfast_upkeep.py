@@ -63,10 +63,11 @@ class Upkeep:
                 await self.sessions[session].commit(commit)
                 latencies.append((time.perf_counter() - began) * 1000)
 
+        used = child.Processors()
         started = time.perf_counter()
         await asyncio.gather(*(write(session) for session in self.sessions))
         await over
-        return child.timing(time.perf_counter() - started, latencies)
+        return child.timing(time.perf_counter() - started, latencies, used)
 
     async def shut(self) -> None:
         await self.store.close()
