@@ -129,7 +129,7 @@ async def measure_bytes(store: holdfast.Store, administrator: Any, turns: int) -
         await count("enqueue", writer.enqueue())
         claim = await count("claim", writer.claim())
         await count("commit", writer.commit(claim))
-    await administrator.execute(f"VACUUM {SCHEMA}.sessions, {SCHEMA}.work")
+    await administrator.execute(f"VACUUM {SCHEMA}.sessions, {SCHEMA}.batches")
     after = await sizes(administrator)
     print(f"bytes a turn, over {turns} turns of one session:")
     for place in sorted(after, key=lambda place: before[place] - after[place]):

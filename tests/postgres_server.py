@@ -16,17 +16,25 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
+from holdfast.backends.postgres import PostgresBackend
+from holdfast.backends.postgres.connection import Connection
+from holdfast.backends.postgres.loop_thread import LoopThread
+from holdfast.backends.postgres.pool import Pool, farewell
+from holdfast.ports import Clock
+from holdfast.records.options import PostgresOptions
 from holdfast.torture.servers import reachable
+from holdfast.wait import Deferred
 
 T = TypeVar("T")
 
@@ -215,6 +223,78 @@ def unprivileged_user() -> pwd.struct_passwd | None:
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
+class KeptConnections:
+    """Connections that stay open between tests: a new one costs the server more than most tests do.
+
+    Stores that are opened here share one event loop. Closing one gives its idle connections to the next.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._thread: LoopThread | None = None
+        self._idle: list[Connection] = []
+
+    def open(self, clock: Clock) -> PostgresBackend:
+        """Open a store for blocking callers."""
+        if self._thread is None:
+            self._thread = LoopThread()
+            self._thread.start()
+        # Coverage is measured test by test, and traces only threads that start meanwhile.
+        self._thread.loop.call_soon_threadsafe(sys.settrace, threading.gettrace())
+        kept = self
+
+        class KeepingPool(Pool):
+            """A pool that takes its connections from those kept, and leaves them there."""
+
+            def __init__(self, connect: Callable[[float], Awaitable[Connection]], options: PostgresOptions) -> None:
+                super().__init__(partial(kept.connect, connect), options)
+
+            async def close(self) -> None:
+                kept.keep([pooled.connection for pooled in self._idle])
+                self._idle = []
+                await super().close()
+
+        class KeepingBackend(PostgresBackend):
+            """A backend with such a pool."""
+
+            pool_class = KeepingPool
+
+        opening = partial(KeepingBackend.open, self._url, PostgresOptions(), clock, SharedLoop(self._thread))
+        return self._thread.drive(Deferred(opening))
+
+    async def connect(self, connect: Callable[[float], Awaitable[Connection]], timeout_s: float) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return await connect(timeout_s)
+
+    def keep(self, connections: Iterable[Any]) -> None:
+        self._idle += [one for one in connections if not one.is_closed() and not one.is_in_transaction()]
+
+    def server_pids(self) -> list[int]:
+        return [one.get_server_pid() for one in self._idle if not one.is_closed()]
+
+    def close(self) -> None:
+        """Close them all."""
+        if self._thread is not None:
+            for connection in self._idle:
+                self._thread.drive(farewell(connection))
+            self._thread.stop()
+        self._idle, self._thread = [], None
+
+
+class SharedLoop(LoopThread):
+    """An event loop for one store that goes on when the store is closed."""
+
+    def __init__(self, shared: LoopThread) -> None:
+        super().__init__()
+        self._loop, self._thread = shared._loop, shared._thread
+
+    def stop(self) -> None:
+        self._stopped = True
+
+
 class Database:
     """One database, emptied for each test."""
 
@@ -224,9 +304,11 @@ class Database:
         run_sql(server_url, f"CREATE DATABASE {self.name} TEMPLATE template0 ENCODING 'UTF8'")
         self.url = with_database(server_url, self.name)
         self.administrator = Administrator(self.url)
+        self.kept = KeptConnections(self.url)
 
     def empty(self) -> None:
         """Drop every schema that a test may have made."""
+        self.kept.close()
         self._leave_alone()
         for (schema,) in self.administrator.rows(
             "SELECT nspname FROM pg_namespace WHERE nspname ~ '^(holdfast|other)'"
@@ -264,10 +346,12 @@ class Database:
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
             f"WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename <> '{POOLER_ROLE}' "
             # Not the background workers of an extension.
-            "AND backend_type = 'client backend' AND application_name NOT LIKE 'citus%'"
+            "AND backend_type = 'client backend' AND application_name NOT LIKE 'citus%' AND pid <> ALL ($1)",
+            self.kept.server_pids(),
         )
 
     def drop(self) -> None:
+        self.kept.close()
         self.administrator.close()
         run_sql(self._server_url, f"DROP DATABASE {self.name} WITH (FORCE)")
 
@@ -279,6 +363,7 @@ class SpreadDatabase(Database):
         self._distribute = distribute
         self.url = url
         self.administrator = Administrator(url)
+        self.kept = KeptConnections(url)
         self.made = False
 
     def empty(self) -> None:

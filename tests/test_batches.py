@@ -50,7 +50,7 @@ def turns(store: holdfast.BlockingStore, session_id: str, count: int) -> None:
 
 
 @pytest.mark.usefixtures("batch")
-def test_a_collection_takes_everything_that_nobody_reaches_and_counts_it(store: holdfast.BlockingStore) -> None:
+def test_a_collection_takes_everything_unreachable_and_counts_it(store: holdfast.BlockingStore) -> None:
     for session_id in ("a", "b"):
         turns(store, session_id, 8)
     pruned = store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
@@ -146,22 +146,22 @@ def test_pruning_forgets_all_that_the_policy_allows_and_counts_it(url: str) -> N
         clock.advance(10)
         policy = holdfast.RetentionPolicy(
             keep_revisions=1,
-            settled_work_older_than_ms=10,
+            settled_batches_older_than_ms=10,
             terminal_processes_older_than_ms=10,
             occurrences_older_than_ms=10,
         )
         expected = holdfast.PruneReport(
-            dry_run=True, revisions=7, work_batches=7, processes=7, events=7, occurrences=7, complete=True
+            dry_run=True, revisions=7, batches=7, processes=7, events=7, occurrences=7, complete=True
         )
         planned = store.maintenance.prune(policy, dry_run=True)
         assert planned == expected
         done = store.maintenance.prune(policy)
         assert done == holdfast.PruneReport(
-            dry_run=False, revisions=7, work_batches=7, processes=7, events=7, occurrences=7, complete=True
+            dry_run=False, revisions=7, batches=7, processes=7, events=7, occurrences=7, complete=True
         )
         assert store.maintenance.prune(policy).revisions == 0
         stats = store.maintenance.stats()
-        left = (stats.revisions, stats.settled_work, stats.processes, stats.events, stats.occurrences)
+        left = (stats.revisions, stats.settled_batches, stats.processes, stats.events, stats.occurrences)
         assert left == (1, 0, 0, 0, 0)
 
 
@@ -218,10 +218,18 @@ def test_an_occurrence_reaches_every_subscription_however_many_match(
             holdfast.SubscriptionDraft(source_type="timer", source_key="k", target=holdfast.External())
         )
     emission = store.triggers.emit("timer", "k", idempotency_key="1")
-    assert [one.subscription.subscription_id for one in emission.deliveries] == [
+    assert len(emission.deliveries) == min(size, 3)
+    assert (emission.next is None) == (size >= 3)
+    rest = (
+        ()
+        if emission.next is None
+        else store.triggers.deliveries(emission.occurrence.occurrence_id, after=emission.next)
+    )
+    assert [one.subscription.subscription_id for one in (*emission.deliveries, *rest)] == [
         "subscription:1", "subscription:2", "subscription:3",
     ]  # fmt: skip
-    assert store.triggers.emit("timer", "k", idempotency_key="1").deliveries == ()
+    again = store.triggers.emit("timer", "k", idempotency_key="1")
+    assert (again.deliveries, again.next) == ((), None)
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 100])

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import child, plot, profiles, statistics, work
+from benchmarks import child, cpu, plot, profiles, statistics, work
 from benchmarks.contender import Contender, Running, UnlikeWork
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,3 +90,15 @@ def test_holdfast_and_the_floor_do_the_same_turns_and_the_results_are_written(tm
     [told] = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")]
     assert told["id"] == "S1"
     assert "Targets" in (tmp_path / "RESULTS.md").read_text()
+
+
+def test_the_processor_time_of_a_call_is_printed_beside_that_of_the_floor(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if request.config.getoption("--no-postgres"):
+        pytest.skip("needs a PostgreSQL server")
+    cpu.main(["--only", "event, 1 process", "--rounds", "1", "--size", "0.05"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[1] for row in rows] == ["floor", "now"]
+    for row in rows:
+        assert all(int(cell.replace(",", "")) > 0 for cell in row[2:5])

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import holdfast
@@ -131,3 +132,30 @@ def test_a_clock_that_goes_backwards_never_makes_two_holders(moved: tuple[Blocki
             if model.live(now_ms):
                 session.commit(holdfast.Commit(lease=leases[-1]))
     assert store.maintenance.verify().ok
+
+
+@pytest.mark.parametrize("off_ms", [-25 * HOUR_MS, 25 * HOUR_MS])
+def test_a_schedule_follows_the_clock_of_the_database(
+    clean_postgres_url: str, postgres_database: object, skewed: Skewed, off_ms: int
+) -> None:
+    """A client a day behind fires a tick that the server has passed; a client a day ahead fires none before it."""
+    with holdfast.open_blocking(clean_postgres_url) as store:
+        skewed.off_ms = off_ms
+        before = server_ms(postgres_database)
+        declared = store.schedules.put("daily", "0 3 * * *")
+        after = server_ms(postgres_database)
+        assert before <= declared.seen_ms <= after
+        assert declared.next_tick_ms is not None
+        assert 0 < declared.next_tick_ms - declared.seen_ms <= 24 * HOUR_MS
+        assert store.schedules.fire_next() is None
+        missed = msgspec.structs.replace(
+            declared,
+            name="missed",
+            seen_ms=declared.next_tick_ms - 24 * HOUR_MS - 1,
+            next_tick_ms=declared.next_tick_ms - 24 * HOUR_MS,
+        )
+        store.schedules.restore(missed)
+        firing = store.schedules.fire_next()
+        assert firing is not None
+        assert (firing.name, firing.tick_ms) == ("missed", declared.next_tick_ms - 24 * HOUR_MS)
+        assert before <= firing.occurrence.occurred_at_ms <= server_ms(postgres_database)

@@ -422,7 +422,7 @@ HASH = "0123456789abcdef" * 4
         f" json-sha256:{HASH}",
     ],
 )
-def test_a_ref_that_nobody_minted_is_none(ref: str) -> None:
+def test_a_ref_that_was_never_minted_is_none(ref: str) -> None:
     assert codec.split_ref(ref) is None
 
 

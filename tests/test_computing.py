@@ -14,9 +14,10 @@ import pytest
 
 import holdfast
 from holdfast import loop_budget
+from holdfast.backends.memory.tables import Table
 from holdfast.backends.postgres.thread_offload import LeaveLoop, LoopCall, Steps
 from holdfast.compute_threads import compute_threads
-from holdfast.waiting import AsyncWaiting, BlockingWaiting, run_to_end
+from holdfast.wait import AsyncWaiting, BlockingWaiting, run_to_end
 
 LARGE = [{"text": "x" * 100}] * 5_000
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
@@ -142,7 +143,7 @@ def test_a_cancelled_large_write_to_memory_wakes_its_waiters() -> None:
 
 
 class FakeLink:
-    """The state that steps keep on a link."""
+    """The state that steps keep on a statement runner."""
 
     heavy = False
     stepping = False
@@ -156,22 +157,22 @@ async def answered(value: Any) -> Any:
 
 
 def test_an_operation_goes_on_beside_the_loop_after_a_large_answer() -> None:
-    link = FakeLink()
+    runner = FakeLink()
     where: list[int] = []
 
     async def operation() -> str:
         for answer in (["small"], ["x" * loop_budget.BUDGET_BYTES], ["small"]):
             where.append(threading.get_ident())
-            assert link.stepping
+            assert runner.stepping
             assert await LoopCall(partial(answered, answer)) == answer
         where.append(threading.get_ident())
         return "done"
 
     async def run() -> None:
         here = threading.get_ident()
-        assert await Steps(link).run(operation()) == "done"
+        assert await Steps(runner).run(operation()) == "done"
         assert [thread == here for thread in where] == [True, True, False, False]
-        assert not link.stepping
+        assert not runner.stepping
 
     asyncio.run(run())
 
@@ -228,3 +229,42 @@ def test_an_operation_that_is_cancelled_while_it_computes_is_told_after_its_step
         assert told == ([] if ends else [threading.get_ident()])
 
     asyncio.run(run())
+
+
+def put_rows(table: Table[int, str], count: int) -> None:
+    for number in range(count):
+        table.put(number, "row")
+
+
+def test_rows_in_memory_that_are_scanned_or_written_are_charged() -> None:
+    table: Table[int, str] = Table()
+    with loop_budget.LoopBudget():
+        put_rows(table, 100)
+        table.commit()
+        assert len(list(table.scan())) == 100
+    with loop_budget.LoopBudget(), pytest.raises(loop_budget.BudgetExceeded):
+        put_rows(table, 1_000)
+    table.roll_back()
+    put_rows(table, 5_000)
+    table.commit()
+    with loop_budget.LoopBudget(), pytest.raises(loop_budget.BudgetExceeded):
+        next(table.scan(), None)
+
+
+def test_an_operation_in_memory_that_starts_over_in_a_thread_is_applied_once() -> None:
+    async def housekeep() -> None:
+        async with holdfast.open("memory:") as store:
+            session = await store.sessions.create("s")
+            ids = [f"n{number}" for number in range(3_000)]
+            assert (await session.add_nodes([holdfast.Node(one) for one in ids])).added == 3_000
+            others = [asyncio.create_task(session.commit(holdfast.Commit())) for _ in range(20)]
+            assert await session.tombstone(ids) == 3_000
+            assert (await store.maintenance.vacuum()).removed_nodes == 3_000
+            revisions = sorted([(await one).revision for one in others])
+            assert revisions == list(range(1, 21))
+            async with store.transaction() as inside:
+                await inside.sessions.handle("s").add_nodes([holdfast.Node(f"m{number}") for number in range(3_000)])
+            assert (await store.maintenance.verify()).findings == ()
+            assert (await store.maintenance.stats()).nodes == 6_000
+
+    asyncio.run(housekeep())

@@ -19,11 +19,11 @@ import pytest
 
 import holdfast
 from holdfast.backends.sqlite import SqliteBackend
-from holdfast.backends.sqlite.connection import Link, statements
+from holdfast.backends.sqlite.connection import StatementRunner, statements
 from holdfast.blocking import BlockingStore
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 
 class Measured:
@@ -36,16 +36,16 @@ class Measured:
         self._names: list[str] = []
         self._steps = 0
         for method in ("all", "page", "run", "run_many"):
-            monkeypatch.setattr(Link, method, self._noting(getattr(Link, method)))
+            monkeypatch.setattr(StatementRunner, method, self._noting(getattr(StatementRunner, method)))
 
     def _noting(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(link: Link, name: str, *args: Any, **kwargs: Any) -> Any:
+        def noting(runner: StatementRunner, name: str, *args: Any, **kwargs: Any) -> Any:
             self._names.append(name)
-            link.connection.set_progress_handler(self._step, 1)
+            runner.connection.set_progress_handler(self._step, 1)
             try:
-                return inner(link, name, *args, **kwargs)
+                return inner(runner, name, *args, **kwargs)
             finally:
-                link.connection.set_progress_handler(None)
+                runner.connection.set_progress_handler(None)
 
         return noting
 
@@ -63,7 +63,7 @@ class Measured:
     def executions(self, call: Callable[[], Any]) -> Counter[str]:
         """Count how often the writer's connection begins each statement during the call, as SQLite reports it."""
         begun: Counter[str] = Counter()
-        connection = self.backend._link.connection
+        connection = self.backend._runner.connection
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: begun.update([event["sql"]]))
         try:
             call()
@@ -179,7 +179,7 @@ def test_a_thousand_small_turns_take_at_most_twice_their_content(measured: Measu
         return "".join(words.choices("abcdefghij klmnopqrst uvwxyz", k=1024))
 
     def stored_bytes() -> int:
-        connection = measured.backend._link.connection
+        connection = measured.backend._runner.connection
         return int(connection.pragma("page_count") - connection.pragma("freelist_count")) * connection.pragma(
             "page_size"
         )
@@ -200,7 +200,7 @@ def test_a_thousand_small_turns_take_at_most_twice_their_content(measured: Measu
                 usage=[holdfast.Usage("turn", "some-model", input_tokens=3)],
             )
         )
-    assert empty <= 300_000
+    assert empty <= 370_000
     assert stored_bytes() - empty <= 2.0 * 1000 * 2048
 
 
@@ -208,7 +208,7 @@ def test_a_full_turn_writes_at_most_18_pages_of_the_log(tmp_path: Path) -> None:
     options = holdfast.SqliteOptions(synchronous="off")
     backend = SqliteBackend.open(tmp_path / "log.db", options, ManualClock(), BlockingWaiting())
     store = BlockingStore(Store(Context(backend, holdfast.Limits())), backend)
-    backend._link.connection.wal_autocheckpoint(0)
+    backend._runner.connection.wal_autocheckpoint(0)
     log = tmp_path / "log.db-wal"
     session = store.sessions.create("chat")
     for number in range(1, 101):
@@ -235,9 +235,10 @@ def test_a_thousand_handles_take_less_than_two_megabytes(measured: Measured) -> 
 @pytest.mark.parametrize(
     ("program", "most"),
     [
-        ("import holdfast", 40),
-        ("import holdfast; holdfast.open", 235),
-        ("import holdfast; holdfast.open_blocking('sqlite::memory:').close()", 297),
+        ("import holdfast", 28),
+        ("import holdfast; holdfast.open", 251),
+        ("import holdfast; [getattr(holdfast, name) for name in holdfast.__all__]", 258),
+        ("import holdfast; holdfast.open_blocking('sqlite::memory:').close()", 326),
     ],
 )
 def test_starting_loads_no_more_modules_than_it_did(program: str, most: int) -> None:
@@ -348,12 +349,12 @@ def test_the_counter_can_tell_a_costly_call_from_a_cheap_one(measured: Measured)
     assert measured.steps(measured.store.maintenance.verify) > 5 * measured.steps(lambda: session.load_node("a1"))
 
 
-@pytest.mark.parametrize("heavy", ["asyncio", "apsw", "asyncpg", "jsonschema_rs"])
+@pytest.mark.parametrize("heavy", ["asyncio", "apsw", "asyncpg", "jsonschema_rs", "cronsim"])
 def test_importing_holdfast_does_not_import(heavy: str) -> None:
-    program = "import sys, holdfast; holdfast.open; sys.stdout.write('\\n'.join(sys.modules))"
+    program = "import sys; from holdfast import *; sys.stdout.write('\\n'.join(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(result.stdout.split("\n"))
-    assert "holdfast.store" in loaded
+    assert {"holdfast.store", "holdfast.worker"} <= loaded
     assert heavy not in loaded
 
 

@@ -159,7 +159,7 @@ def test_events_are_followed_from_another_loop(url: str) -> None:
     run(home())
 
 
-def test_a_cancelled_task_of_another_loop_harms_nobody(url: str) -> None:
+def test_a_cancelled_task_of_another_loop_harms_no_other(url: str) -> None:
     async def home() -> None:
         async with holdfast.open(url) as store:
 
@@ -223,14 +223,28 @@ def test_the_loop_that_opened_a_store_may_be_busy_or_paused(url: str) -> None:
         paused.close()
 
 
+def test_a_session_without_a_queue_has_no_work_on_any_loop(clean_postgres_url: str) -> None:
+    async def home() -> None:
+        async with holdfast.open(clean_postgres_url) as store:
+            assert await store.queue.claim("never", owner_id="w1") is None
+            assert await asyncio.wrap_future(elsewhere(lambda: store.queue.claim("never", owner_id="w1"))) is None
+
+    run(home())
+
+
 def test_a_second_loop_starts_no_thread_before_it_is_used(clean_postgres_url: str) -> None:
+    before = set(threading.enumerate())  # other cases may share connections on a loop of their own
+
+    def new_loops() -> int:
+        return sum(one.name == "holdfast-postgres-loop" for one in set(threading.enumerate()) - before)
+
     async def home() -> None:
         async with holdfast.open(clean_postgres_url) as store:
             await store.sessions.create("one")
-            assert "holdfast-postgres-loop" not in {thread.name for thread in threading.enumerate()}
+            assert new_loops() == 0
             await asyncio.wrap_future(elsewhere(lambda: store.sessions.create("two")))
-            assert "holdfast-postgres-loop" in {thread.name for thread in threading.enumerate()}
-        assert "holdfast-postgres-loop" not in {thread.name for thread in threading.enumerate()}
+            assert new_loops() == 1
+        assert new_loops() == 0
 
     run(home())
 
@@ -244,3 +258,32 @@ def test_a_lent_pool_serves_other_loops_while_its_own_runs(clean_postgres_url: s
             assert await store.sessions.open("one") is not None
 
     run(home())
+
+
+@pytest.mark.parametrize("at_home", [True, False])
+@pytest.mark.parametrize("call", ["write", "transaction", "close"])
+def test_a_block_does_not_wait_for_itself_on_any_loop(url: str, at_home: bool, call: str) -> None:
+    """The calls are made on the loop of the block, and on one in a thread that the block starts."""
+
+    async def around(store: holdfast.Store) -> None:
+        calls: dict[str, Callable[[], Any]] = {
+            "write": lambda: store.sessions.create("around"),
+            "transaction": lambda: store.transaction().__aenter__(),
+            "close": store.close,
+        }
+        with pytest.raises(holdfast.InvalidRequest, match="would wait for the end of the transaction"):
+            await calls[call]()
+
+    async def block(store: holdfast.Store) -> None:
+        async with store.transaction(timeout_ms=PATIENCE_S * 2_000) as tx:
+            await tx.sessions.create("one")
+            await around(store)
+            await asyncio.to_thread(run, around(store))
+            await tx.sessions.create("two")
+
+    async def main() -> None:
+        async with await opened(url) as store:
+            await (block(store) if at_home else asyncio.to_thread(run, block(store)))
+            assert [entry.session_id for entry in await store.sessions.list()] == ["one", "two"]
+
+    run(main())

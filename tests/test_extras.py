@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 WITHOUT_EXTRAS = """
 import sys
-for module in ("asyncpg", "jsonschema_rs", "opentelemetry"):
+for module in ("asyncpg", "cronsim", "jsonschema_rs", "opentelemetry"):
     sys.modules[module] = None
 import holdfast
 
@@ -36,6 +36,9 @@ register(plain)
 store.events.append("p", "plain", {"any": "payload"})
 if sys.argv[2:]:
     print(refusal(lambda: store.events.append("declared", "strict", "text")))
+print(refusal(lambda: store.schedules.put("nightly", "0 3 * * *")))
+print(refusal(store.schedules.fire_next))
+assert len(store.schedules.list()) == 0
 store.close()
 print(refusal(lambda: holdfast.open_blocking("postgresql://localhost/x")))
 print(refusal(lambda: holdfast.OpenTelemetry()))
@@ -55,6 +58,8 @@ def test_without_extras_an_error_names_the_one_to_install(tmp_path: Path) -> Non
     assert done.stdout.splitlines() == [
         f"event_types[0].schema: {SCHEMAS}",
         f"payload: {SCHEMAS}",
+        "cron: a cron expression needs the module cronsim: pip install 'holdfast[schedules]'",
+        "cron: a cron expression needs the module cronsim: pip install 'holdfast[schedules]'",
         "url: PostgreSQL needs the module asyncpg: pip install 'holdfast[postgres]'",
         "observe: OpenTelemetry needs the module opentelemetry: pip install 'holdfast[otel]'",
     ]

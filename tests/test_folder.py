@@ -333,7 +333,7 @@ def test_one_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -
     assert "do not match" in found[ids[2]]
 
 
-def test_a_sweep_removes_what_killed_writers_left_though_nobody_knows_of_it(tmp_path: Path) -> None:
+def test_a_sweep_removes_unrecorded_files_of_killed_writers(tmp_path: Path) -> None:
     database, folder = tmp_path / "agent.db", tmp_path / "bytes"
     for moment in ("before the sync", "before the rename"):
         assert run(CRASH, str(folder), NAME, moment).returncode == 9

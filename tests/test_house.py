@@ -22,7 +22,7 @@ FUNCTION_LINES_MAX = 70
 STATEMENT_CALLS = frozenset({"execute", "executemany", "executescript", "fetch", "fetchrow", "fetchval", "prepare"})
 
 NAMING_CALLS = frozenset(
-    {"all", "control", "one", "run", "run_many", "write_at_once"}
+    {"all", "control", "one", "run", "run_many", "call_function"}
     | {
         "_all",
         "_batches",
@@ -202,7 +202,7 @@ def test_a_backend_never_builds_a_statement_from_strings() -> None:
 
 
 @pytest.mark.parametrize("folder", STATEMENT_FOLDERS, ids=name_of)
-def test_every_statement_is_run_by_somebody_and_every_statement_that_is_run_exists(folder: Path) -> None:
+def test_every_statement_is_run_and_every_statement_that_is_run_exists(folder: Path) -> None:
     stored = {
         name
         for file in folder.glob("*.sql")
@@ -222,7 +222,7 @@ def test_no_file_names_a_path_of_one_particular_machine() -> None:
 
 
 UNLOADED = {
-    *("apsw", "asyncpg", "jsonschema_rs", "opentelemetry", "holdfast.backends"),
+    *("apsw", "asyncpg", "jsonschema_rs", "cronsim", "opentelemetry", "holdfast.backends"),
     *("asyncio", "pathlib", "secrets", "random", "ssl", "urllib.parse"),
 }
 """Modules that take long to load, and that not every user of the public names needs."""
@@ -266,7 +266,7 @@ def test_a_bound_value_is_not_mistaken_for_a_built_statement(source: str) -> Non
 @pytest.mark.parametrize(
     "source",
     [
-        "await self._link.all('walk_nodes', key)",
+        "await self._runner.all('walk_nodes', key)",
         "self._one(NodeRow, 'walk_nodes' if all else 'find_node', (key,))",
         "name = 'walk_nodes'",
         "self._values(f'walk_{table_of(kind)}')",
@@ -278,7 +278,7 @@ def test_a_statement_that_is_named_is_not_mistaken_for_an_unused_one(source: str
     assert unnamed_statements({"walk_nodes"}, [ast.parse(source)]) == set()
 
 
-def test_a_statement_that_nobody_names_is_noticed() -> None:
+def test_a_statement_that_is_never_named_is_noticed() -> None:
     tree = ast.parse("self._run('find_node')\nself._values(f'walk_{table}')")
     assert unnamed_statements({"find_node", "walk_nodes", "drop_node", "walk_gone"}, [tree]) == {
         "drop_node",

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.operations.key_frames import KEPT_BYTES, KeyFrames, runs_for
 from holdfast.rows import BlobRow, Run
-from holdfast.waiting import run_to_end
+from holdfast.wait import run_to_end
 
 
 def run(size: int, deltas: int = 0) -> Run:

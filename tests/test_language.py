@@ -47,6 +47,11 @@ def faults(prose: str) -> list[str]:
     return [each for each in SENTENCE.split(prose) if OPENING.match(each.strip()) or PEOPLE.search(each)]
 
 
+def faults_of_name(name: str) -> bool:
+    """Return True if a name has people in place of programs."""
+    return PEOPLE.search(name.replace("_", " ")) is not None
+
+
 def sources(ending: str) -> list[Path]:
     found = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob(f"*{ending}"))]
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
@@ -66,6 +71,16 @@ def test_docstrings_and_comments_are_plain() -> None:
         for path in sources(ending)
         for prose in prose_of(path.read_text(encoding="utf-8"))
         for fault in faults(prose)
+    ]
+    assert found == []
+
+
+def test_names_of_tests_are_plain() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in sources(".py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and faults_of_name(node.name)
     ]
     assert found == []
 
@@ -95,3 +110,8 @@ def test_a_fault_is_noticed(prose: str) -> None:
 @pytest.mark.parametrize("prose", ["Return whether it holds.", "The server that answers.", "This shows the history."])
 def test_a_plain_sentence_is_not_mistaken_for_a_fault(prose: str) -> None:
     assert faults(prose) == []
+
+
+@pytest.mark.parametrize(("name", "faulty"), [("test_a_refusal_wakes_nobody", True), ("test_a_history_is_kept", False)])
+def test_people_in_the_name_of_a_test_are_noticed(name: str, faulty: bool) -> None:
+    assert faults_of_name(name) is faulty

@@ -16,6 +16,8 @@ from holdfast import store as facets
 FACETS = {
     "sessions": facets.Sessions, "queue": facets.Queue, "attachments": facets.Attachments, "grants": facets.Grants,
     "processes": facets.Processes, "events": facets.Events, "triggers": facets.Triggers, "artifacts": facets.Artifacts,
+    "schedules": facets.Schedules,
+    "workers": facets.Workers,
     "session": facets.Session, "session.attachments": facets.SessionAttachments,
 }  # fmt: skip
 COUNT = 5
@@ -45,7 +47,9 @@ LISTINGS: dict[str, Listing] = {
     "triggers.undelivered": (lambda s: s.triggers.undelivered, (), {}, lambda one: one.subscription.handle),
     "triggers.occurrences": (lambda s: s.triggers.occurrences, (), {}, lambda one: one.idempotency_key),
     "triggers.deliveries": (lambda s: s.triggers.deliveries, ("OCCURRENCE",), {}, lambda one: one.subscription.handle),
+    "schedules.list": (lambda s: s.schedules.list, (), {}, lambda one: one.name),
     "artifacts.list": (lambda s: s.artifacts.list, (), {}, lambda one: one.ref),
+    "workers.list": (lambda s: s.workers.list, (), {}, lambda one: one.id),
     "session.nodes": (lambda s: chat(s).nodes, (), {"newest_first": True}, lambda one: one.id),
     "session.history": (lambda s: chat(s).history, (), {}, lambda one: one.revision),
     "session.attachments.list": (lambda s: chat(s).attachments.list, (), {}, lambda one: one.label),
@@ -71,7 +75,9 @@ def fill(store: holdfast.BlockingStore) -> str:
         store.triggers.subscribe(
             holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
         )
+        store.schedules.put(f"s{number}", "0 3 * * *")
         store.artifacts.put("kind", f"r{number}", b"x")
+        store.workers.heartbeat(holdfast.WorkerInfo(f"w{number}", host="here", pid=1), ttl_ms=60_000)
     for number in range(COUNT + 1):
         store.events.append("p0", "news", number)
         store.processes.register(holdfast.ProcessRegistration(f"e{number}", holdfast.External()))
@@ -104,6 +110,7 @@ def test_every_listing_is_here() -> None:
         for name, method in vars(kind).items()
         if inspect.iscoroutinefunction(method)
         and not name.startswith("_")
+        and name != "reserve"  # writes, and returns the first page of what it wrote
         and str(inspect.signature(method).return_annotation).startswith("Page[")
     }
     assert found == set(LISTINGS)

@@ -146,7 +146,7 @@ def test_a_sweep_says_how_many_attachments_are_done(store: BlockingStore) -> Non
     assert told == [(200, 501), (400, 501), (501, 501), (501, 501)]
 
 
-def test_whoever_raises_in_the_middle_gets_his_own_error(store: BlockingStore) -> None:
+def test_an_operation_that_raises_in_the_middle_gets_its_own_error(store: BlockingStore) -> None:
     store.sessions.create("chat")
 
     def stop(_: holdfast.Progress) -> None:

@@ -26,7 +26,7 @@ from holdfast.cli import main
 from holdfast.factory import open_backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 PAYLOAD = "canary-payload-5d1f"
 PASSWORD = "canary-password-9a3c"
@@ -403,7 +403,7 @@ def test_the_report_of_damage_does_not_repeat_what_is_damaged(tmp_path: Path, he
         live(store, clock)
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE nodes SET payload = CAST(payload || X'00' AS BLOB)")
-    connection.execute("UPDATE work SET payloads = substr(payloads, 2)")
+    connection.execute("UPDATE batches SET payloads = substr(payloads, 2)")
     connection.execute("UPDATE events SET payload = CAST(payload || payload AS BLOB)")
     connection.execute("UPDATE occurrences SET payload = CAST(payload || '}' AS BLOB)")
     connection.execute("UPDATE processes SET body = substr(body, 1, length(body) - 1)")

@@ -13,7 +13,7 @@ from holdfast.factory import open_backend
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 PATIENCE_S = 10
 REGISTRATION = holdfast.ProcessRegistration(
@@ -85,7 +85,7 @@ QUIET: dict[str, Callable[[holdfast.BlockingStore], Any]] = {
 }
 
 
-def test_what_changes_nothing_wakes_nobody(watched: Watched) -> None:
+def test_a_call_that_changes_nothing_wakes_no_waiter(watched: Watched) -> None:
     watched.store.processes.register(REGISTRATION)
     watched.store.events.append("build", "progress", 1, replay_key="k")
     for number, (name, act) in enumerate(QUIET.items()):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -249,6 +250,51 @@ def test_a_signal_in_a_blocking_block_rolls_back(url: str) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+@pytest.mark.parametrize("edges", [("enter", "__exit__"), ("__exit__",), ("leave",)])
+def test_an_interrupt_at_an_edge_of_a_blocking_block_leaves_nothing_open(url: str, edges: tuple[str, ...]) -> None:
+    """A signal handler may raise before the first step of `__exit__`, and again before anything is cleaned up."""
+
+    def interrupt(frame: Any, _: str, __: Any) -> None:
+        code = frame.f_code
+        if code.co_name in edges and code.co_filename.endswith(("blocking.py", "open_transaction.py")):
+            raise KeyboardInterrupt
+
+    limit_ms = PATIENCE_S * 2000
+    with holdfast.open_blocking(url) as store:
+        traced = sys.gettrace()
+        caught: list[BaseException] = []
+        try:
+            with store.transaction(timeout_ms=limit_ms) as tx:
+                tx.sessions.create("one")
+                sys.settrace(interrupt)
+        except KeyboardInterrupt as error:
+            caught.append(error)  # its traceback refers to every frame of the block
+        finally:
+            sys.settrace(traced)
+        if "enter" in edges:
+            caught += interrupted_entry(store, interrupt, limit_ms)
+        assert caught
+        began_s = time.monotonic()
+        assert store.sessions.create("two").session_id == "two"
+        with store.transaction() as tx:
+            tx.sessions.create("three")
+        assert time.monotonic() - began_s < PATIENCE_S
+        assert {entry.session_id for entry in store.sessions.list()} >= {"two", "three"}
+
+
+def interrupted_entry(store: holdfast.BlockingStore, interrupt: Any, limit_ms: int) -> list[BaseException]:
+    traced = sys.gettrace()
+    block = store.transaction(timeout_ms=limit_ms)
+    try:
+        sys.settrace(interrupt)
+        with block:
+            raise AssertionError("the block was entered")
+    except KeyboardInterrupt as error:
+        return [error]
+    finally:
+        sys.settrace(traced)
+
+
 def test_key_frames_of_a_rollback_are_forgotten() -> None:
     with holdfast.open_blocking("memory:") as store:
         frames = store._store._context.key_frames
@@ -443,3 +489,69 @@ def test_a_killed_process_leaves_whole_blocks(kind: str, request: pytest.Fixture
             for name in heads:
                 assert len(store.queue.list(name, limit=100)) == stored
             assert store.maintenance.verify().ok
+
+
+def test_a_cancelled_begin_on_another_loop_leaves_nothing_open(clean_postgres_url: str, postgres_database: Any) -> None:
+    """The transaction has begun on the background loop, and its caller is cancelled before it hears of that."""
+    in_transaction = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
+    )
+
+    async def until(wanted: bool) -> None:
+        # Blocks the loop, so that its tasks hear of nothing.
+        deadline_s = time.monotonic() + PATIENCE_S
+        while bool(postgres_database.administrator.rows(in_transaction)) is not wanted:
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0) if not wanted else None
+
+    async def elsewhere(store: holdfast.Store) -> None:
+        await store.sessions.create("warm")
+        begin = asyncio.ensure_future(store.transaction(timeout_ms=PATIENCE_S * 2_000).__aenter__())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await until(wanted=True)
+        begin.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await begin
+        await until(wanted=False)
+
+    async def main() -> None:
+        async with opened(clean_postgres_url) as store:
+            await asyncio.to_thread(lambda: asyncio.run(elsewhere(store)))
+
+    run(main())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("leaves", ["by an exception", "by its end"])
+def test_a_transaction_stays_with_the_parent_of_a_fork(url: str, leaves: str) -> None:
+    with holdfast.open_blocking(url) as store:
+        block = store.transaction()
+        with block as tx:
+            tx.sessions.create("one")
+            child = os.fork()
+            if child == 0:
+                signal.alarm(PATIENCE_S)  # ends a child that hangs
+                os._exit(0 if in_child(block, tx, leaves) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            tx.sessions.create("two")
+        assert [entry.session_id for entry in store.sessions.list()] == ["one", "two"]
+
+
+def in_child(block: Any, tx: holdfast.BlockingStore, leaves: str) -> bool:
+    """Use the parent's transaction, leave its block, and return whether that was refused."""
+    try:
+        tx.sessions.create("three")
+    except holdfast.StoreForked:
+        pass
+    else:
+        return False
+    if leaves == "by an exception":
+        # The exception of the block goes on, and is not replaced by another.
+        return block.__exit__(SystemExit, SystemExit(), None) is None
+    try:
+        block.__exit__(None, None, None)
+    except holdfast.StoreForked:
+        return True
+    return False

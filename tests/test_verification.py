@@ -24,7 +24,7 @@ from holdfast.records.maintenance import Finding
 from holdfast.rules import deltas
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.waiting import BlockingWaiting, run_to_end
+from holdfast.wait import BlockingWaiting, run_to_end
 
 HASH = "ab" * 32
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -227,8 +227,8 @@ def test_what_a_session_leaves_behind_without_its_row_is_named(bench: Bench) -> 
         "usage 7/turn/m: its session 7 is missing",
         f"blobs 7/bytes-sha256:{HASH}: its family 7 is missing",
         f"blobs bytes-sha256:{HASH}: the stored content does not match its hash",
-        "work 1: its session 7 is missing",
-        "work 1: hash is not what the content says",
+        "batches 1: its session 7 is missing",
+        "batches 1: hash is not what the content says",
     ]
 
 

@@ -16,17 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.waiting import (
-    AsyncWaiting,
-    BlockingWaiting,
-    Change,
-    Signals,
-    Ticket,
-    raised_by_handler,
-    run_made,
-    run_to_end,
-    undisturbed,
-)
+from holdfast.interrupts import raised_by_handler, undisturbed
+from holdfast.signals import Change, Signals
+from holdfast.wait import AsyncWaiting, BlockingWaiting, Ticket, run_made, run_to_end
 
 SECONDS = 10
 """Timeout for something that happens at once: only a failure takes so long."""
@@ -218,7 +210,7 @@ def test_tasks_of_two_loops_are_answered_and_one_whose_loop_is_closed_is_passed_
     assert answers == {"a": 1, "b": 1}
 
 
-def test_whoever_may_block_needs_no_ticket() -> None:
+def test_a_blocking_caller_needs_no_ticket() -> None:
     assert BlockingWaiting().ticket() is None
 
 
@@ -310,7 +302,7 @@ def test_a_watch_that_is_cancelled_while_it_is_being_woken_stays_cancelled() -> 
     assert sorted([third.cancelled(), fourth.cancelled()]) == [False, True]
 
 
-def test_when_nobody_knows_what_changed_everybody_is_woken() -> None:
+def test_an_unknown_change_wakes_all_watchers() -> None:
     signals = Signals()
     watches = [signals.watch(topic) for topic in "abca"]
     signals.publish_all()
@@ -319,7 +311,7 @@ def test_when_nobody_knows_what_changed_everybody_is_woken() -> None:
     assert not signals.watched
 
 
-def test_when_nothing_will_come_any_more_everybody_is_told_with_an_error_of_his_own() -> None:
+def test_every_watcher_gets_an_error_of_its_own_when_signals_end() -> None:
     signals = Signals()
     watches = [signals.watch(topic) for topic in "aba"]
     signals.fail_all(Broken)
@@ -337,7 +329,7 @@ STEPS = st.lists(
 
 @settings(derandomize=True, deadline=None)
 @given(STEPS)
-def test_nobody_is_missed_and_nobody_is_woken_for_nothing(steps: list[tuple[str, int]]) -> None:
+def test_no_watcher_is_missed_and_none_is_woken_without_a_change(steps: list[tuple[str, int]]) -> None:
     signals = Signals()
     watches: list[tuple[int, Future[None]]] = []
     expected: list[str] = []
@@ -387,7 +379,7 @@ def test_of_two_publishers_only_one_wakes_a_watcher() -> None:
     assert woken == list(range(rounds))
 
 
-def test_a_cancelled_watch_raises_for_whoever_still_waits_on_it() -> None:
+def test_a_cancelled_watch_raises_for_its_other_waiters() -> None:
     signals = Signals()
     change = signals.watch("t")
     waiter = in_thread(lambda: run_to_end(BlockingWaiting().pause(change, SECONDS * 1_000)))

@@ -51,7 +51,12 @@ TOPICS = (
         ("store.session", "store.turn", "records.sessions", "records.commits", "records.graph", "records.checkpoints"),
     ),
     Topic("queue.md", "The work queue", (("store.queue", facets.Queue),), ("records.queue",)),
-    Topic("worker.md", "The worker", (("worker", holdfast.Worker),), ("worker.worker", "worker.retries")),
+    Topic(
+        "worker.md",
+        "The worker",
+        (("worker", holdfast.Worker), ("store.workers", facets.Workers)),
+        ("worker.worker", "worker.retries", "records.workers"),
+    ),
     Topic("leases.md", "Leases", (("store.leases", facets.Leases),), ("records.leases", "owners")),
     Topic(
         "processes.md",
@@ -61,6 +66,7 @@ TOPICS = (
     ),
     Topic("grants.md", "Grants", (("store.grants", facets.Grants),), ("records.grants",)),
     Topic("triggers.md", "Triggers", (("store.triggers", facets.Triggers),), ("records.triggers", "rules.triggers")),
+    Topic("schedules.md", "Schedules", (("store.schedules", facets.Schedules),), ("records.schedules",)),
     Topic(
         "attachments.md",
         "Attachments",
@@ -81,7 +87,7 @@ TOPICS = (
         ("ports.observer", "observers.logs", "observers.telemetry", "records.observations"),
     ),
     Topic("values.md", "Values that everything shares", (), ("records.common", "records.restoring", "paging")),
-    Topic("errors.md", "Errors", (), ("errors",)),
+    Topic("errors.md", "Errors", (), ("errors", "next_step")),
 )
 
 INDEX_HEAD = """\
@@ -136,7 +142,7 @@ def pages() -> dict[str, str]:
 
 def page(topic: Topic) -> str:
     parts = [f"# {topic.title}", REWRITE]
-    if topic.modules == ("errors",):
+    if "errors" in topic.modules:
         parts.append(tree_of_errors())
     for name, facet in topic.facets:
         parts.extend(facet_section(name, facet))

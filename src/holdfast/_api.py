@@ -45,12 +45,14 @@ from holdfast.errors import (
     UnknownPosition,
     UnknownProcess,
     UnknownRef,
+    UnknownSchedule,
     UnknownSession,
     UnknownWake,
     WaitTimeout,
 )
 from holdfast.factory import ddl, open, open_blocking
 from holdfast.folder import Folder
+from holdfast.next_step import NextStep
 from holdfast.observers.logs import Logging
 from holdfast.observers.telemetry import OpenTelemetry
 from holdfast.owners import new_owner_id
@@ -136,6 +138,7 @@ from holdfast.records.processes import (
 from holdfast.records.queue import (
     Boundary,
     Group,
+    KindLimit,
     MergeKey,
     WorkBatch,
     WorkClaim,
@@ -146,6 +149,7 @@ from holdfast.records.queue import (
     WorkState,
 )
 from holdfast.records.restoring import RestoreReceipt
+from holdfast.records.schedules import Firing, Schedule
 from holdfast.records.sessions import Child, Relation, Root, SessionDeletionReport, SessionMeta, SessionSummary
 from holdfast.records.triggers import (
     Binding,
@@ -157,6 +161,7 @@ from holdfast.records.triggers import (
     SubscriptionDraft,
     TriggerDelivery,
 )
+from holdfast.records.workers import Heartbeat, WorkerInfo, WorkerRelease
 from holdfast.rules.triggers import registration_for
 from holdfast.store import Session, Store
 from holdfast.store.turn import Turn
@@ -206,6 +211,7 @@ __all__ = [
     "ExternalRef",
     "Failed",
     "Finding",
+    "Firing",
     "Fixed",
     "Folder",
     "FullGraph",
@@ -217,11 +223,13 @@ __all__ = [
     "Group",
     "HandleDescriptor",
     "HeadConflict",
+    "Heartbeat",
     "HoldfastError",
     "Host",
     "ImportRefused",
     "Incompatible",
     "InvalidRequest",
+    "KindLimit",
     "Lease",
     "LeaseHeld",
     "LeaseHolder",
@@ -230,6 +238,7 @@ __all__ = [
     "Logging",
     "MergeKey",
     "NestedCall",
+    "NextStep",
     "Node",
     "NodeConflict",
     "NodesReceipt",
@@ -278,6 +287,7 @@ __all__ = [
     "Root",
     "Run",
     "RunClaim",
+    "Schedule",
     "SchemaMissing",
     "SchemaTooNew",
     "Scope",
@@ -322,6 +332,7 @@ __all__ = [
     "UnknownPosition",
     "UnknownProcess",
     "UnknownRef",
+    "UnknownSchedule",
     "UnknownSession",
     "UnknownWake",
     "Usage",
@@ -339,6 +350,8 @@ __all__ = [
     "WorkItem",
     "WorkReceipt",
     "WorkState",
+    "WorkerInfo",
+    "WorkerRelease",
     "ddl",
     "every",
     "new_owner_id",

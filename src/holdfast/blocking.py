@@ -5,14 +5,14 @@ Each method below is the async one, run to its end for the calling thread. Many 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial, update_wrapper
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Literal, ParamSpec
 
 from holdfast import store as asynchronous
-from holdfast.log import called_here
-from holdfast.nesting import interrupted_call, refuse_nested, run_call
+from holdfast.blocking_methods import Facet, driven, warning_without_await, without_await, without_await_each
+from holdfast.nesting import interrupted_call, refuse_nested
 from holdfast.ports import Backend
 from holdfast.records.checkpoints import Component
 from holdfast.records.commits import CommitReceipt
@@ -20,76 +20,11 @@ from holdfast.records.common import Receipt
 from holdfast.records.limits import Limits
 from holdfast.records.queue import WorkClaim
 from holdfast.store import READ_WAIT_MS, TRANSACTION_MS
-from holdfast.store.transaction import TransactionBlock
+from holdfast.store.transaction import Marked, TransactionBlock
 from holdfast.store.turn import Turn as AsyncTurn
-from holdfast.waiting import Deferred, WaitingBackend, run_made
+from holdfast.wait import NeverSuspends
 
 P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def driven(backend: Backend, make: Callable[[], Awaitable[T]]) -> T:
-    """Run the coroutine that `make` returns to its end for the calling thread."""
-    run: Callable[[Callable[[], Awaitable[T]]], T] = (
-        run_made if isinstance(backend, WaitingBackend) else partial(_drive, backend)
-    )
-    return run_call(backend, run, make)
-
-
-def _drive(backend: Backend, make: Callable[[], Awaitable[T]]) -> T:
-    return backend.drive(Deferred(make))
-
-
-class Facet:
-    """A facet of a blocking store: an async one and the backend that drives it."""
-
-    def __init__(self, facet: Any, backend: Backend) -> None:
-        self.facet = facet
-        self.backend = backend
-
-    def __repr__(self) -> str:
-        return f"blocking {self.facet!r}"
-
-
-def without_await(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Facet, P], T]:
-    """Return an async method as a blocking one, with the same parameters and the same documentation."""
-    name = method.__name__
-
-    def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # Looked up on the facet and not on the class: an observed store has facets of its own.
-        made: Callable[[], Awaitable[T]] = partial(getattr(self.facet, name), *args, **kwargs)
-        return driven(self.backend, made)
-
-    return update_wrapper(call, method)
-
-
-def warning_without_await(
-    method: Callable[Concatenate[Any, P], Awaitable[T]],
-) -> Callable[Concatenate[Facet, P], T]:
-    """Return an async method that may warn as a blocking one, whose warnings name the line of its caller."""
-    inner = without_await(method)
-
-    def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return called_here(partial(inner, self, *args, **kwargs))
-
-    return update_wrapper(call, method)
-
-
-def without_await_each(
-    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
-) -> Callable[Concatenate[Facet, P], Iterator[T]]:
-    """Return an async iterator as a blocking one."""
-    name = method.__name__
-
-    def call(self: Facet, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        items = cast("AsyncIterator[T]", getattr(self.facet, name)(*args, **kwargs))
-        while True:
-            try:
-                yield driven(self.backend, items.__anext__)
-            except StopAsyncIteration:
-                return
-
-    return update_wrapper(call, method)
 
 
 class SessionAttachments(Facet):
@@ -110,7 +45,7 @@ class Turn(Facet):
 
     def __init__(self, turn: AsyncTurn, backend: Backend) -> None:
         super().__init__(turn, backend)
-        self._turn = turn
+        self._turn, turn.suspends = turn, not isinstance(backend, NeverSuspends)
         self.add = turn.add
         self.usage = turn.usage
         self.enqueue = turn.enqueue
@@ -211,7 +146,10 @@ class Session(Facet):
     history = without_await(asynchronous.Session.history)
     tombstone = without_await(asynchronous.Session.tombstone)
     append = without_await(asynchronous.Session.append)
+    enqueue = without_await(asynchronous.Session.enqueue)
     messages = without_await(asynchronous.Session.messages)
+    pause = without_await(asynchronous.Session.pause)
+    resume = without_await(asynchronous.Session.resume)
 
     def turn(self, turn_id: str | None = None, *, last: int | None = None, claim: WorkClaim | None = None) -> Turn:
         """Run one turn as a block: read the conversation, add to it, and commit everything at the block's end."""
@@ -280,6 +218,12 @@ class Queue(Facet):
     retry = without_await(asynchronous.Queue.retry)
     drop = without_await(asynchronous.Queue.drop)
     wait_settled = without_await(asynchronous.Queue.wait_settled)
+    set_limit = without_await(asynchronous.Queue.set_limit)
+    remove_limit = without_await(asynchronous.Queue.remove_limit)
+    limits = without_await(asynchronous.Queue.limits)
+    pause = without_await(asynchronous.Queue.pause)
+    resume = without_await(asynchronous.Queue.resume)
+    paused_sessions = without_await(asynchronous.Queue.paused_sessions)
 
 
 class Attachments(Facet):
@@ -361,12 +305,28 @@ class Triggers(Facet):
     reserve = without_await(asynchronous.Triggers.reserve)
     emit = without_await(asynchronous.Triggers.emit)
     undelivered = without_await(asynchronous.Triggers.undelivered)
+    wait_undelivered = without_await(asynchronous.Triggers.wait_undelivered)
     occurrences = without_await(asynchronous.Triggers.occurrences)
     deliveries = without_await(asynchronous.Triggers.deliveries)
     restore = without_await(asynchronous.Triggers.restore)
     restore_occurrence = without_await(asynchronous.Triggers.restore_occurrence)
     mark_started = without_await(asynchronous.Triggers.mark_started)
     mark_failed = without_await(asynchronous.Triggers.mark_failed)
+
+
+class Schedules(Facet):
+    """`store.schedules`, without await."""
+
+    put = without_await(asynchronous.Schedules.put)
+    get = without_await(asynchronous.Schedules.get)
+    list = without_await(asynchronous.Schedules.list)
+    pause = without_await(asynchronous.Schedules.pause)
+    resume = without_await(asynchronous.Schedules.resume)
+    run_now = without_await(asynchronous.Schedules.run_now)
+    remove = without_await(asynchronous.Schedules.remove)
+    fire_next = without_await(asynchronous.Schedules.fire_next)
+    wait_next = without_await(asynchronous.Schedules.wait_next)
+    restore = without_await(asynchronous.Schedules.restore)
 
 
 class Artifacts(Facet):
@@ -377,6 +337,15 @@ class Artifacts(Facet):
     get = without_await(asynchronous.Artifacts.get)
     list = without_await(asynchronous.Artifacts.list)
     delete = without_await(asynchronous.Artifacts.delete)
+
+
+class Workers(Facet):
+    """`store.workers`, without await."""
+
+    heartbeat = without_await(asynchronous.Workers.heartbeat)
+    list = without_await(asynchronous.Workers.list)
+    leave = without_await(asynchronous.Workers.leave)
+    release = without_await(asynchronous.Workers.release)
 
 
 class Maintenance(Facet):
@@ -404,7 +373,9 @@ class BlockingStore:
         self.grants = Grants(store.grants, backend)
         self.leases = Leases(store.leases, backend)
         self.triggers = Triggers(store.triggers, backend)
+        self.schedules = Schedules(store.schedules, backend)
         self.artifacts = Artifacts(store.artifacts, backend)
+        self.workers = Workers(store.workers, backend)
         self.maintenance = Maintenance(store.maintenance, backend)
 
     def __repr__(self) -> str:
@@ -478,23 +449,23 @@ class BlockingTransaction:
     """A context manager: `with store.transaction() as tx`. Each is for one block."""
 
     def __init__(self, block: TransactionBlock, backend: Backend) -> None:
-        self._block = block
+        self.block = block
         self._backend = backend
 
     def __enter__(self) -> BlockingStore:
-        self._block.take()
+        self.block.take()
         try:
-            store = BlockingStore(driven(self._backend, self._block.begin), self._backend)
-            if self._block.ending is not None:
+            store = BlockingStore(driven(self._backend, self.block.begin), self._backend)
+            if self.block.ending is not None:
                 # Here and not in the coroutine, which may run in the context of another thread.
-                self._block.entered.enter(self._block.ending)
+                self.block.entered.enter(self.block.ending)
         except BaseException as error:
             self.__exit__(type(error), error, None)  # an interrupt after the begin
             raise
         return store
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._block.entered.leave()
-        driven(self._backend, partial(self._block.end, error))
+    @Marked
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.block.entered.leave()
+        if self.block.ends_here(error):
+            driven(self._backend, partial(self.block.end, error))

@@ -15,6 +15,9 @@ from holdfast.records.limits import MIB
 PAGE_BYTES = 16 * MIB
 """A page of a listing ends after the row with which its documents reach this many bytes, whatever its limit of rows."""
 
+ROWS_AT_ONCE = 1_000
+"""Rows that are converted in one go. Other threads wait meanwhile, and with them an event loop."""
+
 POSITION_BITS = 32
 """A node's key is its session's key and its place in that session: `session_key << 32 | position`."""
 

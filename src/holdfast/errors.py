@@ -20,7 +20,7 @@
     ├── InvalidRequest    fix the call
     ├── NotFound          it was never there, or it is gone
     │   ├── UnknownSession, SessionDeleted, UnknownBatch, UnknownProcess, UnknownWake, UnknownOccurrence
-    │   ├── UnknownDelivery, UnknownRef, NotGranted
+    │   ├── UnknownDelivery, UnknownRef, UnknownSchedule, NotGranted
     │   └── UnknownPosition         the write of a position was rolled back or lost: read without it
     ├── Unavailable       wait and retry
     │   ├── PoolTimeout, StoreClosed, StoreForked, DurabilityUncertain
@@ -36,13 +36,16 @@
     └── Corrupt           restore a backup: stored data is damaged
 
 Each error carries its facts as attributes, `retryable` (may the same call succeed if repeated?) and `outcome`
-(did it take effect?). A driver's exception is kept as `__cause__` and never becomes the message. `InvalidRequest` is a
-`ValueError`, `NotFound` a `LookupError` and `WaitTimeout` a `TimeoutError`. Every error can be pickled.
+(did it take effect?). `next_step` is the advice at the end of the message as data, if it names a setting or a call, and
+`text` is what stands before it. A driver's exception is kept as `__cause__` and never becomes the message.
+`InvalidRequest` is a `ValueError`, `NotFound` a `LookupError` and `WaitTimeout` a `TimeoutError`. All can be pickled.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
+
+from holdfast.next_step import NextStep, sentence
 
 Outcome = Literal["applied", "not_applied", "unknown"]
 
@@ -52,9 +55,11 @@ class HoldfastError(Exception):
 
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, outcome: Outcome = "not_applied") -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, text: str, *next_step: NextStep, outcome: Outcome = "not_applied") -> None:
+        self.message = sentence(text, *next_step)
+        super().__init__(self.message)
+        self.text = text
+        self.next_step = next_step
         self.outcome: Outcome = outcome
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -96,9 +101,8 @@ class SessionBindingConflict(Conflict):
     """The handle is bound to one session and was asked to act on another."""
 
     def __init__(self, bound: str | None, attempted: str | None) -> None:
-        if bound is None:
-            message = "this handle is not bound to a session yet: commit through it first, or use sessions.handle(id)"
-        else:
+        message = "this handle is not bound to a session yet: commit through it first, or use sessions.handle(id)"
+        if bound is not None:
             message = (
                 f"this handle is bound to session {bound!r}, not {attempted!r}: use sessions.handle({attempted!r})"
             )
@@ -111,7 +115,8 @@ class SessionExists(Conflict):
     """A session of this id exists already: choose another id, or open it."""
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"session {session_id!r} exists already: choose another id, or open it")
+        handle = NextStep("open it with", "sessions.handle()")
+        super().__init__(f"session {session_id!r} exists already", NextStep("choose another id"), handle)
         self.session_id = session_id
 
 
@@ -119,10 +124,8 @@ class RegistrationConflict(Conflict):
     """The process id is registered with another definition (registration hash conflict)."""
 
     def __init__(self, process_id: str, existing_hash: str, new_hash: str) -> None:
-        super().__init__(
-            f"process {process_id!r}: registration hash conflict: existing {existing_hash}, new {new_hash}; "
-            "register a changed process under a new id"
-        )
+        hashes = f"registration hash conflict: existing {existing_hash}, new {new_hash}"
+        super().__init__(f"process {process_id!r}: {hashes}; register a changed process under a new id")
         self.process_id = process_id
         self.existing_hash = existing_hash
         self.new_hash = new_hash
@@ -135,9 +138,8 @@ class ReplayConflict(Conflict):
         # A process ends under a key that the store chose.
         ended = replay_key.startswith(f"process:{process_id}:terminal:")
         advice = "it ended with another outcome: stop, and read that" if ended else "use a new key"
-        super().__init__(
-            f"event replay key {replay_key!r} of process {process_id!r} conflicts with an existing event: {advice}"
-        )
+        event = f"event replay key {replay_key!r} of process {process_id!r}"
+        super().__init__(f"{event} conflicts with an existing event: {advice}")
         self.process_id = process_id
         self.replay_key = replay_key
 
@@ -168,9 +170,8 @@ class SubscriptionConflict(Conflict):
     """The subscription key names a subscription with another definition: cancel it, or use another key."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(
-            f"subscription key {key!r} is registered with another definition: cancel it or use another key"
-        )
+        problem = "is registered with another definition: cancel it or use another key"
+        super().__init__(f"subscription key {key!r} {problem}")
         self.key = key
 
 
@@ -181,16 +182,11 @@ class NodeConflict(Conflict):
     """
 
     def __init__(self, session_id: str, node_id: str, *, vacuumed: bool = False, derived: bool = False) -> None:
-        why = (
-            "was vacuumed, or moved here as a tombstone, and its content is gone"
-            if vacuumed
-            else "exists with other content"
-        )
-        advice = (
-            "its id was made out of the turn id, which was used before: use a new turn id"
-            if derived
-            else "use a new node id"
-        )
+        why = "exists with other content"
+        if vacuumed:
+            why = "was vacuumed, or moved here as a tombstone, and its content is gone"
+        made = "its id was made out of the turn id, which was used before: use a new turn id"
+        advice = made if derived else "use a new node id"
         super().__init__(f"node {node_id!r} of session {session_id!r} {why}: {advice}")
         self.session_id = session_id
         self.node_id = node_id
@@ -202,7 +198,8 @@ class AlreadyTerminal(Conflict):
     """The process is already terminal: nothing more can happen to it."""
 
     def __init__(self, process_id: str, status: str) -> None:
-        super().__init__(f"process {process_id!r} is already terminal ({status}): stop, and read its outcome")
+        read = NextStep("stop, and read its outcome with", "processes.get()")
+        super().__init__(f"process {process_id!r} is already terminal ({status})", read)
         self.process_id = process_id
         self.status = status
 
@@ -212,8 +209,8 @@ class LeaseHeld(Conflict):
 
     retryable: ClassVar[bool] = True
 
-    def __init__(self, resource: str, owner: str, expires_at_ms: int) -> None:
-        super().__init__(f"{resource} is already leased by {owner!r} until {expires_at_ms}: wait, or leave it")
+    def __init__(self, resource: str, owner: str, expires_at_ms: int, advice: str = "wait, or leave it") -> None:
+        super().__init__(f"{resource} is already leased by {owner!r} until {expires_at_ms}: {advice}")
         self.resource = resource
         self.owner = owner
         self.expires_at_ms = expires_at_ms
@@ -230,16 +227,12 @@ class LeaseLost(Conflict):
 class ClaimLost(Conflict):
     """The claim no longer holds exactly this work: drop the result and claim anew.
 
-    If `widened` is set, the claim lives, but was changed since: go on with the claim that `claim(holding=...)`
-    returned.
+    If `widened` is set, the claim lives, but was changed: go on with the one that `claim(holding=...)` returned.
     """
 
     def __init__(self, session_id: str, claim_id: str, *, widened: bool = False) -> None:
-        advice = (
-            "was widened or made exclusive: pass the claim that claim(holding=...) returned"
-            if widened
-            else "is lost, expired or incomplete: claim anew"
-        )
+        changed = "was widened or made exclusive: pass the claim that claim(holding=...) returned"
+        advice = changed if widened else "is lost, expired or incomplete: claim anew"
         super().__init__(f"claim {claim_id!r} on session {session_id!r} {advice}")
         self.session_id = session_id
         self.claim_id = claim_id
@@ -253,8 +246,8 @@ class ImportRefused(Conflict):
 class InvalidRequest(HoldfastError, ValueError):
     """The call itself is wrong: `field` names the place, `limit` the bound that was exceeded, if any."""
 
-    def __init__(self, field: str, problem: str, *, limit: int | None = None) -> None:
-        super().__init__(f"{field}: {problem}")
+    def __init__(self, field: str, problem: str, *next_step: NextStep, limit: int | None = None) -> None:
+        super().__init__(f"{field}: {problem}", *next_step)
         self.field = field
         self.problem = problem
         self.limit = limit
@@ -268,7 +261,8 @@ class UnknownSession(NotFound):
     """No session of this id was ever made."""
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"unknown session {session_id!r}: create it first")
+        create = NextStep("create it first with", "sessions.create()")
+        super().__init__(f"unknown session {session_id!r}", create, NextStep("see", "sessions.list()"))
         self.session_id = session_id
 
 
@@ -276,7 +270,8 @@ class SessionDeleted(NotFound):
     """The session was deleted: the handle is dead for ever, even if the id is created again."""
 
     def __init__(self, session_id: str) -> None:
-        super().__init__(f"session {session_id!r} was deleted: create it anew and use the new handle")
+        create = NextStep("create it anew with", "sessions.create()", "and use the new handle")
+        super().__init__(f"session {session_id!r} was deleted", create, NextStep("see", "sessions.list()"))
         self.session_id = session_id
 
 
@@ -293,7 +288,8 @@ class UnknownProcess(NotFound):
     """No process of this id is registered."""
 
     def __init__(self, process_id: str) -> None:
-        super().__init__(f"unknown process {process_id!r}: register it first")
+        register = NextStep("register it first with", "processes.register()")
+        super().__init__(f"unknown process {process_id!r}", register, NextStep("see", "processes.list()"))
         self.process_id = process_id
 
 
@@ -323,11 +319,22 @@ class UnknownDelivery(NotFound):
         self.subscription_id = subscription_id
 
 
+class UnknownSchedule(NotFound):
+    """No schedule of this name is declared."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"unknown schedule {name!r}: declare it with schedules.put, or see schedules.list")
+        self.name = name
+
+
 class UnknownRef(NotFound):
     """The call refers to something that this session cannot reach."""
 
-    def __init__(self, field: str, ref: str, problem: str = "it is not stored: send the body") -> None:
-        super().__init__(f"{field}: unknown ref {ref!r}: {problem}")
+    def __init__(
+        self, field: str, ref: str, problem: str = "it is not stored: send the body", *next_step: NextStep
+    ) -> None:
+        super().__init__(f"{field}: unknown ref {ref!r}: {problem}", *next_step)
+        self.problem = f"unknown ref {ref!r}: {problem}"
         self.field = field
         self.ref = ref
 
@@ -384,16 +391,14 @@ class DurabilityUncertain(Unavailable):
 class ReplacementUncertain(Unavailable):
     """The answer to a replacement was lost, and another value is stored, or none: read it before you repeat the call.
 
-    The call may have been lost, or applied and then replaced by a later writer, whose value a repeated call would
-    overwrite.
+    It was lost, or applied and then replaced by a later writer, whose value a repeated call would overwrite.
     """
 
     retryable: ClassVar[bool] = False
 
     def __init__(self, what: str, found: str) -> None:
-        super().__init__(
-            f"{what}: the answer was lost, and {found}: read it before you repeat the call", outcome="unknown"
-        )
+        problem = f"{what}: the answer was lost, and {found}: read it before you repeat the call"
+        super().__init__(problem, outcome="unknown")
 
 
 class ReplicaBehind(Unavailable):
@@ -473,8 +478,8 @@ class StoreMissing(SchemaMissing):
     def __init__(self, path: str, known: int, similar: tuple[str, ...] = ()) -> None:
         super().__init__(0, known)
         meant = f"did you mean {' or '.join(map(repr, similar))}?" if similar else "check the name"
-        self.message = f"there is no file {path!r}: {meant} To make a new store, open it once with migrate=True"
-        self.args = (self.message,)
+        self.text = f"there is no file {path!r}: {meant} To make a new store, open it once with migrate=True"
+        self.message, self.args = self.text, (self.text,)
         self.path = path
         self.similar = similar
 
@@ -482,8 +487,9 @@ class StoreMissing(SchemaMissing):
 class Corrupt(HoldfastError):
     """Stored data is damaged. Nothing was guessed, and nothing was changed."""
 
-    def __init__(self, table: str, key: str, reason: str) -> None:
-        super().__init__(f"{table} {key}: {reason}: stored data is damaged, restore it from a backup")
+    def __init__(self, table: str, key: str, reason: str, *next_step: NextStep) -> None:
+        restore = NextStep("restore it from a backup")
+        super().__init__(f"{table} {key}: {reason}: stored data is damaged", *next_step, restore)
         self.table = table
         self.key = key
         self.reason = reason

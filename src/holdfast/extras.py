@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.errors import InvalidRequest
 
-MODULES: Final = {"otel": "opentelemetry", "postgres": "asyncpg", "schemas": "jsonschema_rs"}
+MODULES: Final = {"otel": "opentelemetry", "postgres": "asyncpg", "schedules": "cronsim", "schemas": "jsonschema_rs"}
 """The module that is missing without the extra."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import re
 from collections.abc import Generator, Mapping, Sequence
@@ -26,7 +25,7 @@ from holdfast.rules import checks
 from holdfast.store import Context, Store
 from holdfast.store.instrumentation import Watched, observing_of, told_opening
 from holdfast.store.metering import CountingBackend
-from holdfast.waiting import AsyncWaiting, BlockingWaiting, Waiting
+from holdfast.wait import AsyncWaiting, BlockingWaiting, Waiting
 
 if TYPE_CHECKING:
     from asyncpg import Pool
@@ -378,6 +377,8 @@ def _check_parts(
 def _check_artifact_checks(artifact_checks: object, limits: Limits) -> Mapping[str, ArtifactCheck]:
     if artifact_checks is None:
         return {}
+    import inspect  # slow to load
+
     if not isinstance(artifact_checks, Mapping):
         said = type(artifact_checks).__name__
         raise InvalidRequest("artifact_checks", f'must be a function for each kind, {{"module": check}}, not {said}')

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.errors import Corrupt, InvalidRequest, Unavailable
+from holdfast.interrupts import each_undisturbed
 from holdfast.records.limits import LARGEST_CONTENT, MIB
 from holdfast.records.options import PRIVATE
-from holdfast.waiting import each_undisturbed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logg
 logging.getLogger("holdfast").addHandler(logging.NullHandler())
 
 
-def note(logger: str, level: int, message: str, **fields: str | float | None) -> None:
+def log_event(logger: str, level: int, message: str, **fields: str | float | None) -> None:
     """Log to `holdfast.<logger>`. The fields become attributes of the record, and fill the message."""
     target = logging.getLogger(f"holdfast.{logger}")
     if target.isEnabledFor(level):

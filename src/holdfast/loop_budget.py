@@ -58,6 +58,15 @@ def charge(weight: int) -> None:
             raise BudgetExceeded
 
 
+def charge_rows(weight: int) -> None:
+    """Charge rows that hold no documents, or whose documents are charged when they are decoded."""
+    budget = _budget.get()
+    if budget is not None:
+        budget.left -= weight
+        if budget.left < 0:
+            raise BudgetExceeded
+
+
 def is_large(value: object) -> bool:
     """Return True if a value by itself exceeds the budget."""
     return weigh(value) > BUDGET_BYTES

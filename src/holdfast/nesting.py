@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeVar, cast
 
 from holdfast.errors import HoldfastError, NestedCall
-from holdfast.log import ERROR, note
+from holdfast.log import ERROR, log_event
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class BlockingCall:
             except HoldfastError as error:
                 # The result of this call matters more.
                 name = type(error).__name__
-                note("closing", ERROR, "closing after a call failed (%(error_class)s)", error_class=name)
+                log_event("closing", ERROR, "closing after a call failed (%(error_class)s)", error_class=name)
 
 
 _CALLS: Final[ContextVar[tuple[BlockingCall, ...]]] = ContextVar("holdfast_blocking_calls", default=())

@@ -1,29 +1,31 @@
 """Bases of backends inside a transaction: a lent one, and one of `store.transaction()`.
 
-A transaction of `store.transaction()` ends once: by the end of its block, by its time limit, by an interrupted call, or
-by a lost database. Every later call is refused with the cause of that end.
+A transaction of `store.transaction()` ends once: by the end of its block, by its time limit, by an interrupted call, by
+a lost database, or because an interrupt left its block before it could be ended. Every later call is refused with the
+cause of that end.
 """
 
 from __future__ import annotations
 
 import enum
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
-from holdfast.errors import HoldfastError, InvalidRequest, TransactionExpired, Unavailable
-from holdfast.ports import Backend, Ending, NoReader, Operation
+from holdfast.errors import HoldfastError, InvalidRequest, StoreForked, TransactionExpired, Unavailable
+from holdfast.ports import Backend, Ending, IsLeft, NoReader, Operation
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import Waiting
+from holdfast.wait import Waiting
 
 T = TypeVar("T")
 
 
-class BorrowedBackend(NoReader):
+class CallerTransaction(NoReader):
     """Base of backends inside a transaction, in which no call can wait for other transactions."""
 
     FIELD = "connection"
@@ -37,11 +39,11 @@ class BorrowedBackend(NoReader):
         """Refuse, like `watch`."""
         raise self._no_waiting()
 
-    def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
+    def within(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
         """Refuse: one transaction is not lent twice."""
         raise InvalidRequest("store", "works inside a transaction already: call within() on the store that was opened")
 
-    async def begin(self, timeout_ms: int) -> NoReturn:  # noqa: ARG002 - the port's signature
+    async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> NoReturn:  # noqa: ARG002 - the port
         """Refuse: there are no transactions inside of one."""
         raise InvalidRequest("store", "works inside a transaction already: call transaction() on the store itself")
 
@@ -61,17 +63,22 @@ class End(enum.Enum):
     COMMITTED = "its block ended, and it was committed"
     ROLLED_BACK = "its block ended, and it was rolled back"
     EXPIRED = "it was open for too long, and was rolled back"
-    INTERRUPTED = "a call inside was interrupted, and all of it was rolled back"
+    INTERRUPTED = "its block or a call inside was interrupted, and all of it was rolled back"
     LOST = "the database gave it up"
 
 
-class OpenTransaction(BorrowedBackend):
+LOOK_S: Final = 0.05
+"""Interval at which the block of a transaction is looked at: an interrupt may have left it."""
+
+
+class OpenTransaction(CallerTransaction):
     """Implements `ports.Backend` inside one transaction of the store's own. Base of each database's."""
 
     FIELD = "transaction"
 
-    def __init__(self, outer: Backend, waiting: Waiting, timeout_ms: int) -> None:
+    def __init__(self, outer: Backend, waiting: Waiting, timeout_ms: int, is_left: IsLeft | None) -> None:
         self.outer = outer
+        self._block_is_left = is_left
         self.timeout_ms = timeout_ms
         self.deadline_s = time.monotonic() + timeout_ms / 1000
         self.topics: list[str] = []
@@ -80,6 +87,7 @@ class OpenTransaction(BorrowedBackend):
         self._in_use = threading.Lock()
         self._deciding = threading.Lock()
         self._end: End | None = None
+        self._process_id = os.getpid()
 
     def __repr__(self) -> str:
         return f"{self.outer!r} in a transaction"
@@ -102,8 +110,17 @@ class OpenTransaction(BorrowedBackend):
 
     @property
     def is_open(self) -> bool:
-        """True until the end is decided."""
-        return self._end is None
+        """True until the end is decided, or an interrupt has left the block."""
+        return self._end is None and not self.is_left()
+
+    def is_left(self) -> bool:
+        """Return True if an interrupt has left the block, and nothing has ended the transaction."""
+        return self._block_is_left is not None and self._block_is_left()
+
+    def look_in_s(self) -> float:
+        """Return the seconds until the time limit, or until the next look at the block."""
+        left_s = self.left_s()
+        return left_s if self._block_is_left is None else min(left_s, LOOK_S)
 
     def decide(self, end: End) -> bool:
         """Decide the end. Return False if it was decided before."""
@@ -119,16 +136,16 @@ class OpenTransaction(BorrowedBackend):
 
     def check_open(self) -> None:
         """Refuse a call after the end."""
-        if self._end is not None:
+        if not self.is_open:
             raise self.error_of_end()
 
     def error_of_end(self) -> HoldfastError:
         """Return the error of a call after the end."""
-        match self._end:
+        match end := self._end or End.INTERRUPTED:
             case End.EXPIRED:
                 return TransactionExpired(self.timeout_ms)
             case End.INTERRUPTED | End.LOST:
-                return Unavailable(f"{self.outer!r}: the transaction ended: {self._end.value}: run the block again")
+                return Unavailable(f"{self.outer!r}: the transaction ended: {end.value}: run the block again")
             case _:
                 return InvalidRequest(
                     self.FIELD,
@@ -155,9 +172,9 @@ class OpenTransaction(BorrowedBackend):
         self,
         operation: Operation[T],
         *,
-        one_step: bool = False,  # noqa: ARG002 - the port's signature
-        repeatable: bool = False,  # noqa: ARG002
-        line: str | None = None,  # noqa: ARG002
+        single_write: bool = False,  # noqa: ARG002 - the port's signature
+        idempotent: bool = False,  # noqa: ARG002
+        serialize_on: str | None = None,  # noqa: ARG002
         heavy: bool = False,
     ) -> T:
         """Run an operation in the transaction. If it raises, the transaction is as it was before."""
@@ -172,7 +189,17 @@ class OpenTransaction(BorrowedBackend):
         """Run an operation that only reads. It sees the transaction's own changes."""
         return await self.write(operation)
 
+    @property
+    def is_forked(self) -> bool:
+        """True in a child process: the transaction is the parent's."""
+        return os.getpid() != self._process_id
+
     def _take(self) -> None:
+        if self.is_forked:
+            raise StoreForked(
+                "this transaction was begun before the process forked, and only the parent goes on with it: fork "
+                "outside of the block"
+            )
         if not self._in_use.acquire(blocking=False):
             raise InvalidRequest(
                 self.FIELD, "is in use by another task or thread: make one call of `tx` after the other"
@@ -196,11 +223,11 @@ class OpenTransaction(BorrowedBackend):
             self._in_use.release()
 
     async def roll_back(self) -> None:
-        """Roll everything back, unless it has ended. Idempotent."""
-        if self.decide(End.ROLLED_BACK):
+        """Roll everything back, unless it has ended. Idempotent. Does nothing in a forked child."""
+        if not self.is_forked and self.decide(End.ROLLED_BACK):
             await self._undo()
 
-    async def begin(self, timeout_ms: int) -> NoReturn:  # noqa: ARG002 - the port's signature
+    async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> NoReturn:  # noqa: ARG002 - the port
         """Refuse: there are no transactions inside of one."""
         raise InvalidRequest("store", "works inside a transaction already: go on with this `tx`")
 

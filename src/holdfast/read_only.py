@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Literal, NoReturn, Protocol, TypeVar
 
 from holdfast.errors import InvalidRequest
-from holdfast.ports import Backend, Begun, Operation
+from holdfast.ports import Backend, Begun, IsLeft, Operation
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
 
@@ -54,9 +54,9 @@ class ReadingBackend:
         self,
         operation: Operation[T],  # noqa: ARG002 - the port's signature
         *,
-        one_step: bool = False,  # noqa: ARG002
-        repeatable: bool = False,  # noqa: ARG002
-        line: str | None = None,  # noqa: ARG002
+        single_write: bool = False,  # noqa: ARG002
+        idempotent: bool = False,  # noqa: ARG002
+        serialize_on: str | None = None,  # noqa: ARG002
         heavy: bool = False,  # noqa: ARG002
     ) -> T:
         """Refuse: an answer may be old, so that nothing may be decided on it."""
@@ -86,11 +86,11 @@ class ReadingBackend:
         """Return every row of every table."""
         return self._backend.dump()
 
-    def borrow(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
+    def within(self, connection: object) -> Backend:  # noqa: ARG002 - the port's signature
         """Refuse: a transaction of the caller's is for writes."""
         self._refuse("takes no transaction")
 
-    async def begin(self, timeout_ms: int) -> Begun:  # noqa: ARG002 - the port's signature
+    async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> Begun:  # noqa: ARG002 - the port
         """Refuse: a transaction is for writes."""
         self._refuse("begins no transaction")
 

@@ -3,7 +3,8 @@
 A file holds statements, each below a line `-- name: find_session`. Other comments are for people and are left out. The
 schema's name, written `{schema}`, must be a plain identifier. Lines between `-- part: nodes` and `-- end part` can be
 left out: `commit+nodes+` is the statement `commit` with only this one of its parts, `commit+` has none of them. The
-remaining parameters keep their order and are renumbered.
+remaining parameters keep their order and are renumbered. A row that a writer locks and a reader does not is one
+statement with a part `lock`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,10 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.columns import Counter, SessionKey, Whole
+from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.records.limits import SMALLEST_INTEGER
+from holdfast.schedule_rows import ScheduleRow
+from holdfast.worker_rows import WorkerRow
 
 R = TypeVar("R", bound=r.Row)
 
@@ -77,8 +80,11 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.NodeRow: ("nodes", 1),
     StoredUsage: ("usage", 3),
     StoredBlob: ("blobs", 2),
-    r.BatchRow: ("work", 1),
+    r.BatchRow: ("batches", 1),
     r.ReadyRow: ("ready", 1),
+    LimitRow: ("limits", 1),
+    SlotRow: ("slots", 4),
+    WaitingKeyRow: ("waiting_keys", 2),
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),
     StoredObject: ("attachment_objects", 2),
@@ -89,7 +95,9 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.SubscriptionRow: ("subscriptions", 1),
     r.OccurrenceRow: ("occurrences", 1),
     r.DeliveryRow: ("deliveries", 2),
+    ScheduleRow: ("schedules", 1),
     r.ArtifactRow: ("artifacts", 2),
+    WorkerRow: ("workers", 1),
     Setting: ("settings", 1),
 }
 """The table of each kind of row, and the number of its first columns that are its key."""

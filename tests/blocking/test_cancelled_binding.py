@@ -132,7 +132,7 @@ def test_a_commit_that_did_not_become_durable_binds_nothing(tmp_path: Path) -> N
 
     with holdfast.open_blocking(tmp_path / "state.db") as store:
         handle = store.sessions.unbound()
-        connection = cast("Any", store)._backend._link.connection
+        connection = cast("Any", store)._backend._runner.connection
         connection.set_commit_hook(full)
         with pytest.raises(holdfast.Unavailable) as info:
             handle.commit(turn("first"))

@@ -26,7 +26,9 @@ FACETS = (
     "grants",
     "leases",
     "triggers",
+    "schedules",
     "artifacts",
+    "workers",
     "maintenance",
 )
 THREADS = 16
@@ -145,7 +147,7 @@ def test_sixteen_threads_use_every_facet_at_once(store: holdfast.BlockingStore) 
         at_once(*[lambda number=number: life(number) for number in range(THREADS)]) == ["process.completed"] * THREADS
     )
     stats = store.maintenance.stats()
-    assert (stats.sessions, stats.pending_work, stats.processes, stats.artifacts) == (THREADS, 0, THREADS, THREADS)
+    assert (stats.sessions, stats.pending_batches, stats.processes, stats.artifacts) == (THREADS, 0, THREADS, THREADS)
     assert store.maintenance.verify().ok
 
 
@@ -267,7 +269,10 @@ CALLS: dict[str, Callable[[holdfast.BlockingStore], Any]] = {
     "grants.has": lambda store: store.grants.has(holdfast.Scope("chat"), "build"),
     "leases.claim": lambda store: store.leases.claim(holdfast.OnSession("chat"), owner_id="w"),
     "triggers.list": lambda store: store.triggers.list(),
+    "schedules.list": lambda store: store.schedules.list(),
+    "schedules.wait_next": lambda store: store.schedules.wait_next(timeout_ms=LONG_MS),
     "artifacts.get": lambda store: store.artifacts.get("module", "main"),
+    "workers.list": lambda store: store.workers.list(),
     "maintenance.stats": lambda store: store.maintenance.stats(),
     "maintenance.verify": lambda store: store.maintenance.verify(),
     "maintenance.collect_garbage": lambda store: store.maintenance.collect_garbage(),

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.sqlite import commit_watcher, writer
-from holdfast.waiting import start_thread
+from holdfast.interrupts import start_thread
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
@@ -201,7 +201,7 @@ def test_a_thread_whose_start_was_interrupted_is_not_there_twice(
             for thread in started:
                 thread.join(0.01)
         assert sorted(thread.name for thread in started if thread.is_alive()) == [
-            "holdfast-sqlite-lookout",
+            "holdfast-sqlite-commit-watcher",
             "holdfast-sqlite-writer",
         ]
     assert not any(thread.is_alive() for thread in started)

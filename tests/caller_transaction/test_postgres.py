@@ -69,7 +69,7 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     RETURN NEW;
 END $$;
-CREATE TRIGGER forget_the_disk BEFORE INSERT ON holdfast.work
+CREATE TRIGGER forget_the_disk BEFORE INSERT ON holdfast.batches
 FOR EACH ROW EXECUTE FUNCTION holdfast.forget_the_disk()
 """
 
@@ -246,7 +246,7 @@ def test_a_transaction_that_has_failed_is_refused(clean_postgres_url: str) -> No
 
 def test_the_search_path_does_not_matter(clean_postgres_url: str) -> None:
     async def case(store: Any, connection: Any) -> None:
-        await connection.execute("CREATE TEMP TABLE sessions (x int); CREATE TEMP TABLE work (x int)")
+        await connection.execute("CREATE TEMP TABLE sessions (x int); CREATE TEMP TABLE batches (x int)")
         for path in ("", "pg_temp"):
             await connection.execute("SELECT set_config('search_path', $1, false)", path)
             async with connection.transaction():

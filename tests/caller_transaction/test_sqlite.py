@@ -133,8 +133,8 @@ def test_a_connection_that_may_not_write_is_refused(store: Any, connect: Any) ->
     "shadow",
     [
         "CREATE TEMP TABLE sessions (x)",
-        "CREATE TEMP VIEW Work AS SELECT 1",
-        "CREATE TEMP TRIGGER mine AFTER INSERT ON main.work BEGIN SELECT 1; END",
+        "CREATE TEMP VIEW Batches AS SELECT 1",
+        "CREATE TEMP TRIGGER mine AFTER INSERT ON main.batches BEGIN SELECT 1; END",
     ],
 )
 def test_a_temporary_thing_that_hides_a_table_of_ours_is_refused(store: Any, connect: Any, shadow: str) -> None:
@@ -147,7 +147,7 @@ def test_a_temporary_thing_that_hides_a_table_of_ours_is_refused(store: Any, con
     connection.execute("ROLLBACK")
 
 
-def test_what_the_caller_set_on_his_connection_changes_nothing(store: Any, connect: Any) -> None:
+def test_settings_of_the_caller_s_connection_change_nothing(store: Any, connect: Any) -> None:
     connection = connect()
     connection.row_trace = lambda _, row: {"row": row}
     connection.exec_trace = lambda *_: True

@@ -181,7 +181,7 @@ def test_a_waiter_in_another_process_wakes_after_the_commit_and_not_after_a_roll
             waiter.kill()
 
 
-def test_nobody_waits_inside_a_transaction(app: Any) -> None:
+def test_no_call_waits_inside_a_transaction(app: Any) -> None:
     prepare(app)
     app.begin()
     within = app.within()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ import holdfast
 from holdfast.backends.postgres import driver_errors as postgres
 from holdfast.backends.sqlite import driver_errors as sqlite
 from holdfast.cli import advice, commands, parser
-from holdfast.wide import WIDE
+from holdfast.next_step import NextStep
+from holdfast.records.limits import WIDE
+from holdfast.rules.attachments import MISSING, OUTSIDE
+from holdfast.transfer.restoring import ANOTHER_ID
 
 OF_A_PROGRAM = re.compile(
     r"_ms\b|\w=\w|\w\(\)|\b(max|min)_connections\b|\boptions\.|\bhandle\b|(create|register) it (anew|first)$|open it"
@@ -28,7 +32,7 @@ ERRORS = [
     holdfast.OccurrenceConflict("cron", "daily", "key"),
     holdfast.SchemaMissing(0, 1),
     holdfast.SchemaMissing(1, 2),
-    *(holdfast.Unavailable(text) for _, text in (*sqlite.ADVICE, *postgres.ADVICE)),
+    *(holdfast.Unavailable(text, *steps) for _, text, *steps in (*sqlite.ADVICE, *postgres.ADVICE)),
     *(holdfast.InvalidRequest(field, "is wrong") for field in advice.FIELDS),
 ]
 
@@ -45,12 +49,8 @@ OF_TWO_STORES = [
     holdfast.OccurrenceConflict("cron", "daily", "key"),
     holdfast.ReplayConflict("build", "key"),
     holdfast.UnknownDelivery("occurrence", "subscription"),
-    holdfast.ImportRefused("session 'chat' was deleted here: import it under another id"),
-    holdfast.Corrupt(
-        "attachments",
-        "1",
-        "was the store opened with the attachments= that it was written with?",
-    ),
+    holdfast.ImportRefused("session 'chat' was deleted here", ANOTHER_ID),
+    holdfast.Corrupt("attachment_objects", "1", *MISSING[OUTSIDE]),
 ]
 
 
@@ -70,12 +70,27 @@ def test_a_page_is_as_long_here_as_the_store_allows() -> None:
     assert commands.MOST_OF_A_PAGE == WIDE.page == holdfast.Limits().page
 
 
-def test_every_phrase_that_is_replaced_is_said_somewhere() -> None:
-    source = " ".join(path.read_text(encoding="utf-8") for path in Path(holdfast.__file__).parent.rglob("*.py")
-                      if "cli" not in path.parts)  # fmt: skip
-    # Two sentences may be joined by the class of the error.
-    phrases = [one for phrase, _ in (*advice.PHRASES, *advice.OF_A_COPY) for one in phrase.split(": stored")[:1]]
-    assert [phrase for phrase in phrases if phrase not in source] == []
+def test_every_name_in_a_next_step_has_its_words_here_and_none_is_left_over() -> None:
+    named: set[str] = set()
+    for path in Path(holdfast.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == NextStep.__name__:
+                named |= {ast.literal_eval(one) for one in call.args[1:2]}
+    assert len(named) > 10
+    assert named - set(advice.IN_STEPS) == set()
+    assert set(advice.IN_STEPS) - set(advice.FIELDS) - named == set()
+
+
+def test_a_step_that_a_shell_does_not_offer_is_left_out() -> None:
+    steps = (
+        NextStep("retry"),
+        NextStep("raise", "options.max_connections"),
+        NextStep("raise", "options.lock_timeout_ms"),
+    )
+    error = holdfast.PoolTimeout("all are in use", *steps)
+    assert str(error) == "all are in use: retry, or raise options.max_connections, or raise options.lock_timeout_ms"
+    assert advice.said(error) == "all are in use: retry, or raise --patience"
+    assert advice.said(holdfast.PoolTimeout("all are in use", steps[1])) == "all are in use"
 
 
 def test_an_empty_url_does_not_lead_to_another_store(run: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +159,7 @@ def test_others_who_hold_the_file_are_waited_for_as_long_as_the_patience_lasts(r
     other.execute("BEGIN IMMEDIATE")
     said = run("triggers", "emit", "cron", "daily", "--key", "1", "--patience", "20ms", "--url", file)
     assert said.code == 3
-    assert said.err.endswith("another connection holds the database: retry, or give it more --patience\n")
+    assert said.err.endswith("another connection holds the database: retry, or raise --patience\n")
     other.execute("ROLLBACK")
     other.close()
     assert run("triggers", "emit", "cron", "daily", "--key", "1", "--patience", "20ms", "--url", file).code == 0

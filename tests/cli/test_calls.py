@@ -49,7 +49,7 @@ WRONG_CALLS = [
     ([], "required: COMMAND"),
     (["nonsense"], "invalid choice: 'nonsense'"),
     (["sessions", "show"], "required: SESSION"),
-    (["prune", "--settled-work", "soon"], "'soon' is not a length of time: write 500ms, 30s, 15m, 12h or 7d"),
+    (["prune", "--settled-batches", "soon"], "'soon' is not a length of time: write 500ms, 30s, 15m, 12h or 7d"),
     (["sessions", "list", "--limit", "-1"], "--limit"),
     (["processes", "signal", "p", "go", "--payload", "{"], "is not JSON"),
     (["processes", "signal", "p", "go", "--payload", "@missing.json"], "cannot read 'missing.json'"),
@@ -162,6 +162,7 @@ DESTRUCTIVE = [
     ["queue", "retry", "chat", "DEAD"],
     ["queue", "drop", "chat", "DEAD"],
     ["triggers", "cancel", "trigger:1"],
+    ["schedules", "remove", "nightly"],
     ["processes", "cancel", "build"],
     ["attachments", "sweep"],
     ["gc"],
@@ -179,6 +180,7 @@ def test_what_destroys_is_refused_without_a_terminal_and_without_yes(
         store.sessions.create("chat")
         store.processes.register(holdfast.ProcessRegistration("build", holdfast.External()))
         store.triggers.subscribe(holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External()))
+        store.schedules.put("nightly", "0 3 * * *")
         dead, batch = (
             store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[number])).batch_id for number in (1, 2)
         )
@@ -416,7 +418,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", ["--help", "sessions --help", "status --help", "--version"])
-def test_help_and_version_end_well_though_nobody_reads_them(arguments: str, unbuffered: str) -> None:
+def test_help_and_version_end_well_without_a_reader(arguments: str, unbuffered: str) -> None:
     assert piped(arguments, "| true", PYTHONUNBUFFERED=unbuffered) == (0, "")
     full = "holdfast: error: input or output failed: No space left on device\n"
     assert piped(arguments, "> /dev/full", PYTHONUNBUFFERED=unbuffered) == (74, full)
@@ -424,7 +426,7 @@ def test_help_and_version_end_well_though_nobody_reads_them(arguments: str, unbu
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(("arguments", "code"), [("statsu", 2), ("status", 2), ("status --json --url no.db", 4)])
-def test_an_error_that_nobody_reads_is_still_the_exit_code(
+def test_an_error_without_a_reader_is_still_the_exit_code(
     arguments: str, code: int, unbuffered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -433,14 +435,14 @@ def test_an_error_that_nobody_reads_is_still_the_exit_code(
         assert piped(arguments, into, PYTHONUNBUFFERED=unbuffered) == (code, "")
 
 
-def test_a_tail_that_nobody_reads_any_more_ends_and_says_so(tmp_path: Path) -> None:
+def test_a_tail_without_a_reader_ends_and_says_so(tmp_path: Path) -> None:
     file = tmp_path / "a.db"
     with holdfast.open_blocking(file) as store:
         store.sessions.create("chat").commit(holdfast.Commit(turn_id="first"))
     assert piped(f"tail --since 1h --for 60s --url {file}", "| true") == (141, "")
 
 
-def test_bytes_that_nobody_reads_to_their_end_are_no_success(tmp_path: Path) -> None:
+def test_bytes_that_are_not_read_to_their_end_are_no_success(tmp_path: Path) -> None:
     file = tmp_path / "a.db"
     with holdfast.open_blocking(file) as store:
         nodes = [holdfast.Node(f"n{number}", payload="x" * 1000) for number in range(200)]
@@ -449,7 +451,7 @@ def test_bytes_that_nobody_reads_to_their_end_are_no_success(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_what_a_command_found_out_is_its_exit_code_though_nobody_reads_it(tmp_path: Path, unbuffered: str) -> None:
+def test_the_finding_of_a_command_is_its_exit_code_without_a_reader(tmp_path: Path, unbuffered: str) -> None:
     import apsw
 
     file = tmp_path / "a.db"

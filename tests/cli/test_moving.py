@@ -61,7 +61,7 @@ def test_a_session_comes_back_equal_in_another_store(
 ) -> None:
     file = tmp_path / name
     said = on("sessions", "export", "chat", "-o", file, "--json")
-    counts = {"meta": 1, "attachment": 3, "node": 5, "component": 2, "frame": 1, "head": 1, "work": 2}
+    counts = {"meta": 1, "attachment": 3, "node": 5, "component": 2, "frame": 1, "head": 1, "batch": 2}
     assert said.json["manifest"]["counts"] == counts
     imported = run("sessions", "import", file, "--url", other, "--json")
     assert imported.json == {"session_id": "chat", "outcome": "imported", "manifest": said.json["manifest"]}
@@ -109,7 +109,7 @@ def test_a_session_can_be_imported_beside_itself_under_another_id(on: Any, fille
     file = tmp_path / "chat.jsonl"
     on("sessions", "export", "chat", "-o", file)
     refused = on("sessions", "import", file)
-    problem = "session 'chat' is there already, and did not come from this file: import it under another id (--as)"
+    problem = "session 'chat' is there already, and did not come from this file: import it under another id with --as"
     assert (refused.code, refused.err) == (1, f"holdfast: error: {problem}\n")
     assert on("sessions", "import", file, "--as", "twin", "--json").json["session_id"] == "twin"
     assert on("sessions", "show", "twin", "--json").json["meta"]["session_id"] == "twin"
@@ -190,7 +190,7 @@ def test_the_manifest_vouches_for_every_line(on: Any, filled: Any, tmp_path: Pat
     assert manifest["session_id"] == "chat"
     assert manifest["source"] == {"revision": 1, "node_count": 5}
     assert manifest["sha256"] == hashlib.sha256(b"".join(rest)).hexdigest()
-    order = ["meta", *["attachment"] * 3, *["node"] * 5, *["component"] * 2, "frame", "head", "work", "work"]
+    order = ["meta", *["attachment"] * 3, *["node"] * 5, *["component"] * 2, "frame", "head", "batch", "batch"]
     assert [json.loads(line)["line"] for line in rest] == order
 
 
@@ -256,7 +256,7 @@ def test_a_store_is_copied_once_and_a_second_run_goes_on(run: Any, filled: Any, 
         store.artifacts.put("module", "main", b"code")
     first = run("copy", "--from", url, "--to", other, "--json")
     others = {name: {"copied": 1, "already_there": 0} for name in ("subscriptions", "processes", "artifacts")}
-    others["occurrences"] = {"copied": 0, "already_there": 0}
+    others |= {name: {"copied": 0, "already_there": 0} for name in ("occurrences", "schedules")}
     left = {"live_leases": 0, "deleted_sessions": 0, "attachment_bytes": 1}
     said = {"copied": ["chat", "fork"], "already_there": 0, "refused": [], "left_behind": left, "others": others}
     assert first.code == 0
@@ -298,7 +298,7 @@ def test_a_copy_that_was_interrupted_anywhere_goes_on_and_copies_nothing_twice(
     for name in ("a", "b"):
         assert facts(other, name) == facts(source, name)
     counted = run("status", "--url", other, "--json").json
-    assert (counted["revisions"], counted["nodes"], counted["pending_work"], counted["attachments"]) == (2, 4, 2, 2)
+    assert (counted["revisions"], counted["nodes"], counted["pending_batches"], counted["attachments"]) == (2, 4, 2, 2)
 
 
 def test_a_head_that_is_tombstoned_stays_so(run: Any, tmp_path: Path, other: str) -> None:

@@ -92,7 +92,7 @@ def test_ages_are_those_of_the_stores_clock(run: Any, tmp_path: Any, monkeypatch
         store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["x"]))
         store.sessions.handle("chat").commit(holdfast.Commit(turn_id="t"))
     clock.advance(5 * MINUTE_MS)
-    assert "oldest pending work  5 min 0 s old\n" in run("status", "--url", file).out
+    assert "oldest pending batch  5 min 0 s old\n" in run("status", "--url", file).out
     assert told(run("tail", "--since", "1m", "--for", "1ms", "--json", "--url", file)) == []
     assert len(told(run("tail", "--since", "6m", "--for", "1ms", "--json", "--url", file))) == 1
     assert "time" not in vars(stores)

@@ -115,7 +115,7 @@ def test_an_empty_no_color_asks_for_nothing(file: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["n", "", "no", "nonsense"])
-def test_whoever_does_not_say_yes_keeps_everything(file: Path, answer: str) -> None:
+def test_without_a_yes_everything_is_kept(file: Path, answer: str) -> None:
     code, seen = on_a_terminal("sessions", "delete", "chat", "--url", file, answer=answer)
     assert code == 1
     assert "Erase session 'chat' with its history, queue, grants and subscriptions? [y/N]" in seen
@@ -124,7 +124,7 @@ def test_whoever_does_not_say_yes_keeps_everything(file: Path, answer: str) -> N
         assert store.sessions.open("chat") is not None
 
 
-def test_whoever_says_yes_gets_a_report(file: Path) -> None:
+def test_a_yes_gives_a_report(file: Path) -> None:
     code, seen = on_a_terminal("sessions", "delete", "chat", "--url", file, answer="y", NO_COLOR="1")
     assert code == 0
     assert "deleted                yes\n" in seen

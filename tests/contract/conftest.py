@@ -2,9 +2,11 @@
 
 Cases that wait, race or lock run async and blocking on every backend: elsewhere the blocking facade has no logic. Cases
 that use SQL most also run on a second major version of PostgreSQL, and some through a transaction pooler, with and
-without a listen URL around it. On memory async, on the second server and through the pooler, a case with many values
-runs with the first ones: the rules decide by values, and have met all of them elsewhere. So does, outside memory, a
-case that ends before any database is asked. Three options extend each of these parts to the whole contract.
+without a listen URL around it. Async, on the second server and through the pooler, a case with many values runs with
+the first ones: the rules decide by values, and have met all of them elsewhere. So does, outside memory, a case that
+ends before any database is asked. Three options extend each of these parts to the whole contract.
+
+On PostgreSQL most handles take over connections of earlier cases (`KeptConnections`); those that wait or race do not.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from holdfast.factory import open_backend
 from holdfast.ports import Backend
 from holdfast.records.options import PostgresOptions
 from holdfast.testing.contract import LocalBench
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 KINDS = ["memory-blocking", "memory-async", "sqlite-blocking", "postgres-blocking"]
 OTHER_WAY = ["sqlite-async", "postgres-async"]
@@ -33,6 +35,8 @@ BOTH_WAYS = {
     "TestTransactions",
     "TestWaits",
 }
+ON_OWN_CONNECTIONS = {"TestJobWaits", "TestRaces", "TestSharedPuts", "TestTransactions", "TestWaits", "TestWakes"}
+"""Cases that wait or race. Other blocking ones on PostgreSQL take over connections; async ones never do."""
 SECOND = "second-blocking"
 POOLED = "pooled-blocking"
 LISTENING = "listening-blocking"
@@ -103,12 +107,13 @@ def repeats_values(item: pytest.Item, config: pytest.Config) -> bool:
         part = "facade"
     if part is None or config.getoption(f"--whole-{part}"):
         return False
-    if bench == "memory-async" and getattr(item, "cls", None) is not None and item.cls.__name__ in BOTH_WAYS:
-        return False
     return any(index for name, index in callspec.indices.items() if name != "bench")
 
 
-FIRST_VALUES = {"memory-async": "facade", SECOND: "second", POOLED: "pooler", LISTENING: "pooler"}
+FIRST_VALUES = {
+    **dict.fromkeys(("memory-async", *OTHER_WAY), "facade"),
+    **{SECOND: "second", POOLED: "pooler", LISTENING: "pooler"},
+}
 """The benches that run a case with its first values, and the option that makes them run it with all."""
 
 
@@ -134,20 +139,29 @@ class PooledBench(LocalBench):
         return open_backend(self._pooled_url, self._options, self.clock, BlockingWaiting())
 
 
+class KeepingBench(LocalBench):
+    """Its handles take over the connections of earlier cases, and their event loop."""
+
+    def __init__(self, folder: Path, database: Any) -> None:
+        super().__init__("postgres", "blocking", folder, database.url)
+        self._database = database
+
+    def _open(self) -> Backend:
+        backend: Backend = self._database.kept.open(self.clock)
+        return backend
+
+
 @pytest.fixture
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBench]:
     kind, way = request.param.split("-")
     new = "new_database" in request.node.name
     if kind in ("memory", "sqlite"):
         opened = LocalBench(kind, way, tmp_path)
-    elif kind == "postgres":
-        opened = LocalBench(
-            kind, way, tmp_path, request.getfixturevalue("postgres_url" if new else "clean_postgres_url")
-        )
-    elif kind == "citus":
-        opened = LocalBench("postgres", way, tmp_path, emptied(request.getfixturevalue("citus_database"), new=new))
-    elif kind == "second":
-        opened = LocalBench("postgres", way, tmp_path, emptied(request.getfixturevalue("second_database"), new=new))
+    elif kind in ("postgres", "second", "citus"):
+        database = request.getfixturevalue(f"{kind}_database")
+        url = emptied(database, new=new)
+        alone = new or way == "async" or kind == "citus" or request.cls is None or is_about_connections(request.cls)
+        opened = LocalBench("postgres", way, tmp_path, url) if alone else KeepingBench(tmp_path, database)
     else:
         database = request.getfixturevalue("pooled_database")
         url = emptied(database, new=new)
@@ -155,6 +169,11 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBench
         opened = PooledBench(tmp_path, url, database.pooled_url, options)
     yield opened
     opened.close()
+
+
+def is_about_connections(case: type) -> bool:
+    """Return True for cases whose handles need connections and event loops of their own."""
+    return case.__name__ in ON_OWN_CONNECTIONS or case.__name__ in ONLY_ON
 
 
 def emptied(database: Any, *, new: bool) -> str:

@@ -162,8 +162,8 @@ ANSWERS: dict[str, Callable[[list[Any]], bool]] = {
     "leases": lambda rows: [tuple(row) for row in rows] == [("session", "worker-2", 1, 0)],
     "undelivered": lambda rows: rows[0][0] == 1 and 0 <= rows[0][1] < 60_000,
     "largest sessions": lambda rows: tuple(rows[0]) == ("chat", 1, 1),
-    "bytes": lambda rows: {row[0] for row in rows} >= {"nodes", "work", "blobs"},
-    "bloat": lambda rows: {row[0] for row in rows} >= {"nodes", "work", "blobs"},
+    "bytes": lambda rows: {row[0] for row in rows} >= {"nodes", "batches", "blobs"},
+    "bloat": lambda rows: {row[0] for row in rows} >= {"nodes", "batches", "blobs"},
     "long transactions": lambda rows: rows == [],
     "connections": lambda rows: "holdfast" in {row[0] for row in rows},
     "blocked": lambda rows: rows == [],
@@ -208,7 +208,8 @@ def test_the_tables_that_change_most_may_be_vacuumed_sooner(administrator: Any, 
     holdfast.open_blocking(postgres_url).close()
     administrator.run(STATEMENTS["autovacuum"])
     assert administrator.rows(
-        "SELECT 1 FROM pg_class WHERE oid = 'holdfast.work'::regclass AND reloptions::text LIKE '%scale_factor=0.01%'"
+        "SELECT 1 FROM pg_class WHERE oid = 'holdfast.batches'::regclass"
+        " AND reloptions::text LIKE '%scale_factor=0.01%'"
     )
 
 
@@ -413,7 +414,7 @@ def test_what_a_turn_costs_can_be_measured(postgres_url: str) -> None:
     assert re.search(r"^ +[1-9]\d*  with 16 sessions at once$", done.stdout, re.MULTILINE)
 
 
-PARTITIONED = ("nodes", "revisions", "blobs", "usage", "work", "attachments")
+PARTITIONED = ("nodes", "revisions", "blobs", "usage", "batches", "attachments")
 
 
 def test_the_tables_whose_keys_begin_with_the_family_can_be_partitioned_by_it(

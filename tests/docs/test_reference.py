@@ -22,8 +22,10 @@ FACETS = {
     "processes.md": ["store.processes", "store.events"],
     "grants.md": ["store.grants"],
     "triggers.md": ["store.triggers"],
+    "schedules.md": ["store.schedules"],
     "attachments.md": ["session.attachments", "store.attachments"],
     "artifacts.md": ["store.artifacts"],
+    "worker.md": ["store.workers"],
     "maintenance.md": ["store.maintenance"],
 }
 

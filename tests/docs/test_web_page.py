@@ -18,11 +18,13 @@ async def serve(name: str) -> None:
     app = SimpleNamespace(state=SimpleNamespace())
     async with lifespan(app):
         store = app.state.store
-        for number in range({messages}):
-            for chat in range({chats}):
-                await post_message(store, f"chat-{{chat}}", f"{{name}}-{{number}}", f"{{name}} says {{number}}")
-        while any([len(await store.queue.list(f"chat-{{chat}}")) for chat in range({chats})]):
-            await asyncio.sleep(0.01)
+        posts = [
+            post_message(store, f"chat-{{chat}}", f"{{name}}-{{number}}", f"{{name}} says {{number}}", wait_s=60)
+            for number in range({messages})
+            for chat in range({chats})
+        ]
+        for status, said in await asyncio.gather(*posts):
+            assert status == 200, said
 
 
 import sys
@@ -53,7 +55,7 @@ def test_two_processes_keep_every_message(tmp_path: Path) -> None:
         for chat in range(CHATS):
             view = store.sessions.handle(f"chat-{chat}").load()
             assert view is not None
-            said = [node.payload["text"] for node in view.graph.nodes if node.payload.get("type") == "turn_input"]
+            said = [node.payload["text"] for node in view.graph.nodes if node.payload["role"] == "user"]
             wanted = [f"{name} says {number}" for name in ("one", "other") for number in range(MESSAGES)]
             assert sorted(said) == sorted(wanted), "a message left the conversation"
             assert len(view.graph.nodes) == 2 * len(wanted)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.torture import blocks
 from holdfast.torture.checkers.feeds import Entry, check_log, check_reader
 from holdfast.torture.checkers.fences import Accepted, Acquired, check_fences
 from holdfast.torture.checkers.histories import Call, Outcome, of_kind
@@ -893,3 +894,52 @@ def test_a_reader_has_to_come_as_far_as_it_should() -> None:
 def test_a_reader_that_misses_or_repeats_something_is_named(seen: list[Entry], says: str) -> None:
     found = check_reader(LOG, seen)
     assert any(says in one for one in found), found
+
+
+# ---------------------------------------------------------------------------- blocks
+
+
+def placed(name: str, *left_out: str) -> dict[str, list[str]]:
+    """Return places that hold a block, except in those left out."""
+    wanted = {*blocks.plan_of(name).sessions, blocks.QUEUE, blocks.LOG} - {*left_out}
+    return {place: [name] if place in wanted else [] for place in (*blocks.SESSIONS, blocks.QUEUE, blocks.LOG)}
+
+
+WHOLE = next(f"whole-{number}" for number in range(100) if not blocks.plan_of(f"whole-{number}").raises)
+RAISING = next(f"raising-{number}" for number in range(100) if blocks.plan_of(f"raising-{number}").raises)
+
+
+@pytest.mark.parametrize("end", ["done", "unknown"])
+def test_a_block_that_is_there_as_a_whole_is_right(end: Any) -> None:
+    assert blocks.judge([(WHOLE, end)], placed(WHOLE)) == []
+    assert blocks.judge([], placed(WHOLE)) == []
+
+
+@pytest.mark.parametrize("end", ["failed", "unknown", "undone"])
+def test_a_block_that_is_not_there_is_right_unless_it_was_acknowledged(end: Any) -> None:
+    assert blocks.judge([(WHOLE, end)], {blocks.LOG: []}) == []
+    [problem] = blocks.judge([(WHOLE, "done")], {blocks.LOG: []})
+    assert problem.startswith("I1: ")
+
+
+@pytest.mark.parametrize(
+    ("told", "places"),
+    [
+        ([(WHOLE, "done")], placed(WHOLE, blocks.LOG)),
+        ([], placed(WHOLE, blocks.QUEUE)),
+        ([(WHOLE, "failed")], placed(WHOLE)),
+        ([(RAISING, "undone")], placed(RAISING)),
+        ([], placed(RAISING)),
+        ([], {blocks.QUEUE: ["refused-x"]}),
+    ],
+)
+def test_a_part_of_a_block_or_one_that_was_rolled_back_is_noticed(told: Any, places: Any) -> None:
+    [problem] = blocks.judge(told, places)
+    assert problem.startswith("I2: ")
+
+
+def test_a_block_that_is_there_twice_is_noticed() -> None:
+    places = placed(WHOLE)
+    places[blocks.LOG] *= 2
+    [problem] = blocks.judge([(WHOLE, "done")], places)
+    assert problem.startswith("I4: ")

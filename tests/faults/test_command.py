@@ -25,7 +25,7 @@ from holdfast.torture.faults import Fault, Numbers, Ran
 from holdfast.torture.leftovers import PREFIX, Owned, dead
 from holdfast.torture.places import Scratch, SqliteScratch
 from holdfast.torture.replays import replay
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 QUICK = ("concurrent-clients", "kill-writer", "power-loss", "stop-holder")
 
@@ -234,7 +234,7 @@ def test_a_schema_that_a_killed_torture_left_is_dropped_by_the_next(
         postgres_database.administrator.rows(f"DROP SCHEMA {PREFIX}of_another_machine")
 
 
-def test_a_folder_that_names_a_schema_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_names_a_foreign_schema_is_left_alone(tmp_path: Path) -> None:
     planted = tmp_path / f".{PREFIX}planted"
     planted.mkdir()
     (planted / "owner").write_bytes(msgspec.json.encode(Owned("public", "0")))

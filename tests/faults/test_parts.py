@@ -33,7 +33,7 @@ def test_a_child_that_fails_tells_how() -> None:
         child.hear()
 
 
-def test_whoever_is_killed_says_no_more() -> None:
+def test_a_killed_child_says_no_more() -> None:
     with Child(serve) as child:
         with pytest.raises(Silent):
             child.hear(0.01)

@@ -270,6 +270,31 @@ async def get_artifact(store: holdfast.Store, size: Size) -> Prepared:
     return lambda: store.artifacts.get("module", name)
 
 
+async def claims_of_a_worker(store: holdfast.Store, owner_id: str) -> list[holdfast.WorkClaim]:
+    """Return as many claims as one heartbeat may renew, each in a session of its own."""
+    claims: list[holdfast.WorkClaim] = []
+    for _ in range(store.limits.page):
+        name = new_name("session")
+        await store.queue.enqueue(holdfast.WorkDraft(session_id=name, payloads=[1]))
+        claim = await store.queue.claim(name, owner_id=owner_id)
+        assert claim is not None
+        claims.append(claim)
+    return claims
+
+
+async def heartbeat(store: holdfast.Store, _: Size) -> Prepared:
+    owner_id = new_name("worker")
+    claims = await claims_of_a_worker(store, owner_id)
+    worker = holdfast.WorkerInfo(owner_id, host="here", pid=7)
+    return lambda: store.workers.heartbeat(worker, ttl_ms=900_000, claims=claims)
+
+
+async def release_worker(store: holdfast.Store, _: Size) -> Prepared:
+    owner_id = new_name("worker")
+    await claims_of_a_worker(store, owner_id)
+    return lambda: store.workers.release(owner_id)
+
+
 async def verify(store: holdfast.Store, size: Size) -> Prepared:
     session = await new_session(store)
     await session.commit(ten_thousand_nodes(size))
@@ -309,5 +334,7 @@ CALLS: dict[str, Callable[[holdfast.Store, Size], Awaitable[Prepared]]] = {
     "attachments.get": get_attachment,
     "artifacts.put": put_artifact,
     "artifacts.get": get_artifact,
+    "workers.heartbeat of 1,000 claims": heartbeat,
+    "workers.release of 1,000 claims": release_worker,
     "maintenance.verify": verify,
 }

@@ -45,6 +45,7 @@ class Life:
         self.processes()
         self.grants_and_leases()
         self.triggers()
+        self.schedules()
         self.attachments_and_artifacts()
         self.maintenance()
         self.done("sessions.delete", self.store.sessions.delete, "chat")
@@ -79,6 +80,7 @@ class Life:
         store, done = self.store, self.done
         draft = holdfast.WorkDraft(session_id="chat", payloads=[SECRET], source_key="k1")
         batch = done("queue.enqueue", store.queue.enqueue, draft)
+        done("session.enqueue", self.chat.enqueue, SECRET, source_key="k1")
         changed = holdfast.WorkDraft(session_id="chat", payloads=[CANARY], source_key="k1")
         self.refused("queue.enqueue", holdfast.SourceKeyConflict, store.queue.enqueue, changed)
         done("queue.get", store.queue.get, "chat", batch.batch_id)
@@ -119,6 +121,14 @@ class Life:
         self.tokens.append(claim.token)
         done("queue.complete_and_claim_next", store.queue.complete_and_claim_next, claim, owner_id="w")
         done("queue.drop", store.queue.drop, "chat", dead.batch_id)
+        done("queue.set_limit", store.queue.set_limit, "mail", at_once=2, per_key=1)
+        done("queue.limits", store.queue.limits)
+        done("queue.remove_limit", store.queue.remove_limit, "mail")
+        done("queue.pause", store.queue.pause, "mail")
+        done("queue.resume", store.queue.resume, "mail")
+        done("session.pause", store.sessions.handle("chat").pause)
+        done("queue.paused_sessions", store.queue.paused_sessions)
+        done("session.resume", store.sessions.handle("chat").resume)
 
     def processes(self) -> None:
         store, done, refused = self.store, self.done, self.refused
@@ -206,6 +216,8 @@ class Life:
         occurrence = done("triggers.record", store.triggers.record, "cron", "daily", idempotency_key="2", source=CANARY)
         done("triggers.reserve", store.triggers.reserve, occurrence.occurrence_id)
         done("triggers.undelivered", store.triggers.undelivered)
+        wait = store.triggers.wait_undelivered
+        self.refused("triggers.wait_undelivered", holdfast.WaitTimeout, wait, timeout_ms=0)
         done("triggers.occurrences", store.triggers.occurrences)
         done("triggers.deliveries", store.triggers.deliveries, occurrence.occurrence_id)
         done("triggers.restore", store.triggers.restore, one.subscription)
@@ -215,6 +227,22 @@ class Life:
         registrant = holdfast.BySession(holdfast.Scope("chat"))
         done("triggers.cancel", store.triggers.cancel, handle, registrant=registrant)
         done("triggers.forget_session", store.triggers.forget_session, "chat")
+
+    def schedules(self) -> None:
+        store, done = self.store, self.done
+        work = holdfast.WorkDraft(session_id="chat", payloads=[SECRET], kind="report")
+        schedule = done("schedules.put", store.schedules.put, "nightly", "0 3 * * *", work=work)
+        self.refused("schedules.put", holdfast.InvalidRequest, store.schedules.put, "nightly", CANARY)
+        done("schedules.get", store.schedules.get, "nightly")
+        done("schedules.list", store.schedules.list)
+        done("schedules.pause", store.schedules.pause, "nightly")
+        done("schedules.resume", store.schedules.resume, "nightly")
+        done("schedules.run_now", store.schedules.run_now, "nightly")
+        done("schedules.fire_next", store.schedules.fire_next)
+        self.refused("schedules.wait_next", holdfast.WaitTimeout, store.schedules.wait_next, timeout_ms=0)
+        done("schedules.remove", store.schedules.remove, "nightly")
+        self.refused("schedules.pause", holdfast.UnknownSchedule, store.schedules.pause, "nightly")
+        done("schedules.restore", store.schedules.restore, schedule)
 
     def attachments_and_artifacts(self) -> None:
         store, done, own = self.store, self.done, self.chat.attachments
@@ -234,6 +262,11 @@ class Life:
         done("artifacts.get", store.artifacts.get, "module", "main")
         done("artifacts.list", store.artifacts.list)
         done("artifacts.delete", store.artifacts.delete, "module", "main")
+        worker = holdfast.WorkerInfo("w1", host=CANARY, pid=7)
+        done("workers.heartbeat", store.workers.heartbeat, worker, ttl_ms=60_000)
+        done("workers.list", store.workers.list)
+        done("workers.release", store.workers.release, "w1")
+        done("workers.leave", store.workers.leave, "w1")
         self.refused("artifacts.put", holdfast.InvalidRequest, store.artifacts.put, "module", "main", CANARY)
 
     def maintenance(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.backends.postgres import listener, notifier
 from holdfast.errors import Unavailable
-from holdfast.waiting import Signals
+from holdfast.signals import Signals
 
 STANDARD = set(vars(logging.makeLogRecord({})))
 FIELDS = {

@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 import holdfast.store
+from holdfast import columns
 from holdfast.testing.clock import ManualClock
 
 
@@ -95,7 +96,7 @@ def test_the_async_store_tells_the_same_as_the_blocking_one(url: str) -> None:
     ]
 
 
-def test_an_observation_says_whom_it_was_about(url: str, life: ModuleType) -> None:
+def test_an_observation_names_its_subject(url: str, life: ModuleType) -> None:
     told = Told()
     with holdfast.open_blocking(url, observe=told) as store:
         life.Life(store).run()
@@ -132,6 +133,56 @@ def test_rows_and_bytes_are_those_that_the_operation_wrote_and_read(url: str) ->
     assert listed.rows_read >= 4
     assert listed.bytes_read >= 408
     assert hidden.rows_written == 3
+
+
+LARGE = "x" * 100_000
+
+
+def test_a_commit_reads_no_payloads_of_the_work_that_it_settles_or_finds_by_its_source_key(url: str) -> None:
+    told = Told()
+    draft = holdfast.WorkDraft(session_id="other", payloads=[LARGE], source_key="mail-1")
+    with holdfast.open_blocking(url, observe=told) as store:
+        known = store.queue.enqueue(draft)
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[LARGE]))
+        claim = store.queue.claim("chat", owner_id="worker")
+        assert claim is not None
+        # A turn that replaces its graph takes a transaction on every backend.
+        graph = holdfast.ReplaceGraph(holdfast.Graph([holdfast.Node("n")], leaf="n"))
+        receipt = store.sessions.create("chat").commit(
+            holdfast.Commit(graph=graph, enqueues=[draft], completes=[claim.completion()])
+        )
+        commit = told.last()
+        batch = store.queue.list("other").items[0]
+    assert (receipt.enqueued, batch.items[0].payload) == ((known.batch_id,), LARGE)
+    assert commit.bytes_read < 10_000
+
+
+def test_housekeeping_reads_no_metadata_of_the_sessions_of_a_family(url: str) -> None:
+    told = Told()
+    with holdfast.open_blocking(url, observe=told) as store:
+        source = store.sessions.create("chat", relation=holdfast.Child("parent", LARGE))
+        source.commit(holdfast.Commit(graph=holdfast.Append([holdfast.Node("n")])))
+        store.sessions.fork("chat", into="fork").commit(holdfast.Commit())
+        store.maintenance.collect_garbage()
+        store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1))
+        kept = source.meta()
+    assert [one.bytes_read < 10_000 for one in told.observations[-4:-2]] == [True, True]
+    assert kept is not None
+    assert kept.relation == holdfast.Child("parent", LARGE)
+
+
+def test_a_long_emission_reads_the_bodies_of_no_more_than_a_page(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "PAGE_BYTES", 150_000)
+    told = Told()
+    draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", source=LARGE, target=holdfast.External())
+    with holdfast.open_blocking(url, observe=told) as store:
+        for _ in range(8):
+            store.triggers.subscribe(draft)
+        emission = store.triggers.emit("cron", "daily", idempotency_key="monday")
+        # Memory hands out its own rows, and copies none.
+        assert url == "memory:" or told.last().bytes_read < 500_000
+        assert len(emission.deliveries) == 2
+        assert store.maintenance.stats().undelivered == 8
 
 
 def test_an_operation_of_many_transactions_is_one_event(tmp_path: Path) -> None:
@@ -176,7 +227,7 @@ def test_a_follower_that_has_seen_enough_is_told_as_done_and_one_that_fails_as_r
     assert told.named("events.follow")[1].error_class == "UnknownProcess"
 
 
-def test_whoever_is_cancelled_is_told_as_cancelled(url: str) -> None:
+def test_a_cancelled_call_is_observed_as_cancelled(url: str) -> None:
     async def main() -> list[holdfast.Observation]:
         told = Told()
         async with holdfast.open(url, observe=told) as store:

@@ -16,10 +16,11 @@ import asyncpg
 import msgspec
 import pytest
 
-from holdfast import blocking, codec, dsn, folder, paging, store, waiting
+from holdfast import blocking, codec, dsn, folder, interrupts, paging, store
 from holdfast.backends.memory.tables import Table
 from holdfast.backends.postgres import (
     PostgresBackend,
+    any_loop,
     caller_transaction,
     executor,
     loop_thread,
@@ -27,33 +28,37 @@ from holdfast.backends.postgres import (
     thread_offload,
 )
 from holdfast.backends.postgres import backend as postgres_backend
-from holdfast.backends.postgres import connection as postgres_link
+from holdfast.backends.postgres import connection as postgres_connection
 from holdfast.backends.postgres import open_transaction as postgres_block
 from holdfast.backends.postgres import schema_setup as postgres_opening
-from holdfast.backends.postgres.connection import Link as PostgresLink
+from holdfast.backends.postgres.connection import StatementRunner as PostgresRunner
 from holdfast.backends.postgres.connector import OwnConnection
-from holdfast.backends.postgres.positions import Standing
-from holdfast.backends.postgres.replica import Following
+from holdfast.backends.postgres.positions import TransactionStatus
+from holdfast.backends.postgres.replica import TimelineCheck
 from holdfast.backends.postgres.server_watch import ServerWatch
 from holdfast.backends.postgres.transaction.base import Base
 from holdfast.backends.sqlite import backend as sqlite_backend
 from holdfast.backends.sqlite import budget, connection, readers
 from holdfast.backends.sqlite import schema_setup as sqlite_opening
 from holdfast.backends.sqlite.open_transaction import SqliteOpenTransaction
+from holdfast.backends.sqlite.transaction.limits import Limits as SqliteLimits
 from holdfast.cli import tail
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt
+from holdfast.open_transaction import OpenTransaction
 from holdfast.operations import attachments as attachment_operations
-from holdfast.operations import pages, ready
+from holdfast.operations import limits as limit_operations
+from holdfast.operations import pages, pool_queue, ready, runs
 from holdfast.operations import triggers as operations
 from holdfast.operations.key_frames import StagedKeyFrames
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.triggers import Emission
-from holdfast.rows import AttachmentRow
+from holdfast.rows import AttachmentRow, LeaseRow
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import (
     claims,
+    cron,
     deltas,
     graph,
     node_ranges,
@@ -65,12 +70,17 @@ from holdfast.rules import (
     selectors,
 )
 from holdfast.rules import events as event_rules
+from holdfast.rules import processes as process_rules
+from holdfast.rules import ready as ready_rules
+from holdfast.rules import runs as run_rules
+from holdfast.rules import schedules as schedule_rules
 from holdfast.rules import triggers as rules
 from holdfast.rules.verification import bytes_outside
 from holdfast.statements import Statements
 from holdfast.store import context, maintenance
 from holdfast.transfer import bundle, restoring
-from holdfast.waiting import AsyncWaiting
+from holdfast.wait import AsyncWaiting
+from holdfast.worker import router
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -174,7 +184,7 @@ def a_store_is_opened_in_the_thread_that_handlers_interrupt(patch: pytest.Monkey
 
 
 def a_folder_is_written_in_the_thread_that_handlers_interrupt(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(waiting, "undisturbed", lambda call: call())
+    patch.setattr(interrupts, "undisturbed", lambda call: call())
 
 
 def an_alarm_is_a_failure_of_what_it_interrupts(patch: pytest.MonkeyPatch) -> None:
@@ -197,7 +207,9 @@ def a_node_may_be_its_own_ancestor(patch: pytest.MonkeyPatch) -> None:
 
 def a_page_is_limited_by_rows_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pages, "fitting", lambda weights: len(list(weights)))
-    patch.setattr(connection.Link, "page", lambda self, name, bindings, _most_bytes: self.all(name, bindings))
+    patch.setattr(
+        connection.StatementRunner, "page", lambda self, name, bindings, _most_bytes: self.all(name, bindings)
+    )
 
 
 def what_is_fetched_is_not_weighed(patch: pytest.MonkeyPatch) -> None:
@@ -242,7 +254,7 @@ def what_does_not_decode_is_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_filter_is_written_into_the_statement(patch: pytest.MonkeyPatch) -> None:
-    right = connection.Link.page
+    right = connection.StatementRunner.page
 
     def wrong(self: Any, name: str, bindings: Any, most_bytes: int) -> Any:
         if name != "list_sessions_of_owner":
@@ -250,11 +262,11 @@ def a_filter_is_written_into_the_statement(patch: pytest.MonkeyPatch) -> None:
         text = self._texts[name].replace(":owner", f"'{bindings['owner']}'")
         return self.connection.execute(text, bindings).fetchall()
 
-    patch.setattr(connection.Link, "page", wrong)
+    patch.setattr(connection.StatementRunner, "page", wrong)
 
 
 def a_replayed_turn_is_rolled_back_because_it_wrote_nothing(patch: pytest.MonkeyPatch) -> None:
-    right = PostgresLink.write_at_once
+    right = PostgresRunner.call_function
 
     async def wrong(self: Any, name: str, *bindings: Any) -> Any:
         if name not in {"commit_turn", "show_head"}:
@@ -264,14 +276,14 @@ def a_replayed_turn_is_rolled_back_because_it_wrote_nothing(patch: pytest.Monkey
         await self.script("ROLLBACK")
         return found if found[0][0] == "replayed" else await right(self, name, *bindings)
 
-    patch.setattr(PostgresLink, "write_at_once", wrong)
+    patch.setattr(PostgresRunner, "call_function", wrong)
 
 
 def a_transaction_that_wrote_nothing_waits_for_no_standby(patch: pytest.MonkeyPatch) -> None:
     async def wrong(self: Any) -> None:
-        await self._heeding(self.script("COMMIT"))
+        await self._check_replication(self.script("COMMIT"))
 
-    patch.setattr(PostgresLink, "commit", wrong)
+    patch.setattr(PostgresRunner, "commit", wrong)
 
 
 def a_role_may_hide_the_warnings_of_a_commit(patch: pytest.MonkeyPatch) -> None:
@@ -293,7 +305,7 @@ def cleaning_up_replaces_the_error_of_a_lost_connection(patch: pytest.MonkeyPatc
         finally:
             self.connection.remove_log_listener(heed)
 
-    patch.setattr(PostgresLink, "_heeding", wrong)
+    patch.setattr(PostgresRunner, "_check_replication", wrong)
 
 
 def a_thread_is_started_where_nothing_stops_it(patch: pytest.MonkeyPatch) -> None:
@@ -436,7 +448,11 @@ def a_claim_reads_the_lease_before_it_waits_for_the_queue(patch: pytest.MonkeyPa
         AND resource = p_session_key::text
     FOR SHARE;
 """
-    lock = """    SELECT claimed_upto INTO v_claimed_upto
+    lock = """    SELECT
+        claimed_upto,
+        paused,
+        EXISTS (SELECT 1 FROM {schema}.limits)
+    INTO v_claimed_upto, v_paused, v_any_limits
     FROM {schema}.ready
     WHERE family = v_family
         AND session_key = v_session_key
@@ -459,7 +475,7 @@ def a_claim_reads_the_lease_before_it_waits_for_the_queue(patch: pytest.MonkeyPa
                 read,
                 read.replace(", expires_at_ms INTO", ", p_held_fence AS expires_at_ms INTO").replace("FOR SHARE", ""),
             ),
-            ("    v_claimed_upto bigint;\nBEGIN", "    v_claimed_upto bigint;\n    v_expires_at_ms bigint;\nBEGIN"),
+            ("    v_most bigint := p_most;\nBEGIN", "    v_most bigint := p_most;\n    v_expires_at_ms bigint;\nBEGIN"),
             (lock, early + lock),
             ("p_lease_fence, p_held_claim_id, p_held_fence,\n", "p_lease_fence, p_held_claim_id, v_expires_at_ms,\n"),
         ]
@@ -472,6 +488,38 @@ def a_claim_reads_the_lease_before_it_waits_for_the_queue(patch: pytest.MonkeyPa
     patch.setattr(postgres_opening, "_text_of", wrong)
 
 
+def slots_are_counted_without_a_lock(patch: pytest.MonkeyPatch) -> None:
+    right = postgres_opening._text_of
+    lock = "        PERFORM pg_advisory_xact_lock(v_lock);\n"
+
+    def wrong(name: str, schema: str) -> str:
+        text = right(name, schema)
+        if name != "limit_functions.sql":
+            return text
+        assert lock in text
+        return text.replace(lock, "").replace("pg_try_advisory_xact_lock(v_lock)", "true")
+
+    patch.setattr(postgres_opening, "_text_of", wrong)
+
+
+def work_given_back_keeps_its_slot(patch: pytest.MonkeyPatch) -> None:
+    async def wrong(tx: Any, rows: Any) -> None:
+        pass
+
+    patch.setattr(limit_operations, "free", wrong)
+
+
+def a_session_that_waits_for_a_slot_loses_its_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ready_rules, "arrives", lambda before, after: before.level == 0 and after.level > 0)
+
+
+def a_limit_forgets_claims_from_before_it(patch: pytest.MonkeyPatch) -> None:
+    async def wrong(tx: Any, kind: str, now_ms: int) -> list[Any]:
+        return []
+
+    patch.setattr(SqliteLimits, "mark_slots", wrong)
+
+
 def an_expiry_is_judged_by_the_time_before_its_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Base, "_read_behind_lock", lambda _self, _server_ms: None)
 
@@ -479,10 +527,10 @@ def an_expiry_is_judged_by_the_time_before_its_lock(patch: pytest.MonkeyPatch) -
 def the_family_of_a_session_key_is_remembered_for_ever(patch: pytest.MonkeyPatch) -> None:
     right, known = Base.__init__, defaultdict[int, dict[int, int]](dict)
 
-    def wrong(self: Any, link: Any, *args: Any, **kwargs: Any) -> None:
-        right(self, link, *args, **kwargs)
+    def wrong(self: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
+        right(self, runner, *args, **kwargs)
         # Each store has one counter of its statements.
-        self._families = known[id(link._counter)]
+        self._families = known[id(runner._counter)]
 
     patch.setattr(Base, "__init__", wrong)
 
@@ -496,7 +544,7 @@ def a_server_is_trusted_once_its_log_is_long_enough(patch: pytest.MonkeyPatch) -
 
 
 def a_replica_answers_whatever_its_position(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Standing, "shows", lambda *_: True)
+    patch.setattr(TransactionStatus, "shows", lambda *_: True)
 
 
 def a_replica_is_asked_what_its_snapshot_lists(patch: pytest.MonkeyPatch) -> None:
@@ -509,14 +557,14 @@ def a_replica_is_asked_what_its_snapshot_lists(patch: pytest.MonkeyPatch) -> Non
 
 
 def a_replica_of_another_timeline_answers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Standing, "shows", lambda self, _: self.status in {"ended", "committed"})
+    patch.setattr(TransactionStatus, "shows", lambda self, _: self.status in {"ended", "committed"})
 
 
 def a_replica_that_was_promoted_answers(patch: pytest.MonkeyPatch) -> None:
     async def trust(*_: Any) -> None:
         return None
 
-    patch.setattr(Following, "require", trust)
+    patch.setattr(TimelineCheck, "require", trust)
 
 
 def every_read_goes_to_the_replica(patch: pytest.MonkeyPatch) -> None:
@@ -534,7 +582,7 @@ def a_store_for_reads_decides(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rewrite_on_postgresql(patch: pytest.MonkeyPatch, name: str, right: str, wrong: str) -> None:
-    texts = postgres_link.statements_of("holdfast")
+    texts = postgres_connection.statements_of("holdfast")
     # Without the cached variants: they are made from the changed text.
     marked = {known: text for known, text in {**texts._texts, **texts._marked}.items() if "+" not in known}
     assert right in marked[name], marked[name]
@@ -685,6 +733,11 @@ def a_handle_remembers_what_a_block_may_undo(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(context, "ForgetfulBinding", lambda session_id: context.Binding(session_id, None))
 
 
+def a_block_ends_only_by_its_last_step(patch: pytest.MonkeyPatch) -> None:
+    """A transaction does not look whether an interrupt has left its block."""
+    patch.setattr(OpenTransaction, "is_left", lambda _: False)
+
+
 def a_cancelled_call_leaves_its_block_open(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SqliteOpenTransaction, "_give_up", lambda _: None)
 
@@ -699,3 +752,122 @@ def a_failed_operation_of_a_block_is_left_half_done(patch: pytest.MonkeyPatch) -
 
 def key_frames_of_a_block_are_everybodys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StagedKeyFrames, "put", lambda self, *given: self._base.put(*given))
+
+
+def damage_takes_back_that_work_was_put_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pool_queue, "claim_next", _raising_damage(pool_queue.claim_next))
+
+
+def damage_takes_back_that_a_run_was_put_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(runs, "claim_next", _raising_damage(runs.claim_next))
+
+
+def _raising_damage(right: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrong(tx: Any, request: Any) -> Any:
+        found, is_busy = await right(tx, request)
+        if isinstance(found, Corrupt):
+            raise found
+        return found, is_busy
+
+    return wrong
+
+
+def a_run_is_known_by_its_id_alone(patch: pytest.MonkeyPatch) -> None:
+    """Starting a run under a known id returns that run, whatever its arguments are."""
+    patch.setattr(process_rules, "same_registration", lambda _, existing: existing)
+
+
+def a_run_may_be_claimed_while_its_lease_is_live(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LeaseRow, "is_live", lambda *_: False)
+
+
+def a_sleep_forgets_what_came_before_it(patch: pytest.MonkeyPatch) -> None:
+    """A run goes to sleep although its log has grown since its holder read it."""
+    right = run_rules.suspended
+
+    def wrong(row: Any, asked: Any, *, now_ms: int) -> Any:
+        return right(row, msgspec.structs.replace(asked, seen=row.event_count), now_ms=now_ms)
+
+    patch.setattr(run_rules, "suspended", wrong)
+
+
+def a_signal_does_not_wake_a_suspended_run(patch: pytest.MonkeyPatch) -> None:
+    right = run_rules.woken
+
+    def wrong(row: Any, event_type: str, *, now_ms: int) -> Any:
+        return right(row, event_type, now_ms=now_ms) if event_type == run_rules.CANCEL_REQUESTED else row
+
+    patch.setattr(run_rules, "woken", wrong)
+
+
+def an_owner_bound_run_of_a_lost_holder_is_run_again(patch: pytest.MonkeyPatch) -> None:
+    right = run_rules.claimed
+
+    def wrong(row: Any, before: Any, lease: Any, *, now_ms: int) -> Any:
+        after = right(msgspec.structs.replace(row, recovery="rerun"), before, lease, now_ms=now_ms)
+        return msgspec.structs.replace(after, recovery=row.recovery, lost_owner=None)
+
+    patch.setattr(run_rules, "claimed", wrong)
+
+
+def the_loss_of_a_holder_is_forgotten_when_the_run_is_given_back(patch: pytest.MonkeyPatch) -> None:
+    right = run_rules.given_back
+
+    def wrong(row: Any, fence: int, *, now_ms: int) -> Any:
+        return right(msgspec.structs.replace(row, lost_owner=None), fence, now_ms=now_ms)
+
+    patch.setattr(run_rules, "given_back", wrong)
+
+
+def a_begun_transaction_is_left_to_a_cancelled_caller(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(_: Any) -> None:
+        pass
+
+    patch.setattr(any_loop, "_undone", nothing)
+
+
+def a_child_goes_on_with_its_parents_transaction(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OpenTransaction, "is_forked", False)
+
+
+def a_block_may_be_written_around_on_another_loop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(any_loop, "refuse_inside", lambda *_: None)
+
+
+def a_tick_is_fired_by_every_worker(patch: pytest.MonkeyPatch) -> None:
+    """A schedule is not moved past its tick, and nothing else names the tick."""
+    right, chance = schedule_rules.due, itertools.count()
+
+    def wrong(row: Any, *, now_ms: int) -> Any:
+        due = right(row, now_ms=now_ms)
+        left = msgspec.structs.replace(due.row, due_at_ms=row.due_at_ms, seen_ms=row.seen_ms)
+        return msgspec.structs.replace(due, row=left)
+
+    patch.setattr(schedule_rules, "due", wrong)
+    patch.setattr(
+        schedule_rules,
+        "tick_of",
+        lambda row, tick_ms: schedule_rules.requested_tick(row, f"tick {next(chance)}", tick_ms),
+    )
+
+
+def every_missed_tick_is_fired(patch: pytest.MonkeyPatch) -> None:
+    def wrong(row: Any, *, now_ms: int) -> Any:
+        tick_ms = cron.next_tick(row.cron, row.tz, row.seen_ms)
+        due = tick_ms is not None and tick_ms <= now_ms
+        seen_ms = tick_ms if due else now_ms
+        next_ms = cron.next_tick(row.cron, row.tz, seen_ms or now_ms)
+        after = msgspec.structs.replace(row, seen_ms=seen_ms, due_at_ms=next_ms, last_tick_ms=tick_ms)
+        return schedule_rules.Due(after, tick_ms if due else None)
+
+    patch.setattr(schedule_rules, "due", wrong)
+
+
+def a_router_starts_runs_under_new_ids(patch: pytest.MonkeyPatch) -> None:
+    right = router.holdfast.registration_for
+    chance = itertools.count()
+
+    def wrong(delivery: Any) -> Any:
+        return msgspec.structs.replace(right(delivery), id=f"run {next(chance)}")
+
+    patch.setattr(router.holdfast, "registration_for", wrong)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
-from tests import test_folder, test_transactions
+from tests import test_event_loops, test_folder, test_transactions
+from tests.backends import test_damaged_work
 from tests.backends.damages import answers
 from tests.backends.postgres import (
     test_interrupts,
@@ -45,6 +46,7 @@ from tests.planted import bugs
 from tests.test_clocks import Skewed, one_life_under_wrong_clocks
 from tests.test_judging import another_writes_while_an_event_is_judged
 from tests.transfer import test_bundles, test_imports
+from tests.worker import test_upkeep
 
 import holdfast
 from holdfast import codec, columns
@@ -61,11 +63,16 @@ from holdfast.testing.contract import (
     HostileInputContract,
     JobContract,
     JobFailureContract,
+    LimitContract,
+    LimitRaceContract,
     LocalBench,
     OutsideBytesContract,
     PageContract,
     ReadingContract,
+    RunClaimContract,
+    RunContract,
     SharedPutContract,
+    TickContract,
     TransactionContract,
     WakeContract,
 )
@@ -74,7 +81,7 @@ from holdfast.testing.contract.attachments import Home, Shelf
 from holdfast.testing.contract.bench import EventLoop
 from holdfast.testing.contract.histories import Program
 from holdfast.testing.contract.outside import Door
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 T = TypeVar("T")
 Check = Callable[[Path, pytest.FixtureRequest], None]
@@ -106,6 +113,35 @@ def names_never_run_together(folder: Path, _: pytest.FixtureRequest) -> None:
 def odd_owners_are_kept_apart(folder: Path, _: pytest.FixtureRequest) -> None:
     with bench(folder) as made:
         HostileInputContract().test_odd_ids_are_kept_apart_as_sessions_nodes_and_owners(made.open())
+
+
+def a_limit_holds_under_races(folder: Path, request: pytest.FixtureRequest) -> None:
+    database = request.getfixturevalue("postgres_database")
+    # The functions are part of the schema: created anew before, with or without the bug, and dropped afterwards.
+    database.empty()
+    made = LocalBench("postgres", "blocking", folder, database.url)
+    try:
+        stores = [made.open() for _ in range(6)]
+        for _ in range(10):  # the race of one round may go well by chance
+            LimitRaceContract().test_of_several_claims_at_once_as_many_succeed_as_there_are_slots(stores, "at_once")
+    finally:
+        made.close()
+        database.empty()
+
+
+def a_claim_that_is_given_back_frees_its_slot(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        LimitContract().test_the_end_of_a_claim_frees_its_slot(made.open(), "per_key", "abandon")
+
+
+def a_waiting_session_keeps_its_place(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        LimitContract().test_more_work_for_a_waiting_session_does_not_cost_its_place(made.open())
+
+
+def a_limit_counts_what_lives(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        LimitContract().test_a_limit_counts_claims_that_were_made_before_it(made.open(), made.clock)
 
 
 def wrong_clocks_steal_nothing(_: Path, request: pytest.FixtureRequest) -> None:
@@ -676,6 +712,10 @@ def handles_of_a_block_learn_nothing(folder: Path, _: pytest.FixtureRequest) -> 
         TransactionContract().test_handles_learn_nothing_that_a_rollback_undoes(made.open())
 
 
+def an_interrupted_block_is_not_left_open(_: Path, __: pytest.FixtureRequest) -> None:
+    test_transactions.test_an_interrupt_at_an_edge_of_a_blocking_block_leaves_nothing_open("memory:", ("__exit__",))
+
+
 def a_cancelled_call_ends_its_block(folder: Path, _: pytest.FixtureRequest) -> None:
     test_transactions.test_a_call_cancelled_while_it_runs_ends_its_transaction(str(folder / "agents.db"))
 
@@ -691,6 +731,76 @@ def a_failed_operation_of_a_block_is_undone(_: Path, __: pytest.FixtureRequest) 
 
 def key_frames_of_a_rollback_are_forgotten(_: Path, __: pytest.FixtureRequest) -> None:
     test_transactions.test_key_frames_of_a_rollback_are_forgotten()
+
+
+def a_cancelled_begin_leaves_nothing_open(_: Path, request: pytest.FixtureRequest) -> None:
+    url, database = request.getfixturevalue("clean_postgres_url"), request.getfixturevalue("postgres_database")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_transactions, "PATIENCE_S", 3)
+        test_transactions.test_a_cancelled_begin_on_another_loop_leaves_nothing_open(url, database)
+
+
+def a_transaction_stays_with_the_parent(_: Path, __: pytest.FixtureRequest) -> None:
+    test_transactions.test_a_transaction_stays_with_the_parent_of_a_fork("memory:", "by its end")
+
+
+def a_block_is_of_one_store_on_every_loop(_: Path, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue("clean_postgres_url")
+    with failing_as_an_error():
+        test_event_loops.test_a_block_does_not_wait_for_itself_on_any_loop(url, at_home=True, call="write")
+
+
+def damaged_work_is_passed(folder: Path, _: pytest.FixtureRequest) -> None:
+    with test_damaged_work.in_file(folder) as world:
+        test_damaged_work.test_damaged_work_keeps_no_other_session_back(world, test_damaged_work.PAYLOADS)
+
+
+def a_damaged_run_is_passed(folder: Path, _: pytest.FixtureRequest) -> None:
+    with test_damaged_work.in_file(folder) as world:
+        test_damaged_work.test_a_damaged_run_keeps_no_other_back(world, test_damaged_work.BODY)
+
+
+def another_run_under_an_id_conflicts(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made, failing_as_an_error():
+        RunContract().test_another_run_under_the_same_id_conflicts(made.open(), made, {"args": [2]})
+
+
+def a_live_run_is_not_claimed(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        RunClaimContract().test_a_run_under_a_live_lease_is_passed_however_it_was_taken(made.open(), made.clock)
+
+
+def no_signal_is_slept_through(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        RunClaimContract().test_a_signal_that_came_before_the_sleep_is_not_missed(made.open(), made.clock)
+
+
+def a_signal_wakes(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        RunClaimContract().test_a_signal_or_a_request_to_cancel_wakes_a_suspended_run(made.open(), made.clock, "signal")
+
+
+def an_owner_bound_run_is_not_run_again(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        RunClaimContract().test_an_owner_bound_run_of_a_lost_holder_is_only_handed_out_to_be_abandoned(
+            made.open(), made.clock
+        )
+
+
+def a_tick_fires_once(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        TickContract().test_a_tick_fires_once_over_all_handles(made.open(), made, made.clock)
+
+
+def only_the_latest_tick_fires(folder: Path, _: pytest.FixtureRequest) -> None:
+    with bench(folder) as made:
+        TickContract().test_of_missed_ticks_only_the_latest_fires(made.open(), made.clock)
+
+
+def a_delivery_starts_one_run(folder: Path, _: pytest.FixtureRequest) -> None:
+    url = f"sqlite:{folder / 'agent.db'}"
+    with holdfast.open_blocking(url) as store:
+        test_upkeep.test_routers_at_once_start_each_run_once(url, store)
 
 
 PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
@@ -737,6 +847,10 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.work_in_back_off_is_overtaken, failed_work_keeps_its_place),
         (bugs.a_claim_counts_batches_and_not_bytes, a_claim_is_no_more_than_a_page),
         (bugs.each_delivery_has_an_occurrence_of_its_own, an_emission_holds_its_payload_once),
+        (bugs.slots_are_counted_without_a_lock, a_limit_holds_under_races),
+        (bugs.work_given_back_keeps_its_slot, a_claim_that_is_given_back_frees_its_slot),
+        (bugs.a_session_that_waits_for_a_slot_loses_its_place, a_waiting_session_keeps_its_place),
+        (bugs.a_limit_forgets_claims_from_before_it, a_limit_counts_what_lives),
         (bugs.a_claim_reads_the_lease_before_it_waits_for_the_queue, a_renewed_lease_holds_across_a_slow_turn),
         (bugs.an_expiry_is_judged_by_the_time_before_its_lock, an_expired_lease_commits_no_turn),
         (bugs.a_thread_is_started_where_nothing_stops_it, an_interrupted_open_leaves_no_thread),
@@ -775,10 +889,25 @@ PLANTED: dict[str, tuple[bugs.Plant, Check]] = {
         (bugs.an_import_trusts_what_it_was_judged_by, a_quicker_import_is_noticed),
         (bugs.a_block_may_write_around_itself, a_block_does_not_wait_for_itself),
         (bugs.a_handle_remembers_what_a_block_may_undo, handles_of_a_block_learn_nothing),
+        (bugs.a_block_ends_only_by_its_last_step, an_interrupted_block_is_not_left_open),
         (bugs.a_cancelled_call_leaves_its_block_open, a_cancelled_call_ends_its_block),
         (bugs.a_lost_commit_counts_as_not_applied, a_lost_commit_is_unknown),
         (bugs.a_failed_operation_of_a_block_is_left_half_done, a_failed_operation_of_a_block_is_undone),
         (bugs.key_frames_of_a_block_are_everybodys, key_frames_of_a_rollback_are_forgotten),
+        (bugs.a_begun_transaction_is_left_to_a_cancelled_caller, a_cancelled_begin_leaves_nothing_open),
+        (bugs.a_child_goes_on_with_its_parents_transaction, a_transaction_stays_with_the_parent),
+        (bugs.a_block_may_be_written_around_on_another_loop, a_block_is_of_one_store_on_every_loop),
+        (bugs.damage_takes_back_that_work_was_put_off, damaged_work_is_passed),
+        (bugs.damage_takes_back_that_a_run_was_put_off, a_damaged_run_is_passed),
+        (bugs.a_run_is_known_by_its_id_alone, another_run_under_an_id_conflicts),
+        (bugs.a_run_may_be_claimed_while_its_lease_is_live, a_live_run_is_not_claimed),
+        (bugs.a_sleep_forgets_what_came_before_it, no_signal_is_slept_through),
+        (bugs.a_signal_does_not_wake_a_suspended_run, a_signal_wakes),
+        (bugs.an_owner_bound_run_of_a_lost_holder_is_run_again, an_owner_bound_run_is_not_run_again),
+        (bugs.the_loss_of_a_holder_is_forgotten_when_the_run_is_given_back, an_owner_bound_run_is_not_run_again),
+        (bugs.a_tick_is_fired_by_every_worker, a_tick_fires_once),
+        (bugs.every_missed_tick_is_fired, only_the_latest_tick_fires),
+        (bugs.a_router_starts_runs_under_new_ids, a_delivery_starts_one_run),
         (bugs.a_large_request_is_encoded_on_the_event_loop, a_large_commit_leaves_the_loop_to_others),
         (bugs.a_large_answer_is_decoded_on_the_event_loop, a_large_load_leaves_the_loop_to_others),
     )

@@ -161,7 +161,7 @@ def test_an_attachment_comes_with_its_own_bytes() -> None:
     [
         ({"committed_at_ms": 60}, None, "never stored"),
         ({"committed_at_ms": 60, "stored_in": "database"}, None, "missing$|missing:"),
-        ({"committed_at_ms": 60, "stored_in": "outside"}, None, "attachments="),
+        ({"committed_at_ms": 60, "stored_in": "outside"}, None, "open the store with the attachments that"),
         ({}, b"dada", "do not match"),
         ({}, b"", "do not match"),
         ({"committed_at_ms": 60}, b"dada", "do not match"),
@@ -203,7 +203,7 @@ def test_bytes_that_need_not_be_here_are_unknown_and_no_damage(changes: dict[str
         ([0, 99], True, "forget"),
     ],
 )
-def test_noted_bytes_are_deleted_once_and_only_if_nobody_needs_them(
+def test_noted_bytes_are_deleted_once_and_only_if_no_session_needs_them(
     notes: list[int], needed: bool, verdict: str
 ) -> None:
     assert attachments.judge_deletion(notes, needed=needed, now_ms=100) == verdict

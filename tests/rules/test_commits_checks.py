@@ -79,7 +79,7 @@ def test_a_whole_graph_has_its_leaf_and_parents_from_itself() -> None:
     assert check(graph=ReplaceGraph(Graph([Node("a")], leaf=None))).leaf is None
 
 
-def test_nodes_without_ids_are_named_after_the_turn_or_after_a_name_that_nobody_else_has() -> None:
+def test_nodes_without_ids_are_named_after_the_turn_or_by_a_unique_name() -> None:
     first, again = (check(turn_id="t", graph=Append([Node(), Node()])).nodes for _ in range(2))
     assert [node.id for node in first] == [node.id for node in again]
     assert [node.id for node in first] == [derived_id("chat", "t", 0), derived_id("chat", "t", 1)]

@@ -14,7 +14,7 @@ NOW = 1_800_000_000_000
 MINUTE = 60_000
 HOUR = 3_600_000
 MIB = 1_048_576
-PLAIN = StoreFacts(now_ms=NOW, schema_version=1, expired_leases=0, undelivered=0, ready_work=0)
+PLAIN = StoreFacts(now_ms=NOW, schema_version=1, expired_leases=0, undelivered=0, ready_batches=0)
 SQLITE = SqliteFacts(version=3_054_001, synchronous="full", journal_mode="wal", log_bytes=0, file_system="ext4")
 POSTGRES = PostgresFacts(
     version=180_001,
@@ -50,7 +50,7 @@ def test_facts_without_fault_have_no_concern(engine: Any) -> None:
     [
         ({"expired_leases": 1, "oldest_expired_lease_at_ms": NOW}, MINUTE, "expired-leases"),
         ({"undelivered": 2, "oldest_undelivered_at_ms": NOW}, MINUTE, "undelivered"),
-        ({"ready_work": 3, "oldest_ready_work_at_ms": NOW}, HOUR, "old-work"),
+        ({"ready_batches": 3, "oldest_ready_batch_at_ms": NOW}, HOUR, "old-work"),
     ],
 )
 def test_what_waits_is_a_warning_once_its_grace_is_over(fields: dict[str, int], grace_ms: int, name: str) -> None:
@@ -70,10 +70,10 @@ def test_a_concern_says_how_many_and_since_when() -> None:
 
 def test_missing_indexes_are_a_danger_and_are_named() -> None:
     (concern,) = diagnosis.diagnose(
-        msgspec.structs.replace(PLAIN, missing_indexes=("work_source", "nodes_id")), local_ms=NOW, trip_ms=0
+        msgspec.structs.replace(PLAIN, missing_indexes=("batches_source", "nodes_id")), local_ms=NOW, trip_ms=0
     )
     assert (concern.level, concern.name) == ("danger", "missing-index")
-    assert "work_source, nodes_id" in concern.problem
+    assert "batches_source, nodes_id" in concern.problem
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,6 @@ def test_a_slow_trip_is_not_mistaken_for_a_wrong_clock() -> None:
 
 def test_dangers_come_first() -> None:
     engine = msgspec.structs.replace(POSTGRES, fsync=False, autovacuum=False)
-    facts = msgspec.structs.replace(PLAIN, ready_work=1, oldest_ready_work_at_ms=0, engine=engine)
+    facts = msgspec.structs.replace(PLAIN, ready_batches=1, oldest_ready_batch_at_ms=0, engine=engine)
     assert judged(facts) == [("danger", "fsync"), ("warning", "old-work"), ("warning", "autovacuum")]
     assert diagnosis.by_level([Concern("warning", "a", "", ""), diagnosis.damaged("x")])[0].name == "integrity"

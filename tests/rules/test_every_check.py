@@ -33,6 +33,7 @@ from holdfast.rules import (
     maintenance,
     processes,
     queue,
+    schedules,
     schemas,
     sessions,
     triggers,
@@ -195,6 +196,14 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
         lambda v: attachments.check_put(v[0], v[1], width=v[2], height=v[3], label=v[4], limits=Limits()),
         Arguments((b"x", "text/plain", 1, 2, "l")),
     ),
+    "schedule": (
+        lambda v: schedules.check_schedule(v[0], v[1], v[2], v[3], None, Limits()),
+        Arguments(("n", "0 3 * * *", "UTC", holdfast.WorkDraft(session_id="s", payloads=[{"a": 1}]))),
+    ),
+    "scheduled run": (
+        lambda v: schedules.check_schedule("n", "0 3 * * *", "UTC", None, v, Limits()),
+        holdfast.Run("r", "1", {"a": 1}),
+    ),
     "commit": (lambda v: commits.check_commit(v, "s", Limits(), seed="seed"), COMMIT),
     "replacing commit": (lambda v: commits.check_commit(v, "s", Limits(), seed="seed"), REPLACE),
     "event": (
@@ -211,7 +220,7 @@ EVERY_CHECK: dict[str, tuple[Callable[[Any], object], Any]] = {
     ),
     "nodes": (lambda v: graph.check_nodes("nodes", v, Limits()), [NODE]),
     "lease": (lambda v: leases.check_session_lease("lease", v, "s", Limits()), LEASE),
-    "policy": (maintenance.check_policy, holdfast.RetentionPolicy(keep_revisions=1, settled_work_older_than_ms=5)),
+    "policy": (maintenance.check_policy, holdfast.RetentionPolicy(keep_revisions=1, settled_batches_older_than_ms=5)),
     "registration": (
         lambda v: processes.new_process(processes.check_registration(v, Limits()), now_ms=1),
         REGISTRATION,

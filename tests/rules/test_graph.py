@@ -369,7 +369,7 @@ def test_half_a_leaf_is_damage(lost: str) -> None:
     assert (info.value.table, info.value.key) == ("revisions", "7/4")
 
 
-def test_a_session_hides_its_own_nodes_and_those_that_nobody_else_is_left_to_hide() -> None:
+def test_a_session_hides_its_own_nodes_and_those_of_deleted_origins() -> None:
     own, inherited = row(1, "a"), row(1, "x", session_key=5)
     places = {"a": "node_ids[0]", "x": "node_ids[1]"}
     graph.require_own(places, session(), [own], {5, 7}, "no")
@@ -452,7 +452,7 @@ STEPS = st.lists(
 
 @settings(STEADY, max_examples=400)
 @given(STEPS)
-def test_exactly_what_somebody_still_sees_is_retained(steps: list[tuple[str, int, int]]) -> None:
+def test_exactly_what_a_revision_still_shows_is_retained(steps: list[tuple[str, int, int]]) -> None:
     family = Tree()
     for step, which, number in steps:
         alive = [index for index, one in enumerate(family.rows) if one.deleted_at_ms is None]

@@ -253,7 +253,7 @@ def test_a_vacuumed_node_does_not_come_back_and_other_content_conflicts() -> Non
     assert not info.value.vacuumed
 
 
-def test_a_leaf_that_is_not_stored_is_damage_only_where_nobody_named_it() -> None:
+def test_a_leaf_that_is_not_stored_is_damage_only_where_no_caller_named_it() -> None:
     with pytest.raises(Corrupt) as info:
         placed([node("d")], [], leaf=(9, "c"))
     assert (info.value.table, info.value.key) == ("nodes", "9")

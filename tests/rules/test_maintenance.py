@@ -31,7 +31,7 @@ def revision(**changes: Any) -> RevisionRow:
         RetentionPolicy(keep_revisions=1),
         RetentionPolicy(
             keep_revisions=2**63 - 1,
-            settled_work_older_than_ms=0,
+            settled_batches_older_than_ms=0,
             terminal_processes_older_than_ms=0,
             occurrences_older_than_ms=0,
         ),
@@ -47,7 +47,7 @@ def test_a_policy_may_leave_anything_out(policy: RetentionPolicy) -> None:
     [
         ({"keep_revisions": 1}, "policy"),
         (RetentionPolicy(keep_revisions=0), "policy.keep_revisions"),
-        (RetentionPolicy(settled_work_older_than_ms=-1), "policy.settled_work_older_than_ms"),
+        (RetentionPolicy(settled_batches_older_than_ms=-1), "policy.settled_batches_older_than_ms"),
         (RetentionPolicy(terminal_processes_older_than_ms=-1), "policy.terminal_processes_older_than_ms"),
         (RetentionPolicy(occurrences_older_than_ms=2**63), "policy.occurrences_older_than_ms"),
         (RetentionPolicy(keep_revisions=True), "policy.keep_revisions"),

@@ -181,7 +181,7 @@ def test_what_is_no_registration_is_refused() -> None:
         (SessionTurn([], 0), ProcessIdentity("session_turn")),
     ],
 )
-def test_a_process_has_a_name_even_if_nobody_gives_it_one(given: Any, identity: ProcessIdentity) -> None:
+def test_a_process_has_a_name_even_if_none_is_given(given: Any, identity: ProcessIdentity) -> None:
     assert processes.derive_identity(given) == identity
 
 
@@ -396,7 +396,7 @@ DELETED = SessionRow(7, "chat", 1, 7, 0, 0, 0, b"[]", changed_at_ms=9, deleted_a
     ],
     ids=["never made", "alive", "deleted"],
 )
-def test_a_process_that_is_registered_after_its_target_s_deletion_wakes_nobody(
+def test_a_process_that_is_registered_after_its_target_s_deletion_wakes_no_session(
     target: SessionRow | None, kept: tuple[str | None, str | None]
 ) -> None:
     registration = ProcessRegistration("p", External(), wake_target=Scope("chat", "f"))

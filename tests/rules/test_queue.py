@@ -123,6 +123,9 @@ def test_a_draft_that_cannot_be_kept_is_refused(changes: dict[str, Any], field: 
     with pytest.raises(InvalidRequest) as info:
         queue.check_draft("draft", draft(**changes), LIMITS)
     assert info.value.field == field
+    with pytest.raises(InvalidRequest) as info:
+        queue.check_draft("", draft(**changes), LIMITS)
+    assert info.value.field == field.removeprefix("draft.")
 
 
 def test_a_payload_may_be_as_deep_as_any_document() -> None:
@@ -168,10 +171,10 @@ def test_a_source_key_names_one_piece_of_work(changes: dict[str, Any], same: boo
     stored = queue.new_batch(first, batch_id="b", session_key=1, family=1, now_ms=0)
     again = queue.check_draft("draft", draft(source_key="k", **changes), LIMITS)
     if same:
-        assert queue.same_work(again, stored) is stored
+        assert queue.same_batch(again, stored) is stored
         return
     with pytest.raises(SourceKeyConflict) as info:
-        queue.same_work(again, stored)
+        queue.same_batch(again, stored)
     assert (info.value.session_id, info.value.source_key) == ("chat", "k")
 
 
@@ -203,6 +206,14 @@ def test_who_may_claim_in_a_session(
     assert claims.may_claim(held, others, owner_id="w1", exclusive=exclusive, now_ms=now_ms) is may
     if held is None:
         assert claims.may_claim(held, others, owner_id=None, exclusive=exclusive, now_ms=now_ms) is may
+
+
+def test_the_exclusive_claim_of_a_session_is_named_with_its_end() -> None:
+    shared, gone = claimed(1), claimed(2, claim_exclusive=1, claim_expires_at_ms=150)
+    held = claimed(3, claim_exclusive=1, claim_owner="w7", claim_expires_at_ms=155)
+    assert claims.exclusive_claim([shared, gone, held], 150) == ("w7", 155, 5)
+    owner, _, look_again_ms = claims.exclusive_claim([shared, gone], 150)
+    assert (owner, look_again_ms) == ("", claims.LOOK_AGAIN_MS)
 
 
 def test_a_claimer_of_any_session_is_kept_out_by_any_lease() -> None:
@@ -632,7 +643,7 @@ def test_a_merge_key_comes_back_as_it_was_sent(stored: str, merge_key: Any) -> N
 def test_a_stored_batch_that_makes_no_sense_is_damage(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Corrupt, match=reason) as info:
         queue.batch_of("chat", batch(**changes))
-    assert (info.value.table, info.value.key) == ("work", "b1")
+    assert (info.value.table, info.value.key) == ("batches", "b1")
 
 
 @pytest.mark.parametrize("kind", ["", " "])

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidRequest
+from holdfast.loop_budget import BudgetExceeded, LoopBudget
 from holdfast.records.events import EventType
 from holdfast.records.limits import Limits
 from holdfast.rules import processes, schema_cost, schema_keywords, schema_validation, schemas
@@ -409,6 +410,74 @@ def test_a_value_of_another_type_is_visited_once() -> None:
 def test_a_pattern_that_comes_again_counts_once() -> None:
     size = schemas.check_schema("schema", {"allOf": [{"pattern": "^[a-z]{1000}$"} for _ in range(200)]}, LIMITS)
     assert 1_000 < size.states < 2_000
+
+
+def test_a_schema_has_a_thousand_patterns_at_the_most() -> None:
+    most = {"properties": {f"p{number}": {"pattern": f"^{number}"} for number in range(schemas.PATTERNS)}}
+    assert schemas.check_schema("schema", most, LIMITS).states > schemas.PATTERNS
+    with pytest.raises(InvalidRequest, match="more than 1000 patterns: describe some"):
+        schemas.check_schema("schema", {**most, "pattern": "^one more"}, LIMITS)
+
+
+@pytest.mark.parametrize("stretch", range(1, 24))
+def test_numbers_are_found_wherever_a_stretch_of_the_search_ends(monkeypatch: pytest.MonkeyPatch, stretch: int) -> None:
+    cost = schema_cost.cost_of({"items": {"minimum": 1}})
+    monkeypatch.setattr(schema_cost, "STRETCH", stretch)
+    assert cost.most_work(b"[1,1234567890123456]") > 10 * cost.most_work(b"[1,123456789012345]")
+    assert cost.most_work(b"[1,100000000000,1e5]") > 10 * cost.most_work(b"[1,100000000000,1.5]")
+
+
+PARTED: dict[str, Any] = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"enum": ["x"]}]}}
+
+
+@pytest.mark.parametrize("visits", [1, 10, 30, 100, 10**9])
+@pytest.mark.parametrize("wrong", [0, 1, 7, 19, None])
+def test_a_long_list_is_validated_in_parts_as_it_is_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, visits: int, wrong: int | None
+) -> None:
+    monkeypatch.setattr(schema_validation, "VISITS_AT_ONCE", visits)
+    payload: list[Any] = [1, "x"] * 10
+    schemas.require_valid("payload", b"[]", PARTED)
+    if wrong is None:
+        schemas.require_valid("payload", encoded(payload), PARTED)
+        return
+    payload[wrong] = "y"
+    with pytest.raises(InvalidRequest) as info:
+        schemas.require_valid("payload", encoded(payload), PARTED)
+    assert info.value.field == f"payload/{wrong}"
+
+
+@pytest.mark.parametrize(
+    "schema", [{"minItems": 20}, {"uniqueItems": True}, {"contains": {"const": 19}}, {"prefixItems": [{"const": 0}]}]
+)
+def test_a_list_that_its_schema_judges_as_a_whole_is_not_parted(monkeypatch: pytest.MonkeyPatch, schema: Any) -> None:
+    monkeypatch.setattr(schema_validation, "VISITS_AT_ONCE", 1)
+    schemas.require_valid("payload", encoded(list(range(20))), schema)
+    with pytest.raises(InvalidRequest):
+        schemas.require_valid("payload", encoded([1, 1]), schema)
+
+
+def test_items_of_an_older_draft_may_be_a_list_of_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_validation, "VISITS_AT_ONCE", 1)
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"const": 1}, {"const": 2}]}
+    schemas.require_valid("payload", b"[1,2,3]", schema)
+    with pytest.raises(InvalidRequest):
+        schemas.require_valid("payload", b"[2,1]", schema)
+
+
+def test_only_a_little_of_compiling_and_validating_is_done_on_an_event_loop() -> None:
+    small = {"type": "array", "items": {"type": "integer"}, "title": "on a loop"}
+    large = {"properties": {f"q{number}": {"pattern": f"^{number}"} for number in range(500)}}
+    uneven = {"uniqueItems": True, "title": "on a loop"}
+    with LoopBudget():
+        schemas.check_schema("schema", small, LIMITS)
+        schemas.require_valid("payload", b"[1,2,3]", small)
+    with LoopBudget(), pytest.raises(BudgetExceeded):
+        schemas.check_schema("schema", large, LIMITS)
+    with LoopBudget(), pytest.raises(BudgetExceeded):
+        schemas.require_valid("payload", encoded([1] * 100_000), small)
+    with LoopBudget(), pytest.raises(BudgetExceeded):
+        schemas.require_valid("payload", b"[1,2,3]", uneven)
 
 
 def test_the_patterns_of_one_registration_are_bounded_together() -> None:

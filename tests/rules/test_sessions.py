@@ -250,11 +250,11 @@ CENSUS = st.lists(
 @STEADY
 @given(CENSUS)
 def test_a_running_process_is_orphaned_or_preserved_and_an_ended_one_neither(
-    census: list[tuple[str, str, int]],
+    counts: list[tuple[str, str, int]],
 ) -> None:
-    report = sessions.process_report("chat", census, revoked=3, cleared=2)
+    report = sessions.process_report("chat", counts, revoked=3, cleared=2)
     orphaned, preserved = set(report.orphaned_process_ids), set(report.preserved_process_ids)
-    for name, status, others in census:
+    for name, status, others in counts:
         assert (name in orphaned) is (status == "running" and others == 0)
         assert (name in preserved) is (status == "running" and others > 0)
     assert list(report.orphaned_process_ids) == sorted(orphaned)
@@ -262,7 +262,7 @@ def test_a_running_process_is_orphaned_or_preserved_and_an_ended_one_neither(
 
 
 def test_a_process_that_is_counted_twice_is_named_once() -> None:
-    census = [("b", "running", 0), ("a", "running", 0), ("b", "running", 0), ("c", "running", 1), ("c", "running", 1)]
-    assert sessions.process_report("chat", census, revoked=3, cleared=2) == ProcessSessionReport(
+    counts = [("b", "running", 0), ("a", "running", 0), ("b", "running", 0), ("c", "running", 1), ("c", "running", 1)]
+    assert sessions.process_report("chat", counts, revoked=3, cleared=2) == ProcessSessionReport(
         "chat", 3, 2, ("a", "b"), ("c",)
     )

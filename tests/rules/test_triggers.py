@@ -84,7 +84,7 @@ def test_a_subscription_is_found_by_the_names_that_it_was_given(sequence: int) -
         "trigger:9999999999999999999",
     ],
 )
-def test_a_name_that_nobody_was_given_finds_nothing(name: str) -> None:
+def test_a_name_that_was_never_given_finds_nothing(name: str) -> None:
     assert triggers.sequence_of("handle", name, "trigger:", LIMITS) is None
 
 

@@ -63,7 +63,7 @@ def test_a_manifest_row_and_a_batch_are_in_the_family_of_a_living_session(
 ) -> None:
     row = r.AttachmentRow(3, "photo", 1, "s3://photo", "image/png", 7, None, None, None, 1, None, "caller", "i1")
     assert problems(rules.attachment(row, owner)) == [f"attachments 3/photo: {one}" for one in expected]
-    assert problems(rules.batch(batch(), owner)) == [f"work 7: {one}" for one in expected]
+    assert problems(rules.batch(batch(), owner)) == [f"batches 7: {one}" for one in expected]
 
 
 def test_a_deleted_session_has_no_ledger() -> None:
@@ -128,7 +128,7 @@ def test_an_artifact_whose_ref_names_its_content_has_that_content() -> None:
 
 def batch(**changes: Any) -> r.BatchRow:
     intent = queue.check_draft("draft", holdfast.WorkDraft(session_id="chat", payloads=[{"a": 1}]), LIMITS)
-    row = queue.new_batch(intent, batch_id="work:1", session_key=3, family=1, now_ms=1)
+    row = queue.new_batch(intent, batch_id="batch:1", session_key=3, family=1, now_ms=1)
     return but(row, enqueue_seq=7, **changes)
 
 
@@ -176,7 +176,7 @@ SETTLED: dict[str, Any] = {"settled_state": "completed", "settled_at_ms": 2, "so
     ],
 )
 def test_a_batch_alone(changes: dict[str, Any], expected: list[str]) -> None:
-    assert problems(rules.batch(batch(**changes), LIVING)) == [f"work 7: {one}" for one in expected]
+    assert problems(rules.batch(batch(**changes), LIVING)) == [f"batches 7: {one}" for one in expected]
 
 
 def test_a_batch_that_does_not_decode_is_corrupt() -> None:
@@ -229,7 +229,7 @@ def test_a_lease_on_a_session_names_its_key() -> None:
     assert rules.leased_session(but(HELD, kind="process")) is None
 
 
-def test_nobody_holds_an_ended_process() -> None:
+def test_an_ended_process_has_no_holder() -> None:
     held = r.LeaseRow("process", "p", "w", HASH, 1, 1, 2)
     assert problems(rules.lease_on_process(held, "running")) == []
     assert problems(rules.lease_on_process(but(held, owner_id=None, token_hash=None), "failed")) == []
@@ -337,7 +337,7 @@ def test_an_event_is_what_its_process_would_append_again(
     assert problems(rules.event(row, owner)) == expected
 
 
-def test_an_event_of_a_type_that_nobody_declared_would_be_refused() -> None:
+def test_an_event_of_an_undeclared_type_would_be_refused() -> None:
     (hash_problem, refusal) = problems(rules.event(event("quiet", 1, type="loud"), RUNNING))
     assert hash_problem == "events p/1: hash is not what the content says"
     assert refusal.startswith("events p/1: would be refused now: ")

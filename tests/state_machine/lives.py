@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.state_machine import processes, sessions, work  # registers the rules
+from tests.state_machine import processes, queue, sessions  # registers the rules
 from tests.state_machine.machine import RULES, Difference, Machine
 from tests.state_machine.sides import MakeSide
 
-__all__ = ["RULES", "Difference", "live", "live_often", "processes", "sessions", "shortened", "work"]
+__all__ = ["RULES", "Difference", "live", "live_often", "processes", "queue", "sessions", "shortened"]
 
 LIFE_STEPS = 400
 SHRINK_SECONDS = 20

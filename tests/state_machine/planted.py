@@ -22,7 +22,7 @@ def forgets_settled_work(self: Any, right: Method) -> Method:
         saved = await right(self, rows)
         for row in rows:
             if row.settled_state is not None:
-                self.tables.work.drop(row.enqueue_seq)
+                self.tables.batches.drop(row.enqueue_seq)
         return int(saved)
 
     return save_batches

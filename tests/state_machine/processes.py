@@ -252,7 +252,7 @@ def tidy(m: Machine) -> None:
         ages = (0, 500, 5_000)
         policy = holdfast.RetentionPolicy(
             keep_revisions=m.maybe(0.5, (1, 2, 5)),
-            settled_work_older_than_ms=m.maybe(0.3, ages),
+            settled_batches_older_than_ms=m.maybe(0.3, ages),
             terminal_processes_older_than_ms=m.maybe(0.3, ages),
             occurrences_older_than_ms=m.maybe(0.3, ages),
         )

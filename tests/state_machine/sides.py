@@ -20,7 +20,7 @@ from holdfast.factory import open_backend
 from holdfast.ports import Backend
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 HANDLES = 2
 LIMITS = holdfast.Limits(commit_nodes=6, document_depth=8, page=50, fork_depth=3)

@@ -127,6 +127,7 @@ def draft(m: Machine, *, session_id: str | None) -> holdfast.WorkDraft:
         available_at_ms=m.maybe(0.2, (m.clock.now_ms() + 700, 5, 2**63 - 1)) or 0,
         kind=m.pick(("turn", "turn", "turn", "mail")),
         priority=m.pick((0, 0, 0, 1, -1)),
+        key=m.pick((None, None, "ada", "bob")),
     )
     if m.chance(0.1):
         made = holdfast.WorkDraft.command(session_id or m.session_id(), "refresh", idempotency_key=m.pick(("i1", "i2")))
@@ -189,7 +190,7 @@ def proof(m: Machine, session_id: str | None) -> holdfast.WorkClaim | holdfast.W
         {"token": holdfast.Token("f" * 32)},
         {"fence": completion.fence + 1},
         {"batch_ids": completion.batch_ids[:-1]},
-        {"batch_ids": (*completion.batch_ids, "work:nobody")},
+        {"batch_ids": (*completion.batch_ids, "batch:nobody")},
         {"batch_ids": completion.batch_ids[::-1]},
         {"claim_id": "claim:1:99"},
     )

@@ -13,7 +13,7 @@ import msgspec
 import holdfast
 from holdfast import transfer
 
-KINDS = ("meta", "attachment", "node", "component", "frame", "head", "work")
+KINDS = ("meta", "attachment", "node", "component", "frame", "head", "batch")
 Lines = list[dict[str, Any]]
 
 
@@ -32,7 +32,7 @@ def sealed(manifest: dict[str, Any], lines: Lines, *, version: int = 1, **facts:
     """Build a bundle whose counts and hashes match its lines, as a deliberate forger could."""
     body = [msgspec.json.encode(line) + b"\n" for line in lines]
     counts = dict.fromkeys(KINDS, 0) | Counter(line["line"] for line in lines)
-    turn = [data for data, line in zip(body, lines, strict=True) if line["line"] not in {"attachment", "work"}]
+    turn = [data for data, line in zip(body, lines, strict=True) if line["line"] not in {"attachment", "batch"}]
     manifest = manifest | {
         "counts": counts,
         "sha256": hashlib.sha256(b"".join(body)).hexdigest(),

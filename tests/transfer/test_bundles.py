@@ -103,7 +103,7 @@ def negative_usage(lines: Lines) -> None:
 
 
 def huge_number(lines: Lines) -> None:
-    one(lines, "work")["draft"]["payloads"] = [2**70]
+    one(lines, "batch")["draft"]["payloads"] = [2**70]
 
 
 def unknown_leaf(lines: Lines) -> None:
@@ -123,19 +123,19 @@ def no_head(lines: Lines) -> None:
 
 
 def negative_due(lines: Lines) -> None:
-    one(lines, "work")["draft"]["available_at_ms"] = -1
+    one(lines, "batch")["draft"]["available_at_ms"] = -1
 
 
 def work_twice(lines: Lines) -> None:
-    one(lines, "work")["draft"]["source_key"] = "first"
+    one(lines, "batch")["draft"]["source_key"] = "first"
 
 
 def work_without_key(lines: Lines) -> None:
-    one(lines, "work")["draft"]["source_key"] = None
+    one(lines, "batch")["draft"]["source_key"] = None
 
 
 def work_for_another(lines: Lines) -> None:
-    one(lines, "work")["draft"]["session_id"] = "another"
+    one(lines, "batch")["draft"]["session_id"] = "another"
 
 
 def unknown_kind(lines: Lines) -> None:
@@ -280,7 +280,7 @@ def test_a_file_of_the_same_turn_with_other_work_is_refused_without_a_trace(targ
     target.sessions.handle("chat").commit(holdfast.Commit(completes=[claim]))
     manifest, lines = opened(genuine())
     lines.insert(-2, {**lines[-1], "draft": {**lines[-1]["draft"], "source_key": "new", "payloads": ["new"]}})
-    first = next(line for line in lines if line["line"] == "work" and line["draft"]["source_key"] == "first")
+    first = next(line for line in lines if line["line"] == "batch" and line["draft"]["source_key"] == "first")
     first["draft"]["payloads"] = ["another"]
     refuse_without_a_trace(target, sealed(manifest, lines), "was used for other work")
     lines.remove(first)
@@ -430,5 +430,5 @@ def test_a_component_is_compared_with_its_ref_when_its_line_is_read(change: Call
 def test_a_bundle_beyond_a_limit_is_refused(limits: transfer.BundleLimits, says: str) -> None:
     with pytest.raises(holdfast.ImportRefused, match=says):
         read(genuine(), limits)
-    assert read(genuine(), transfer.BundleLimits(lines=11)).manifest.counts["work"] == 2
+    assert read(genuine(), transfer.BundleLimits(lines=11)).manifest.counts["batch"] == 2
     assert read(genuine(), transfer.TRUSTED).size_bytes == len(genuine()) - genuine().index(b"\n") - 1

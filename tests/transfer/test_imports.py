@@ -54,7 +54,7 @@ def at_each_line(act: Callable[[int], None]) -> Callable[[int], None]:
 
 def test_an_import_into_a_session_that_is_being_imported_is_refused(target: holdfast.BlockingStore) -> None:
     first, second = bundle_of("a"), bundle_of("b")
-    turn_lines = sum(line["line"] != "work" for line in opened(first)[1])
+    turn_lines = sum(line["line"] != "batch" for line in opened(first)[1])
 
     def another(line: int) -> None:
         says = "was begun here, and not by this file" if line + 1 < turn_lines else "is there already"

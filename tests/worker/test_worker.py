@@ -530,3 +530,57 @@ def test_a_kind_has_one_handler() -> None:
     with pytest.raises(holdfast.InvalidRequest, match="print"):
         worker.job("turn")(print)
     assert repr(worker) == "Worker(turn)"
+
+
+# Limits.
+
+
+def test_limits_of_a_handler_hold_over_several_workers(url: str, store: holdfast.BlockingStore) -> None:
+    guard = threading.Lock()
+    running: list[str] = []
+    most: dict[str, int] = {"all": 0, "ada": 0, "bob": 0}
+    done = threading.Event()
+    ended: list[str] = []
+
+    def send(job: Job) -> None:
+        key = job.batch.key or ""
+        with guard:
+            running.append(key)
+            most["all"] = max(most["all"], len(running))
+            most[key] = max(most[key], running.count(key))
+        time.sleep(0.02)
+        with guard:
+            running.remove(key)
+            ended.append(key)
+            if len(ended) == 24:
+                done.set()
+
+    workers = [Worker(url, concurrency=6) for _ in range(2)]
+    for worker in workers:
+        worker.job("mail", at_once=3, per_key=2)(send)
+    for number in range(24):
+        key = "ada" if number % 3 else "bob"
+        store.queue.enqueue(holdfast.WorkDraft(session_id=f"s{number}", payloads=[1], kind="mail", key=key))
+    with Running(workers[0]), Running(workers[1]):
+        assert done.wait(WAIT_S)
+    assert most["all"] <= 3
+    assert max(most["ada"], most["bob"]) <= 2
+    assert [(one.kind, one.at_once, one.per_key) for one in store.queue.limits()] == [("mail", 3, 2)]
+
+
+@pytest.mark.parametrize(("field", "limits"), [("at_once", {"at_once": 0}), ("per_key", {"per_key": -1})])
+def test_a_limit_of_zero_is_refused_where_it_is_written(url: str, field: str, limits: dict[str, int]) -> None:
+    for register in (lambda: Worker(url).job("mail", **limits), lambda: Worker(url).turn(**limits)):
+        with pytest.raises(holdfast.InvalidRequest, match="pause") as info:
+            register()
+        assert info.value.field == field
+    with pytest.raises(holdfast.InvalidRequest):
+        Worker(url).job("mail", **{field: True})
+
+
+def test_a_worker_without_limits_leaves_those_that_are_stored(url: str, store: holdfast.BlockingStore) -> None:
+    declared = store.queue.set_limit("mail", at_once=1)
+    worker = Worker(url)
+    worker.job("mail")(lambda job: None)
+    worker.run(until_idle=True)
+    assert list(store.queue.limits()) == [declared]

@@ -1,8 +1,9 @@
-"""Rewords the advice in the store's errors for the command line: its options, commands and arguments."""
+"""Renders the store's errors for the command line, with its options, commands and arguments."""
 
 from __future__ import annotations
 
 import holdfast
+from holdfast.next_step import sentence
 
 FIELDS = {
     "url": "--url",
@@ -39,9 +40,13 @@ OF_COMMANDS = {
     "processes list": {"session_id": "--started-by"},
     "processes signal": {"name": "NAME", "type": "NAME"},
     "queue list": {"session_id": "--session"},
+    "schedules pause": {"name": "SCHEDULE"},
+    "schedules remove": {"name": "SCHEDULE"},
+    "schedules resume": {"name": "SCHEDULE"},
+    "schedules run": {"idempotency_key": "--key", "name": "SCHEDULE"},
     "sessions fork": {"at": "--at or --at-revision", "name": "--name", "session_id": "NEW"},
     "sessions graph": {"at": "--at"},
-    "sessions import": {"session_id": "--as"},
+    "sessions import": {"into": "--as", "session_id": "--as"},
     "sessions list": {"session_id": "--parent"},
     "tail": {"process_id": "--process", "session_id": "--session"},
     "triggers list": {"session_id": "--session", "source_type": "--source-type", "source_key": "--source-key"},
@@ -49,47 +54,28 @@ OF_COMMANDS = {
 }
 """Overrides for commands that take a parameter under another name than most."""
 
-PHRASES = (
-    ("import it under another id", "import it under another id (--as)"),
-    ("if you trust the file, raise the limits", "if you trust the file, add --trusted"),
-    ("raise busy_timeout_ms", "give it more --patience"),
-    ("raise lock_timeout_ms", "give it more --patience"),
-    ("raise statement_timeout_ms", "give it more --patience"),
-    (
-        'open the store with PostgresOptions(pooler="transaction"), or with a URL that leads past the pooler',
-        "add --pooler transaction, or give a --url that leads past the pooler",
-    ),
-    ("lower max_connections, or raise the server's limit", "retry, or raise the server's limit"),
-    (", or raise max_connections or acquire_timeout_ms", ""),
-    (
-        "was the store opened with the attachments= that it was written with?: stored data is damaged",
-        "does --attachments name the folder that they were written to? If it does, they are lost",
-    ),
-    (
-        "was the store opened with the attachments= that it was written with?",
-        "does --attachments name the folder that they were written to?",
-    ),
-    ("this session has no such attachment: put it first", "this session has no such attachment: see attachments list"),
-    ("see session.history()", "see holdfast sessions history"),
-    ("declare it in event_types", "see holdfast processes show for those that it declares"),
-)
-"""Advice of the store to programs, and the same advice at a shell."""
+IN_STEPS = FIELDS | {
+    "session.attachments.list()": "holdfast attachments list",
+    "session.history()": "holdfast sessions history",
+    "sessions.list()": "holdfast sessions list",
+    "processes.get()": "holdfast processes show",
+    "processes.list()": "holdfast processes list --status any",
+    "transfer.TRUSTED": "--trusted",
+    "event_types": "",
+    "options.acquire_timeout_ms": "",
+    "options.max_connections": "",
+    "processes.register()": "",
+    "session.attachments.put()": "",
+    "sessions.create()": "",
+    "sessions.handle()": "",
+}
+"""Names in the next steps of errors. A step that the command line does not offer has an empty one."""
 
-OF_A_COPY = (
-    ("import it under another id", "export it, and import it under another id (--as)"),
-    (
-        "was the store opened with the attachments= that it was written with?: stored data is damaged",
-        "do --from-attachments and --to-attachments name the folders that they were written to? If so, they are lost",
-    ),
-)
-"""Replacements for a command with two stores. All other phrases stay the same."""
-
-
-def at_a_shell(text: str, phrases: tuple[tuple[str, str], ...] = PHRASES) -> str:
-    """Replace advice for programs by advice for a shell."""
-    for phrase, here in phrases:
-        text = text.replace(phrase, here)
-    return text
+OF_A_COPY = IN_STEPS | {
+    "attachments": "--from-attachments or --to-attachments",
+    "into": "sessions export, then sessions import --as",
+}
+"""The same for a command with two stores."""
 
 
 def said_of_a_copy(error: holdfast.HoldfastError) -> str:
@@ -104,8 +90,7 @@ def said_of_a_copy(error: holdfast.HoldfastError) -> str:
         case holdfast.UnknownDelivery():
             return "the target lacks the subscription that it was delivered to, which was refused, too"
         case _:
-            others = tuple(pair for pair in PHRASES if pair[0] not in dict(OF_A_COPY))
-            return at_a_shell(str(error), OF_A_COPY + others)
+            return sentence(error.text, *error.next_step, names=OF_A_COPY)
 
 
 def said(error: holdfast.HoldfastError, command: str = "") -> str:
@@ -113,16 +98,6 @@ def said(error: holdfast.HoldfastError, command: str = "") -> str:
     match error:
         case holdfast.SchemaMissing():
             return _missing(error)
-        case holdfast.UnknownSession():
-            return f"unknown session {error.session_id!r}: see holdfast sessions list"
-        case holdfast.SessionDeleted():
-            return f"session {error.session_id!r} was deleted: see holdfast sessions list"
-        case holdfast.SessionExists():
-            return f"session {error.session_id!r} exists already: choose another id"
-        case holdfast.UnknownProcess():
-            return f"unknown process {error.process_id!r}: see holdfast processes list --status any"
-        case holdfast.AlreadyTerminal():
-            return f"process {error.process_id!r} is already {error.status}: see holdfast processes show"
         case holdfast.ReplayConflict():
             return f"process {error.process_id!r} has another event of --replay-key {error.replay_key!r}: use a new key"
         case holdfast.OccurrenceConflict():
@@ -130,7 +105,8 @@ def said(error: holdfast.HoldfastError, command: str = "") -> str:
         case holdfast.Corrupt() if command == "init":
             return f"{error.key}: {error.reason}: init makes a new store, so choose another name"
         case _:
-            return at_a_shell(_named(error, FIELDS | OF_COMMANDS.get(command, {})))
+            own = OF_COMMANDS.get(command, {})
+            return sentence(_text(error, FIELDS | own), *error.next_step, names=IN_STEPS | own)
 
 
 def _missing(error: holdfast.SchemaMissing) -> str:
@@ -145,12 +121,8 @@ def _missing(error: holdfast.SchemaMissing) -> str:
     return f"the store{place} has schema version {error.found}, this program {error.known}: run holdfast migrate"
 
 
-def _named(error: holdfast.HoldfastError, names: dict[str, str]) -> str:
-    """Return the error's text with the field named as on the command line."""
-    match error:
-        case holdfast.InvalidRequest():
-            return f"{names.get(error.field, error.field)}: {error.problem}"
-        case holdfast.UnknownRef():
-            return str(error).replace(error.field, names.get(error.field, error.field), 1)
-        case _:
-            return str(error)
+def _text(error: holdfast.HoldfastError, names: dict[str, str]) -> str:
+    """Return the error's text without its next steps, with the field named as on the command line."""
+    if isinstance(error, holdfast.InvalidRequest | holdfast.UnknownRef):
+        return f"{names.get(error.field, error.field)}: {error.problem}"
+    return error.text

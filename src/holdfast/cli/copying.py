@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 WITHOUT_BYTES = "they live elsewhere, or were never put; if they lie in a folder, name it with --from-attachments"
 SAME = "source and target are the same store: nothing was copied"
 FORGOTTEN = ("turn_ids", "settled_source_keys")
-NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "artifacts")
+NO_SESSIONS = ("processes", "events", "grants", "subscriptions", "occurrences", "schedules", "artifacts")
 ONE_OF = {
     "processes": "process",
     "events": "event",
     "grants": "grant",
     "subscriptions": "subscription",
     "occurrences": "occurrence",
+    "schedules": "schedule",
     "artifacts": "artifact",
     "live_leases": "live lease",
     "deleted_sessions": "deleted session",
@@ -155,9 +156,10 @@ COMMANDS = (
         ),
         ("holdfast copy --from agent.db --to postgresql://db/app",),
         "An object: `copied` (session ids), `already_there` (how many), `others` (for each of `subscriptions`,\n"
-        "  `occurrences`, `processes` and `artifacts` how many were `copied` and `already_there`), `refused` (each\n"
-        "  `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not copied),\n"
-        "  `forgotten` (what the target does not know of the sessions just copied: `turn_ids`, `settled_source_keys`).",
+        "  `occurrences`, `schedules`, `processes` and `artifacts` how many were `copied` and `already_there`),\n"
+        "  `refused` (each `part`, `session_id` or `id`, and `problem`), `left_behind` (counts of what was not\n"
+        "  copied), `forgotten` (what the target does not know of the sessions just copied: `turn_ids`,\n"
+        "  `settled_source_keys`).",
         "Run it again after an interruption: what is there is not copied twice. Nothing is overwritten.\n"
         "Leases are never copied: a running process arrives without an owner.\n"
         "Ids of earlier turns and source keys of settled work do not move: a turn or work from before the move that\n"

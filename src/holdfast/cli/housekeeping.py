@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import holdfast
-from holdfast.cli.advice import at_a_shell
 from holdfast.cli.commands import YES, Command, argument, duration_ms, whole
 from holdfast.cli.running import Call, Misused
 from holdfast.cli.sessions import require_session, show_report
@@ -40,19 +39,19 @@ def prune(call: Call) -> int:
     given = call.options
     policy = holdfast.RetentionPolicy(
         keep_revisions=given.keep_revisions,
-        settled_work_older_than_ms=given.settled_work,
+        settled_batches_older_than_ms=given.settled_batches,
         terminal_processes_older_than_ms=given.ended_processes,
         occurrences_older_than_ms=given.occurrences,
     )
     if policy == holdfast.RetentionPolicy():
-        raise Misused("nothing is named that may be forgotten: add --keep-revisions, --settled-work, …")
+        raise Misused("nothing is named that may be forgotten: add --keep-revisions, --settled-batches, …")
     with call.store() as store:
         foreseen = store.maintenance.prune(policy, dry_run=True)
         if given.dry_run:
             show_report(call, foreseen)
             return 0
         call.confirm(
-            f"Forget {foreseen.revisions} revisions, {foreseen.work_batches} settled batches, "
+            f"Forget {foreseen.revisions} revisions, {foreseen.batches} settled batches, "
             f"{foreseen.processes} ended processes and {foreseen.occurrences} occurrences?"
         )
         show_report(call, _prune(call, store, policy, foreseen))
@@ -70,7 +69,7 @@ def _prune(
             total = holdfast.PruneReport(
                 dry_run=False,
                 revisions=total.revisions + step.revisions,
-                work_batches=total.work_batches + step.work_batches,
+                batches=total.batches + step.batches,
                 processes=total.processes + step.processes,
                 events=total.events + step.events,
                 occurrences=total.occurrences + step.occurrences,
@@ -81,7 +80,7 @@ def _prune(
 
 
 def _rows(report: holdfast.PruneReport) -> int:
-    return report.revisions + report.work_batches + report.processes + report.occurrences
+    return report.revisions + report.batches + report.processes + report.occurrences
 
 
 def verify(call: Call) -> int:
@@ -98,7 +97,7 @@ def verify(call: Call) -> int:
     terminal.fields((name.removeprefix("checked_"), getattr(report, name)) for name in checked)
     _say_what_was_not_read(call, report)
     for finding in report.findings:
-        terminal.line((f"{finding.table} {finding.key}: {at_a_shell(finding.problem)}", "red"))
+        terminal.line((f"{finding.table} {finding.key}: {finding.problem}", "red"))
     if report.ok:
         terminal.line(("ok", "green"))
     else:
@@ -164,7 +163,7 @@ COMMANDS = (
         prune,
         (
             argument("--keep-revisions", metavar="N", type=whole, help="keep so many revisions of each session"),
-            argument("--settled-work", metavar="TIME", type=duration_ms, help="forget settled work older than this"),
+            argument("--settled-batches", metavar="TIME", type=duration_ms, help="forget settled work older than this"),
             argument("--ended-processes", metavar="TIME", type=duration_ms, help="forget processes ended before that"),
             argument("--occurrences", metavar="TIME", type=duration_ms, help="forget occurrences older than this"),
             argument("--dry-run", action="store_true", help="only say what would be forgotten"),
@@ -172,7 +171,7 @@ COMMANDS = (
         ),
         (
             "holdfast prune --keep-revisions 50 --dry-run",
-            "holdfast prune --settled-work 30d --ended-processes 30d --yes",
+            "holdfast prune --settled-batches 30d --ended-processes 30d --yes",
         ),
         "A `PruneReport`.",
         "Asks first, unless --dry-run. A turn id, a source key and an idempotency key are remembered as long as what\n"

@@ -13,14 +13,17 @@ from holdfast.cli import (
     copying,
     demo,
     housekeeping,
+    limits,
     processes,
     queue,
+    schedules,
     sessions,
     stores,
     tail,
     torture,
     triggers,
     worker,
+    workers,
 )
 from holdfast.cli.commands import Argument, Command, argument, up_to
 
@@ -29,13 +32,16 @@ COMMANDS: tuple[Command, ...] = (
     *stores.COMMANDS,
     *sessions.COMMANDS,
     *queue.COMMANDS,
+    *limits.COMMANDS,
     *processes.COMMANDS,
     *tail.COMMANDS,
     *triggers.COMMANDS,
+    *schedules.COMMANDS,
     *attachments.COMMANDS,
     *housekeeping.COMMANDS,
     *copying.COMMANDS,
     *worker.COMMANDS,
+    *workers.COMMANDS,
     *torture.COMMANDS,
     *completion.COMMANDS,
 )
@@ -45,7 +51,9 @@ GROUPS = {
     "queue": "work that waits for a session",
     "processes": "background processes and their logs",
     "triggers": "subscriptions and what fires them",
+    "schedules": "cron schedules: list, pause, run at once",
     "attachments": "bytes that sessions refer to",
+    "workers": "programs that claim work",
 }
 
 COMMON: tuple[Argument, ...] = (

@@ -77,7 +77,7 @@ class Call:
 
     def open(self, url: str, settings: Any, attachments: str | None) -> holdfast.BlockingStore:
         """Open any store with the widest limits, so that it can be read whatever limits it was written under."""
-        from holdfast.wide import WIDE
+        from holdfast.records.limits import WIDE
 
         try:
             return holdfast.open_blocking(url, options=settings, limits=WIDE, attachments=attachments)

@@ -76,7 +76,7 @@ def show(call: Call) -> int:
         "components": {} if view is None else view.manifest.refs,
         "ledger": () if view is None else view.ledger,
         "lease": lease,
-        "unsettled_work": len(work),
+        "unsettled_batches": len(work),
         "path": () if view is None else view.graph.nodes,
     }
     if call.options.json:
@@ -91,7 +91,7 @@ def show(call: Call) -> int:
             ("created", moment(None if meta is None else meta.created_at_ms)),
             *((name, facts[name]) for name in ("revision", "node_count", "leaf", "checkpoint_ref", "current_frame_id")),
             ("lease", None if lease is None else f"{lease.owner_id} until {moment(lease.expires_at_ms)}"),
-            ("unsettled work", f"{len(work)}{'' if work.next is None else ' or more'}"),
+            ("unsettled batches", f"{len(work)}{'' if work.next is None else ' or more'}"),
             *((f"usage of {one.model}", f"{one.total} tokens ({one.source})") for one in (view.ledger if view else ())),
         ]
     )
@@ -288,7 +288,7 @@ COMMANDS = (
         ("holdfast sessions show chat-42", "holdfast sessions show chat-42 --last 0 --json"),
         "An object: `session_id`, `meta` (a `SessionMeta` or null), `revision`, `node_count`, `leaf`, `config`, "
         "`frames` (without their bytes), `current_frame_id`, `checkpoint_ref`, `components` (name to ref), `ledger`, "
-        "`lease` (a `LeaseHolder` or null), `unsettled_work` (at most 1000), `path` (the newest nodes).",
+        "`lease` (a `LeaseHolder` or null), `unsettled_batches` (at most 1000), `path` (the newest nodes).",
     ),
     Command(
         "sessions history",

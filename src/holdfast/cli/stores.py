@@ -47,7 +47,7 @@ def migrate(call: Call) -> int:
 
 
 def status(call: Call) -> int:
-    """Show counts of everything, and the waiting work."""
+    """Show counts of everything, and the age of the oldest pending batch."""
     with call.store() as store:
         stats = store.maintenance.stats()
         durability, now_ms = store.durability, store.now_ms()
@@ -56,7 +56,7 @@ def status(call: Call) -> int:
 
         call.terminal.json({"durability": durability, **msgspec.structs.asdict(stats)})
         return 0
-    oldest = stats.oldest_pending_work_at_ms
+    oldest = stats.oldest_pending_batch_at_ms
     age = "-" if oldest is None else f"{length(now_ms - oldest)} old"
     call.terminal.fields(
         [
@@ -66,8 +66,11 @@ def status(call: Call) -> int:
             ("revisions", stats.revisions),
             ("nodes", stats.nodes),
             ("blobs", f"{stats.blobs}, {size(stats.blob_bytes)}"),
-            ("work", f"{stats.pending_work} pending, {stats.claimed_work} claimed, {stats.settled_work} settled"),
-            ("oldest pending work", age),
+            (
+                "batches",
+                f"{stats.pending_batches} pending, {stats.claimed_batches} claimed, {stats.settled_batches} settled",
+            ),
+            ("oldest pending batch", age),
             ("attachments", f"{stats.attachments}, {size(stats.attachment_bytes)}"),
             ("processes", f"{stats.processes} ({stats.running_processes} running)"),
             ("events", stats.events),
@@ -75,6 +78,7 @@ def status(call: Call) -> int:
             ("live leases", stats.live_leases),
             ("subscriptions", stats.subscriptions),
             ("occurrences", f"{stats.occurrences} ({stats.undelivered} deliveries undelivered)"),
+            ("schedules", stats.schedules),
             ("artifacts", stats.artifacts),
         ]
     )
@@ -115,7 +119,7 @@ COMMANDS = (
         "status",
         "how much of everything there is, and what waits",
         status,
-        examples=("holdfast status --url agent.db", "holdfast status --json | jq .pending_work"),
+        examples=("holdfast status --url agent.db", "holdfast status --json | jq .pending_batches"),
         json="An object: `durability`, and every field of `Stats`.",
     ),
     Command(

@@ -299,7 +299,7 @@ class Work:
 
 def _change(batch: holdfast.WorkBatch, state: str, at_ms: int) -> dict[str, Any]:
     return {
-        "what": "work",
+        "what": "batch",
         "at_ms": at_ms,
         "session_id": batch.session_id,
         "text": f"{batch.batch_id} {state}",
@@ -387,10 +387,10 @@ def _log(store: holdfast.BlockingStore, process_id: str, after: int) -> Iterable
 COMMANDS = (
     Command(
         "tail",
-        "show turns, work and events as they happen",
+        "show turns, batches and events as they happen",
         tail,
         (
-            argument("--session", metavar="SESSION", help="only this session's turns and work"),
+            argument("--session", metavar="SESSION", help="only this session's turns and batches"),
             argument("--process", metavar="PROCESS", help="only this process's events; ends when the process does"),
             argument("--from-start", action="store_true", help="with --process: the whole log first"),
             argument("--since", metavar="TIME", type=duration_ms, default=0, help="also turns and events since then"),
@@ -398,7 +398,7 @@ COMMANDS = (
             argument("--for", dest="for_ms", metavar="TIME", type=up_to("365d"), help="stop after that long"),
         ),
         ("holdfast tail", "holdfast tail --process build-7 --from-start", "holdfast tail --session chat-42 --json"),
-        "One object a line: `what` (`turn`, `work` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "
+        "One object a line: `what` (`turn`, `batch` or `event`), `at_ms`, `text`, and `session_id` with `revision` (a "
         "`Revision`) or with `batch_id` and `state`, or `process_id` with `event` (a `ProcessEvent`).",
         "A single process is waited for, and the first work of a single session. Everything else is looked at every\n"
         "--interval (10ms to 1h): the store has no wait for any change at all. Each turn and each event is\n"

@@ -79,6 +79,8 @@ def emit(call: Call) -> int:
     call.terminal.line(f"{emission.occurrence.occurrence_id}{again}: {len(emission.deliveries)} deliveries reserved")
     for delivery in emission.deliveries:
         call.terminal.line(f"  {delivery.process_id}  {delivery.subscription.handle}")
+    if emission.next is not None:
+        call.terminal.line("  and more: see holdfast triggers list --undelivered")
     return 0
 
 

@@ -3,20 +3,61 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import holdfast
 from holdfast.cli.commands import Command, argument
-from holdfast.cli.running import Call, Misused
+from holdfast.cli.running import Call, Misused, Refused
+from holdfast.cli.terminal import Terminal, shown
+
+LOGGER = "holdfast.worker"
 
 
 def worker(call: Call) -> int:
     """Run a worker until it is told to stop."""
+    if call.options.reload:
+        if call.options.until_idle:
+            raise Misused("--reload runs until it is stopped: leave --until-idle out")
+        from holdfast.cli import reloading
+
+        return reloading.run(call.options.worker, call.terminal.note)
     found = worker_at(call.options.worker)
+    found.on_failure(lambda failure: call.terminal.note(f"{shown(str(failure))}\n{failure.trace()}"))
     call.terminal.note(f"{found!r} is running; Ctrl-C or SIGTERM lets running calls finish")
-    found.run(until_idle=call.options.until_idle)
+    with shown_warnings(call.terminal):
+        found.run(until_idle=call.options.until_idle)
+    call.terminal.note(f"ended: {found.tally!r}")
     return 0
+
+
+@contextmanager
+def shown_warnings(terminal: Terminal) -> Generator[None]:
+    """Print the warnings of the worker while the block runs."""
+    printing = _Printing(terminal)
+    logger = logging.getLogger(LOGGER)
+    logger.addHandler(printing)
+    try:
+        yield
+    finally:
+        logger.removeHandler(printing)
+
+
+class _Printing(logging.Handler):
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__(logging.WARNING)
+        self._terminal = terminal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._terminal.note(f"warning: {shown(record.getMessage())}")
+
+
+# Finding the worker.
 
 
 def worker_at(place: str) -> holdfast.Worker:
@@ -24,18 +65,47 @@ def worker_at(place: str) -> holdfast.Worker:
     module_name, colon, name = place.partition(":")
     if not module_name or not colon or not name:
         raise Misused(f"{place!r} does not name a worker: write MODULE:NAME, such as app:worker")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise
-        raise Misused(f"there is no module {error.name!r} here: run this in the folder of your program") from None
-    found = getattr(module, name, None)
+    module = _imported(module_name)
+    missing = object()
+    found = getattr(module, name, missing)
+    if found is missing:
+        raise Misused(f"module {module_name!r} has no {name!r}: {_workers_in(module)}")
     if not isinstance(found, holdfast.Worker):
-        what = "has no" if found is None else f"is a {type(found).__name__}, not a holdfast.Worker:"
-        raise Misused(f"{place}: the module {what} {name!r}" if found is None else f"{place} {what} name your worker")
+        what = type(found).__name__
+        raise Misused(f"{place} is of type {what}, not a holdfast.Worker: {_workers_in(module)}")
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise Misused(f"there is no module {error.name!r} here: run this in the folder of your program") from None
+        raise Refused(f"{_place(error)} {error}: install it, or run this in the environment of your program") from error
+    except Exception as error:
+        raise Refused(
+            f"module {name!r} cannot be imported: {_place(error)} {type(error).__name__}: {error}: "
+            "mend it, then run this again"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line of an error, without the frames of the import."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}:"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    outside = [frame for frame in frames if frame.filename != __file__]
+    return f"{outside[-1].filename}:{outside[-1].lineno}:" if outside else ""
+
+
+def _workers_in(module: ModuleType) -> str:
+    """Return the next step: the workers that the module has."""
+    names = [f"{module.__name__}:{name}" for name, value in vars(module).items() if isinstance(value, holdfast.Worker)]
+    return f"name {' or '.join(names)}" if names else "give your holdfast.Worker a name in it"
 
 
 COMMANDS = (
@@ -46,11 +116,12 @@ COMMANDS = (
         (
             argument("worker", metavar="MODULE:NAME", help="a `holdfast.Worker`, such as app:worker"),
             argument("--until-idle", action="store_true", help="end once no more work can be claimed"),
+            argument("--reload", action="store_true", help="start anew when a Python file below this folder changes"),
         ),
-        ("holdfast worker app:worker",),
-        "Nothing: a worker prints no results.",
+        ("holdfast worker app:worker", "holdfast worker app:worker --reload"),
+        "Nothing: a worker prints no results. Failures, warnings and the counts at the end go to standard error.",
         "The worker names its store itself. On SIGTERM or Ctrl-C it claims no more, lets running calls finish for its\n"
-        "grace period, and gives the rest back.",
+        "grace period, and gives the rest back. --reload does the same at each change, and is for development.",
         opens_a_store=False,
     ),
 )

@@ -13,7 +13,7 @@ from holdfast.rules import replacements
 async def put(tx: Transaction, kind: str, ref: str, data: bytes) -> str:
     """Store bytes under their ref, replacing any earlier ones."""
     row = rules.packed(kind, ref, data, now_ms=tx.now_ms)
-    if tx.again:
+    if tx.is_retry:
         found = await tx.find_artifact(kind, ref)
         what = f"artifact {kind}/{ref}"
         if found is None:

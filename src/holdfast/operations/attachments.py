@@ -11,6 +11,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from holdfast.errors import HoldfastError, Unavailable, UnknownRef
+from holdfast.interrupts import raised_by_handler
+from holdfast.next_step import NextStep
 from holdfast.operations import sessions
 from holdfast.operations.pages import page_of
 from holdfast.ports import AttachmentBytes, BoundedBytes, Transaction
@@ -19,7 +21,6 @@ from holdfast.records.common import Page
 from holdfast.rows import AttachmentRow, ObjectRow, SessionRow
 from holdfast.rules import attachments as rules
 from holdfast.table_catalog import StoredObject
-from holdfast.waiting import raised_by_handler
 
 T = TypeVar("T")
 
@@ -142,7 +143,7 @@ async def find_inherited(tx: Transaction, session: SessionRow, attachment_ids: S
     """Return copies of the attachments that the session's parent holds and may lend."""
     if not attachment_ids or session.parent_session_id is None:
         return ()
-    parent = await tx.find_session(session.parent_session_id, presence=True)
+    parent = await tx.find_session(session.parent_session_id, key_only=True)
     if parent is None or parent.deleted_at_ms is not None:
         return ()
     found = [await tx.find_attachment(parent.session_key, attachment_id) for attachment_id in attachment_ids]
@@ -179,7 +180,9 @@ async def find_row(tx: Transaction, address: sessions.Address, attachment_id: st
     session = await sessions.find(tx, address)
     row = None if session is None else await tx.find_attachment(session.session_key, attachment_id)
     if session is None or row is None:
-        raise UnknownRef("attachment_id", attachment_id, "this session has no such attachment: put it first")
+        put = NextStep("put it first with", "session.attachments.put()")
+        see = NextStep("see", "session.attachments.list()")
+        raise UnknownRef("attachment_id", attachment_id, "this session has no such attachment", put, see)
     return session, row
 
 

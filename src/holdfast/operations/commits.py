@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.errors import HeadConflict, HoldfastError, NodeConflict, SessionDeleted
-from holdfast.operations import attachments, key_frames, ready, sessions
+from holdfast.operations import attachments, key_frames, limits, ready, sessions
 from holdfast.operations.positions import stamped
-from holdfast.operations.writes import hit
+from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
-from holdfast.ports.fast_path_params import UNTIMED, Head, TurnAsk, TurnPlan
+from holdfast.ports.fast_path_params import UNTIMED, Head, TurnParams, TurnPlan
 from holdfast.records.commits import CommitReceipt, NodesReceipt
-from holdfast.rows import CommitQuery, NodeRow, Run, Segment, SessionRow
+from holdfast.rows import BatchRow, CommitQuery, NodeRow, Run, Segment, SessionRow
 from holdfast.rules import commits as rules
 from holdfast.rules import graph, verdicts
 from holdfast.rules import sessions as session_rules
@@ -42,7 +42,7 @@ async def commit(
     segments = graph.segments_of(session)
     targets = {intent.session_id: session}
     for draft in intent.enqueues:
-        target = targets.get(draft.session_id) or await tx.find_session(draft.session_id, presence=True)
+        target = targets.get(draft.session_id) or await tx.find_session(draft.session_id, key_only=True)
         if target is not None:
             targets[draft.session_id] = target
     facts = await tx.load_commit_facts(_query(session, segments, intent, targets))
@@ -51,7 +51,7 @@ async def commit(
         return session, await stamped(tx, replay)
     for draft in intent.enqueues:
         if draft.session_id not in targets:
-            targets[draft.session_id] = await sessions.newest(tx, draft.session_id, presence=True)
+            targets[draft.session_id] = await sessions.newest(tx, draft.session_id, key_only=True)
     further = graph.further_ids(intent.nodes, rules.stored_nodes(facts), graph.leaf_of(facts.head))
     if further:
         facts = msgspec.structs.replace(facts, nodes=(*facts.nodes, *await tx.find_nodes(segments, further)))
@@ -82,7 +82,7 @@ async def commit(
     await tx.apply_commit(plan, tx.now_ms)
     if plan.blobs:
         key_frames.learn(kept, plan, intent.contents.bodies, earlier, facts.runs)
-    await _keep_ready(tx, plan)
+    await _keep_ready(tx, plan, facts.batches)
     _notify(tx, intent, plan)
     receipt = rules.receipt_of(intent.session_id, plan.revision, replayed=False)
     return plan.session, await stamped(tx, receipt)
@@ -115,7 +115,7 @@ async def _decide(
             except HoldfastError:
                 return None
         plan = None if planned is None else planned.plan
-        answer = await tx.commit_turn(TurnAsk(intent.session_id, intent.turn_id, head, plan, is_new, draws_key))
+        answer = await tx.commit_turn(TurnParams(intent.session_id, intent.turn_id, head, plan, is_new, draws_key))
         if answer is None:
             return None
         verdicts.refuse_turn(answer, intent.session_id)
@@ -170,14 +170,15 @@ def _committed(
     return session, rules.receipt_of(intent.session_id, plan.revision, replayed=False)
 
 
-async def _keep_ready(tx: Transaction, plan: TurnPlan) -> None:
-    """Update the ready rows of the queues that the turn changed, unless the database does that itself."""
+async def _keep_ready(tx: Transaction, plan: TurnPlan, batches: Sequence[BatchRow]) -> None:
+    """Update ready rows and slots of the queues that the turn changed, unless the database does that itself."""
     if tx.ready_tables is None:
         return
     if plan.completed_seqs:
         await ready.keep(tx, plan.session.session_key, plan.session.family, freed=True)
     for session_key, family in sorted({(row.session_key, row.family) for row in plan.enqueues}):
         await ready.keep(tx, session_key, family, freed=False)
+    await limits.free(tx, [row for row in batches if row.enqueue_seq in plan.completed_seqs])
 
 
 def _notify(tx: Transaction, intent: rules.CommitIntent, plan: TurnPlan) -> None:
@@ -256,7 +257,7 @@ async def add_nodes(
         session = msgspec.structs.replace(
             session, node_count=graph.position_of(placed.rows[-1].node_key), changed_at_ms=tx.now_ms
         )
-        hit(await tx.save_session(session), "sessions", session.session_key)
+        expect_rows(await tx.save_session(session), "sessions", session.session_key)
         await tx.insert_nodes(placed.rows)
     receipt = NodesReceipt(session.session_id, len(placed.rows), len(intents) - len(placed.rows))
     return session, await stamped(tx, receipt)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.operations import attachments, processes, triggers
+from holdfast.operations import attachments, limits, processes, triggers
 from holdfast.operations.ready import tell
-from holdfast.operations.writes import hit
+from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.records.sessions import SessionDeletionReport
@@ -51,8 +51,9 @@ async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionRepor
         # Grants, subscriptions and wake targets need no session to exist, and must not outlive its deletion.
         return edges, None
     # Before its content is dropped: a tombstoned session gets no new content.
-    hit(await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms)), "sessions", row.session_key)
+    expect_rows(await tx.save_session(rules.tombstone(row, now_ms=tx.now_ms)), "sessions", row.session_key)
     references = await _attachments(tx, row.session_key)
+    await limits.free_slots(tx, await tx.slots_of(row.session_key))
     usage, work, manifest = await tx.drop_session_content(row.session_key)
     for reference in references:
         await attachments.drop_if_unreferenced(tx, reference)
@@ -62,7 +63,7 @@ async def delete(tx: Transaction, session_id: str) -> tuple[SessionDeletionRepor
         edges,
         deleted=True,
         usage_rows=usage,
-        work_batches=work,
+        batches=work,
         attachments=manifest,
     )
     return report, row.family

@@ -11,7 +11,7 @@ from holdfast.operations.pages import may_follow, page_of
 from holdfast.operations.positions import stamped
 from holdfast.operations.topics import process_topic, tell_run
 from holdfast.ports import Transaction
-from holdfast.ports.fast_path_params import UNTIMED, EventAsk, LeaseProof
+from holdfast.ports.fast_path_params import UNTIMED, EventParams, LeaseProof
 from holdfast.ports.verdicts import EventVerdict
 from holdfast.records.common import Document, Page
 from holdfast.records.events import AppendReceipt, ProcessEvent, Wake
@@ -20,7 +20,7 @@ from holdfast.records.processes import Process
 from holdfast.rows import BatchRow, EventFilter, EventRow, EventWrite, ProcessRow
 from holdfast.rules import events as rules
 from holdfast.rules import leases, processes, verdicts
-from holdfast.rules import queue as work_rules
+from holdfast.rules import queue as queue_rules
 from holdfast.rules import runs as run_rules
 from holdfast.rules.sequences import require_gapless
 
@@ -88,7 +88,7 @@ async def decide(
             return None
         plan = rules.plan_on(intent, process, judgement, now_ms=UNTIMED)
         wake = rules.wake_of(plan.row, plan.wake, intent.wake_target or process.wake_target, _cause(process))
-        answer = await tx.append_event(_ask(row, plan, judgement, wake, batch_id, lease))
+        answer = await tx.append_event(_params(row, plan, judgement, wake, batch_id, lease))
         if answer is None:
             return None  # pragma: no cover - a database that remembers processes and does not judge events
         verdicts.refuse_event(answer, intent.process_id)
@@ -102,25 +102,25 @@ async def decide(
                 return answer.process, await _replay(tx, answer.process, answer.event, intent)
             case "target_absent":
                 assert wake is not None, "only a wake has a target"
-                await sessions.newest(tx, wake.target.session_id, presence=True)
+                await sessions.newest(tx, wake.target.session_id, key_only=True)
             case _:
                 row = answer.process
     return None  # pragma: no cover - the process moved at each try
 
 
-def _ask(
+def _params(
     row: ProcessRow,
     plan: rules.EventPlan,
     judgement: rules.Judgement,
     wake: Wake | None,
     batch_id: str,
     lease: LeaseProof | None,
-) -> EventAsk:
+) -> EventParams:
     batch = None
     if wake is not None:
-        draft = work_rules.own_draft(rules.wake_draft(wake))
-        batch = work_rules.new_batch(draft, batch_id=batch_id, session_key=0, family=0, now_ms=UNTIMED)
-    return EventAsk(
+        draft = queue_rules.own_draft(rules.wake_draft(wake))
+        batch = queue_rules.new_batch(draft, batch_id=batch_id, session_key=0, family=0, now_ms=UNTIMED)
+    return EventParams(
         event=plan.row,
         process=row,
         after_terminal=judgement.after_terminal,
@@ -185,14 +185,14 @@ async def append_new(
 
 async def _delivery(tx: Transaction, wake: Wake, batch_id: str) -> tuple[str | None, BatchRow | None]:
     """Return the id of the batch that carries a wake, and its row if it is new. A deleted session gets no batch."""
-    session = await sessions.newest(tx, wake.target.session_id, presence=True)
+    session = await sessions.newest(tx, wake.target.session_id, key_only=True)
     if session.deleted_at_ms is not None:
         return None, None
     known = await tx.find_sources([(session.session_key, wake.wake_id)])
     if known:
         return known[0].batch_id, None
-    intent = work_rules.own_draft(rules.wake_draft(wake))
-    return batch_id, work_rules.new_batch(
+    intent = queue_rules.own_draft(rules.wake_draft(wake))
+    return batch_id, queue_rules.new_batch(
         intent, batch_id=batch_id, session_key=session.session_key, family=session.family, now_ms=tx.now_ms
     )
 

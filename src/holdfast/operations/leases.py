@@ -7,7 +7,7 @@ import msgspec
 from holdfast.errors import AlreadyTerminal, LeaseLost, UnknownProcess
 from holdfast.operations import ready, runs, sessions
 from holdfast.ports import Transaction
-from holdfast.ports.fast_path_params import LeaseAsk
+from holdfast.ports.fast_path_params import LeaseParams
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, LeaseHolder, OnProcess, OnSession, Resource
 from holdfast.rules import leases as rules
@@ -16,11 +16,11 @@ from holdfast.rules import verdicts
 
 async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: Token, ttl_ms: int) -> Lease:
     """Take a lease that is free, expired, or held by this owner."""
-    answer = await tx.take_lease(LeaseAsk(*rules.names_of(resource), owner_id, rules.hash_token(token), ttl_ms))
+    answer = await tx.take_lease(LeaseParams(*rules.names_of(resource), owner_id, rules.hash_token(token), ttl_ms))
     if answer is not None:
         verdicts.refuse_lease(answer, resource)
         assert answer.row is not None, "a lease that was taken is returned"
-        _tell_waiters(tx, resource)
+        tell_waiters(tx, resource)
         return rules.lease_of(answer.row, resource, token)
     place = await _place_for_claim(tx, resource)
     current = await tx.find_lease(*place)
@@ -36,7 +36,7 @@ async def claim(tx: Transaction, resource: Resource, *, owner_id: str, token: To
         now_ms=tx.now_ms,
     )
     await tx.save_lease(row)
-    _tell_waiters(tx, resource)
+    tell_waiters(tx, resource)
     return rules.lease_of(row, resource, token)
 
 
@@ -66,7 +66,7 @@ async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     if answer is not None:
         verdicts.refuse_lease(answer, lease.resource)
         assert answer.row is not None, "a lease that was renewed is returned"
-        _tell_waiters(tx, lease.resource)
+        tell_waiters(tx, lease.resource)
         return msgspec.structs.replace(lease, expires_at_ms=answer.row.expires_at_ms)
     place = await place_of(tx, lease.resource)
     if place is None:
@@ -74,7 +74,7 @@ async def renew(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease:
     row = rules.require(await tx.find_lease(*place), lease, tx.now_ms)
     renewed = rules.renewed(row, ttl_ms=ttl_ms, now_ms=tx.now_ms)
     await tx.save_lease(renewed)
-    _tell_waiters(tx, lease.resource)
+    tell_waiters(tx, lease.resource)
     return msgspec.structs.replace(lease, expires_at_ms=renewed.expires_at_ms)
 
 
@@ -99,7 +99,7 @@ async def _release_session(tx: Transaction, lease: Lease, session_id: str) -> bo
     return True
 
 
-def _tell_waiters(tx: Transaction, resource: Resource) -> None:
+def tell_waiters(tx: Transaction, resource: Resource) -> None:
     """Wake waiters for the session's work: they also wait for the end of its lease, which has changed."""
     if isinstance(resource, OnSession):
         ready.tell(tx, resource.session_id)

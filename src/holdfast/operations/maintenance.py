@@ -23,7 +23,7 @@ async def count_tombstoned(tx: Transaction, session_key: int | None) -> int:
 
 async def collect_family(tx: Transaction, family: int, limit: int) -> tuple[GarbageReport, bool]:
     """Delete the unreachable rows of a family, up to the limit. Return the report, and whether none are left."""
-    revisions, roots, blobs = await tx.blob_census(family)
+    revisions, roots, blobs = await tx.count_blobs(family)
     rules.require_roots(family, await tx.family_sessions(family), revisions, blobs)
     erased = await deletion.erase(tx, family, limit)
     report = GarbageReport(
@@ -73,8 +73,8 @@ async def prune_revisions(tx: Transaction, family: int, keep: int, *, limit: int
 async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dry_run: bool) -> PruneReport:
     """Forget settled work, ended processes and old occurrences, up to the limit in total."""
     work = processes = events = occurrences = deliveries = 0
-    if policy.settled_work_older_than_ms is not None:
-        until = rules.cutoff(tx.now_ms, policy.settled_work_older_than_ms)
+    if policy.settled_batches_older_than_ms is not None:
+        until = rules.cutoff(tx.now_ms, policy.settled_batches_older_than_ms)
         work = await tx.drop_settled_batches(settled_until_ms=until, limit=limit, dry_run=dry_run)
     if policy.terminal_processes_older_than_ms is not None:
         until = rules.cutoff(tx.now_ms, policy.terminal_processes_older_than_ms)
@@ -88,7 +88,7 @@ async def prune_rest(tx: Transaction, policy: RetentionPolicy, *, limit: int, dr
         )
     return PruneReport(
         dry_run=dry_run,
-        work_batches=work,
+        batches=work,
         processes=processes,
         events=events,
         occurrences=occurrences,
@@ -116,4 +116,4 @@ async def count_abandoned(tx: Transaction, older_than_ms: int) -> int:
 
 async def stats(tx: Transaction) -> Stats:
     """Return the counts of the whole store."""
-    return Stats(**await tx.census(tx.now_ms))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return Stats(**await tx.stats(tx.now_ms))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

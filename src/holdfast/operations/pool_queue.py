@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import columns
+from holdfast.errors import Corrupt
 from holdfast.operations import queue, ready, settlement
 from holdfast.ports import Transaction
-from holdfast.ports.fast_path_params import NextAsk
+from holdfast.ports.fast_path_params import ClaimNextParams
 from holdfast.records.common import Token
 from holdfast.records.queue import WorkClaim, WorkCompletion, WorkReceipt
+from holdfast.rows import ReadyRow
 from holdfast.rules import claims, leases, verdicts
 from holdfast.rules import ready as rules
 
@@ -25,8 +27,8 @@ class NextRequest(msgspec.Struct, frozen=True):
     token: Token
 
 
-def _ask(request: NextRequest, *, claims: bool = True) -> NextAsk:
-    return NextAsk(
+def _params(request: NextRequest, *, claims: bool = True) -> ClaimNextParams:
+    return ClaimNextParams(
         owner_id=request.owner_id,
         kinds=request.kinds,
         ttl_ms=request.ttl_ms,
@@ -37,39 +39,67 @@ def _ask(request: NextRequest, *, claims: bool = True) -> NextAsk:
     )
 
 
-async def claim_next(tx: Transaction, request: NextRequest) -> tuple[WorkClaim | None, bool]:
-    """Claim the next work of any session. True: ask again, because others have locked the work that there is."""
-    answer = await tx.claim_any(_ask(request))
-    if answer is None:
-        return await _claim_in_turn(tx, request), False
-    verdicts.require_fresh(answer.verdict)
-    claim = claims.claim_from(answer.session_id, request.token, answer.rows) if answer.rows else None
-    return claim, answer.verdict == "busy"
+async def claim_next(tx: Transaction, request: NextRequest) -> tuple[WorkClaim | Corrupt | None, bool]:
+    """Claim the next work of any session. True: ask again, because others have locked the work that there is.
+
+    Damaged work is put off like work that was claimed, and its error returned: a raise would undo that, and the work
+    would keep all others back.
+    """
+    try:
+        answer = await tx.claim_any(_params(request))
+        if answer is None:
+            return await _claim_in_turn(tx, request), False
+        verdicts.require_fresh(answer.verdict)
+        claim = claims.claim_from(answer.session_id, request.token, answer.rows) if answer.rows else None
+        return claim, answer.verdict == "busy"
+    except Corrupt as damage:
+        return damage, False
 
 
-async def _claim_in_turn(tx: Transaction, request: NextRequest) -> WorkClaim | None:
+async def _claim_in_turn(tx: Transaction, request: NextRequest) -> WorkClaim | Corrupt | None:
     found = await _find(tx, request)
-    return None if found is None else await queue.claim(tx, found)
+    if found is None:
+        return None
+    row, asked = found
+    try:
+        if not isinstance(asked, Corrupt):
+            return await queue.claim(tx, asked)
+        damage = asked
+    except Corrupt as error:
+        damage = error
+    tables = tx.ready_tables
+    assert tables is not None, "a database without ready tables claims by itself"
+    await ready.put_off(tables, row, leases.expiry(tx.now_ms, request.ttl_ms))
+    return damage
 
 
-async def _find(tx: Transaction, request: NextRequest) -> queue.ClaimRequest | None:
-    """Return the request for the next session that has such work. Corrects ready rows that promised too much."""
+async def _find(tx: Transaction, request: NextRequest) -> tuple[ReadyRow, queue.ClaimRequest | Corrupt] | None:
+    """Return the next session that has such work, with the request for it, or with the error of damage in it.
+
+    Corrects ready rows that promised too much.
+    """
     tables = tx.ready_tables
     assert tables is not None, "a database without ready tables claims by itself"
     await ready.heed_time(tx, tables)
     passed: list[int] = []
     while True:
-        row = await tables.next_ready(rules.levels(exclusive=request.exclusive), request.kinds, passed)
+        levels = rules.levels(exclusive=request.exclusive)
+        row = await tables.next_ready(levels, request.kinds, passed, tx.now_ms)
         if row is None:
             return None
         ids = await tx.session_ids([row.session_key])
         session_id = ids.get(row.session_key, "")
-        session = None if not session_id else await tx.find_session(session_id)
-        if session is not None and session.session_key == row.session_key:
-            asked = _in_session(request, session_id)
-            if await queue.claimable(tx, session, asked):
-                return asked
-            await ready.keep(tx, row.session_key, row.family, freed=True)
+        try:
+            session = None if not session_id else await tx.find_session(session_id)
+            if session is not None and session.session_key == row.session_key:
+                asked = _in_session(request, session_id)
+                found = await queue.claimable(tx, session, asked)
+                if found.rows:
+                    return row, asked
+                if not found.is_refused:
+                    await ready.keep(tx, row.session_key, row.family, freed=True)
+        except Corrupt as damage:
+            return row, damage
         passed.append(row.session_key)
 
 
@@ -95,31 +125,36 @@ async def complete_and_claim_next(
 
     A transaction that has settled work holds locks, so it does not wait for those of others.
     """
-    answer = await tx.settle_claim(claims.proof_of(completion), _ask(request))
+    answer = await tx.settle_claim(claims.proof_of(completion), _params(request))
     if answer is None:
-        return await settlement.complete(tx, completion), await _claim_in_turn(tx, request), False
+        receipt, following = await settlement.complete(tx, completion), await _claim_in_turn(tx, request)
+        # Damaged work is put off now. The claim has to be settled all the same.
+        return (receipt, None, True) if isinstance(following, Corrupt) else (receipt, following, False)
     verdict, claimed = answer
     receipt = await settlement.settled(tx, completion, verdict)
     assert claimed is not None, "the next work was asked for"
-    claim = claims.claim_from(claimed.session_id, request.token, claimed.rows) if claimed.rows else None
+    try:
+        claim = claims.claim_from(claimed.session_id, request.token, claimed.rows) if claimed.rows else None
+    except Corrupt:
+        return receipt, None, True
     return receipt, claim, claimed.verdict == "busy"
 
 
 async def is_offered(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
     """Return whether any session offers such work, and in how many milliseconds time alone may change that."""
-    if await tx.offers_work(rules.levels(exclusive=request.exclusive), request.kinds):
+    if await tx.offers_ready(rules.levels(exclusive=request.exclusive), request.kinds, tx.now_ms):
         return True, None
-    due_at_ms = await tx.next_ready_due_ms()
+    due_at_ms = await tx.next_ready_due_ms(tx.now_ms)
     return due_at_ms is not None and due_at_ms <= tx.now_ms, None if due_at_ms is None else due_at_ms - tx.now_ms
 
 
 async def is_claimable(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
     """Like `is_offered`, but for work that could be claimed now. Corrects ready rows that promised too much."""
-    answer = await tx.claim_any(_ask(request, claims=False))
+    answer = await tx.claim_any(_params(request, claims=False))
     if answer is not None:
         verdicts.require_fresh(answer.verdict)
         found = answer.verdict == "claimable"
     else:
         found = await _find(tx, request) is not None
-    due_at_ms = None if found else await tx.next_ready_due_ms()
+    due_at_ms = None if found else await tx.next_ready_due_ms(tx.now_ms)
     return found, None if due_at_ms is None else due_at_ms - tx.now_ms

@@ -9,7 +9,7 @@ from holdfast.operations import events, triggers
 from holdfast.operations.pages import page_of
 from holdfast.operations.positions import stamped
 from holdfast.operations.topics import process_topic, tell_run
-from holdfast.operations.writes import hit
+from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
 from holdfast.records.leases import Lease
@@ -46,7 +46,7 @@ async def _register(tx: Transaction, registered: rules.Registered, due_at_ms: in
         return rules.process_of(rules.same_registration(registered, existing)), False
     row = rules.new_process(registered, now_ms=tx.now_ms, due_at_ms=due_at_ms)
     if registered.wake_target is not None:
-        target = await tx.find_session(registered.wake_target.session_id, presence=True)
+        target = await tx.find_session(registered.wake_target.session_id, key_only=True)
         row = rules.without_dead_target(row, target)
     await tx.insert_process(row)
     await triggers.note_started(tx, registered.id)
@@ -80,7 +80,7 @@ async def set_external_ref(tx: Transaction, process_id: str, ref: ExternalRef) -
     before = await require(tx, process_id)
     after = rules.with_external_ref(before, ref, now_ms=tx.now_ms)
     what = f"external ref of process {process_id!r}"
-    if tx.again and replacements.is_stored(before.external_ref, after.external_ref, what):
+    if tx.is_retry and replacements.is_stored(before.external_ref, after.external_ref, what):
         # Waiters have not been notified of the earlier try.
         tx.notify(process_topic(process_id))
         return rules.process_of(before)
@@ -99,7 +99,7 @@ async def clear_wait(tx: Transaction, process_id: str) -> Process:
 
 
 async def _save(tx: Transaction, row: ProcessRow) -> Process:
-    hit(await tx.save_process(row), "processes", row.process_id)
+    expect_rows(await tx.save_process(row), "processes", row.process_id)
     tx.notify(process_topic(row.process_id))
     return rules.process_of(row)
 
@@ -130,7 +130,7 @@ async def complete(
 
 async def forget_session(tx: Transaction, session_id: str) -> ProcessSessionReport:
     """Erase a session's grants and wake targets. The processes themselves go on."""
-    census = await tx.grant_census(session_id)
+    counts = await tx.count_grants(session_id)
     revoked = await tx.drop_session_grants(session_id)
     cleared = await tx.clear_wake_targets(session_id, tx.now_ms)
-    return sessions.process_report(session_id, census, revoked=revoked, cleared=cleared)
+    return sessions.process_report(session_id, counts, revoked=revoked, cleared=cleared)

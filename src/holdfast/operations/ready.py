@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.errors import Corrupt
 from holdfast.ports import Transaction
 from holdfast.ports.tables import ReadyTables
 from holdfast.rows import ReadyRow
 from holdfast.rules import ready as rules
 
-ANY_WORK = "work"
+ANY_QUEUE = "queue"
 """The topic of waiters for work of any session."""
 
 DUE_AT_ONCE = 100
@@ -27,7 +28,7 @@ def queue_topic(session_id: str) -> str:
 def tell(tx: Transaction, session_id: str) -> None:
     """Wake the waiters for the session's work, and those for any work."""
     tx.notify(queue_topic(session_id))
-    tx.notify(ANY_WORK)
+    tx.notify(ANY_QUEUE)
 
 
 async def keep(tx: Transaction, session_key: int, family: int, *, freed: bool) -> None:
@@ -61,10 +62,31 @@ async def serve(tx: Transaction, tables: ReadyTables, session_key: int, family: 
     await _put_right(tx, tables, served)
 
 
-async def _put_right(tx: Transaction, tables: ReadyTables, before: ReadyRow) -> None:
+async def wait_for_key(tx: Transaction, session_key: int) -> None:
+    """Update a session's row: the key of its next batch has no free slot."""
+    tables = tx.ready_tables
+    assert tables is not None, "a database without ready tables claims by itself"
+    before = await tables.find_ready(session_key)
+    assert before is not None, "a session with unsettled work has a ready row"
+    await _put_right(tx, tables, before, is_full=True)
+
+
+async def pause(tx: Transaction, session_key: int, family: int, *, paused: bool) -> bool:
+    """Pause or resume a session. Return False if that changes nothing."""
+    tables = tx.ready_tables
+    if tables is None:
+        return await tx.pause_ready(family, session_key, paused=paused)
+    before = await tables.find_ready(session_key) or rules.new_row(session_key, family)
+    if bool(before.paused) == paused:
+        return False
+    await _put_right(tx, tables, msgspec.structs.replace(before, paused=int(paused)))
+    return True
+
+
+async def _put_right(tx: Transaction, tables: ReadyTables, before: ReadyRow, *, is_full: bool = False) -> None:
     front = await tables.queue_front(before.session_key, before.claimed_upto, tx.now_ms)
     lease = await tables.find_lease("session", str(before.session_key))
-    after = rules.ready_row(before, front, lease, now_ms=tx.now_ms)
+    after = rules.ready_row(before, front, lease, now_ms=tx.now_ms, is_full=is_full)
     if after is None:
         await tables.drop_ready(before.session_key)
         return
@@ -73,11 +95,20 @@ async def _put_right(tx: Transaction, tables: ReadyTables, before: ReadyRow) -> 
     await tables.save_ready(after)
 
 
+async def put_off(tables: ReadyTables, row: ReadyRow, until_ms: int) -> None:
+    """Offer nothing of a session until that time: its next work is damaged, and must not keep other sessions back."""
+    await tables.save_ready(msgspec.structs.replace(row, level=rules.NOTHING, due_at_ms=until_ms, waits_for=None))
+
+
 async def heed_time(tx: Transaction, tables: ReadyTables) -> None:
     """Update the rows that time alone may have changed."""
     while True:
         due = await tables.due_ready(tx.now_ms, DUE_AT_ONCE)
         for row in due:
-            await _put_right(tx, tables, row)
+            try:
+                await _put_right(tx, tables, row)
+            except Corrupt:
+                # Promise the work: the claim that meets the damage reports it.
+                await tables.save_ready(msgspec.structs.replace(row, level=rules.ANY, due_at_ms=None, waits_for=None))
         if len(due) < DUE_AT_ONCE:
             return

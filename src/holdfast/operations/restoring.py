@@ -8,7 +8,8 @@ from holdfast.errors import SubscriptionConflict, UnknownDelivery
 from holdfast.operations import sessions
 from holdfast.operations.positions import stamped
 from holdfast.operations.topics import process_topic
-from holdfast.operations.writes import hit
+from holdfast.operations.triggers import NEW_RUNS
+from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.records.restoring import RestoreReceipt
 from holdfast.rows import DeliveryRow, OccurrenceRow, ProcessRow, SubscriptionRow
@@ -23,7 +24,7 @@ async def process(tx: Transaction, restored: rules.RestoredProcess) -> RestoreRe
     if existing is not None:
         rules.same_process(existing, restored)
         return await stamped(tx, RestoreReceipt(replayed=True))
-    target = None if first.wake_session_id is None else await tx.find_session(first.wake_session_id, presence=True)
+    target = None if first.wake_session_id is None else await tx.find_session(first.wake_session_id, key_only=True)
 
     def here(row: ProcessRow) -> ProcessRow:
         return processes.without_dead_target(row, target)
@@ -31,7 +32,7 @@ async def process(tx: Transaction, restored: rules.RestoredProcess) -> RestoreRe
     await tx.insert_process(here(first))
     for write in restored.writes:
         await tx.apply_event(msgspec.structs.replace(write, process=here(write.process)))
-    hit(await tx.save_process(here(restored.final)), "processes", first.process_id)
+    expect_rows(await tx.save_process(here(restored.final)), "processes", first.process_id)
     tx.notify(process_topic(first.process_id))
     return await stamped(tx, RestoreReceipt(replayed=False))
 
@@ -63,4 +64,6 @@ async def occurrence(tx: Transaction, row: OccurrenceRow, deliveries: tuple[Deli
         if await tx.find_subscription(delivery.subscription_sequence) is None:
             raise UnknownDelivery(row.occurrence_id, triggers.subscription_id(delivery.subscription_sequence))
     new = await tx.insert_deliveries(deliveries) if deliveries else []
+    if any(delivery.run_kind is not None for delivery in new):
+        tx.notify(NEW_RUNS)
     return await stamped(tx, RestoreReceipt(replayed=existing is not None and not new))

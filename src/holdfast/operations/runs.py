@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.errors import UnknownProcess
+from holdfast.errors import Corrupt, UnknownProcess
 from holdfast.operations.topics import process_topic, tell_run
-from holdfast.operations.writes import hit
+from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
-from holdfast.ports.fast_path_params import RunAsk
+from holdfast.ports.fast_path_params import ClaimRunParams
 from holdfast.records.common import Token
 from holdfast.records.leases import Lease, OnProcess
 from holdfast.records.processes import Process, RunClaim
@@ -29,31 +29,49 @@ class NextRequest(msgspec.Struct, frozen=True):
 # Claiming.
 
 
-def _ask(request: NextRequest, *, claims: bool = True) -> RunAsk:
+def _params(request: NextRequest, *, claims: bool = True) -> ClaimRunParams:
     token_hash = leases.hash_token(request.token) if claims else None
-    return RunAsk(request.owner_id, request.kinds, request.ttl_ms, token_hash)
+    return ClaimRunParams(request.owner_id, request.kinds, request.ttl_ms, token_hash)
 
 
-async def claim_next(tx: Transaction, request: NextRequest) -> tuple[RunClaim | None, bool]:
-    """Claim the run that has been due longest. True: ask again, because others have locked the runs that are due."""
-    answer = await tx.claim_run(_ask(request))
-    if answer is None:
-        return await _claim(tx, request), False
-    verdicts.require_fresh(answer.verdict)
-    if answer.process is None or answer.lease is None:
-        return None, answer.verdict == "busy"
-    return _claim_of(answer.process, answer.lease, request.token), False
+async def claim_next(tx: Transaction, request: NextRequest) -> tuple[RunClaim | Corrupt | None, bool]:
+    """Claim the run that has been due longest. True: ask again, because others have locked the runs that are due.
+
+    A damaged run is put off like one that was claimed, and its error returned: a raise would undo that, and the run
+    would keep all others back.
+    """
+    try:
+        answer = await tx.claim_run(_params(request))
+        if answer is None:
+            return await _claim(tx, request), False
+        verdicts.require_fresh(answer.verdict)
+        if answer.process is None or answer.lease is None:
+            return None, answer.verdict == "busy"
+        return _claim_of(answer.process, answer.lease, request.token), False
+    except Corrupt as damage:
+        return damage, False
 
 
 def _claim_of(row: ProcessRow, lease: LeaseRow, token: Token) -> RunClaim:
     return RunClaim(processes.process_of(row), leases.lease_of(lease, OnProcess(row.process_id), token))
 
 
-async def _claim(tx: Transaction, request: NextRequest) -> RunClaim | None:
+async def _claim(tx: Transaction, request: NextRequest) -> RunClaim | Corrupt | None:
     found = await _find(tx, request)
     if found is None:
         return None
-    row, before = found
+    process_id, row, before = found
+    try:
+        if not isinstance(row, Corrupt):
+            return await _take(tx, request, row, before)
+        damage = row
+    except Corrupt as error:
+        damage = error
+    await tx.put_off_run(process_id, leases.expiry(tx.now_ms, request.ttl_ms))
+    return damage
+
+
+async def _take(tx: Transaction, request: NextRequest, row: ProcessRow, before: LeaseRow | None) -> RunClaim:
     lease = leases.claim(
         before,
         OnProcess(row.process_id),
@@ -65,24 +83,31 @@ async def _claim(tx: Transaction, request: NextRequest) -> RunClaim | None:
         now_ms=tx.now_ms,
     )
     after = rules.claimed(row, before, lease, now_ms=tx.now_ms)
+    claim = _claim_of(after, lease, request.token)
     await tx.save_lease(lease)
-    hit(await tx.save_process(after), "processes", row.process_id)
-    return _claim_of(after, lease, request.token)
+    expect_rows(await tx.save_process(after), "processes", row.process_id)
+    return claim
 
 
-async def _find(tx: Transaction, request: NextRequest) -> tuple[ProcessRow, LeaseRow | None] | None:
-    """Return the run to claim, with its lease. Corrects runs whose lease was renewed since a claim last looked."""
+async def _find(tx: Transaction, request: NextRequest) -> tuple[str, ProcessRow | Corrupt, LeaseRow | None] | None:
+    """Return the run to claim, with its lease, or the error of a damaged one that would come next.
+
+    Corrects runs whose lease was renewed since a claim last looked.
+    """
     while (found := await tx.first_claimable(request.kinds)) is not None:
-        # Locks the rows before the clock is read.
-        row = await tx.find_process(found[0])
-        lease = await tx.find_lease("process", found[0])
+        try:
+            # Locks the rows before the clock is read.
+            row = await tx.find_process(found[0])
+            lease = await tx.find_lease("process", found[0])
+        except Corrupt as damage:
+            return None if found[1] > tx.now_ms else (found[0], damage, None)
         if row is None or row.claimable_at_ms != found[1]:
             continue  # pragma: no cover - another transaction was quicker
         if not rules.is_claimable(row, tx.now_ms):
             return None
         if lease is None or not lease.is_live(tx.now_ms):
-            return row, lease
-        hit(await tx.save_process(rules.leased_until(row, lease)), "processes", row.process_id)
+            return found[0], row, lease
+        expect_rows(await tx.save_process(rules.leased_until(row, lease)), "processes", row.process_id)
     return None
 
 
@@ -96,7 +121,7 @@ async def is_offered(tx: Transaction, request: NextRequest) -> tuple[bool, int |
 
 async def is_claimable(tx: Transaction, request: NextRequest) -> tuple[bool, int | None]:
     """Like `is_offered`, but for a run that could be claimed now. Corrects runs whose lease was renewed."""
-    answer = await tx.claim_run(_ask(request, claims=False))
+    answer = await tx.claim_run(_params(request, claims=False))
     if answer is None:
         found = await _find(tx, request) is not None
     else:
@@ -147,7 +172,7 @@ async def _held(tx: Transaction, lease: Lease) -> tuple[ProcessRow, LeaseRow]:
 
 async def _give_back(tx: Transaction, row: ProcessRow, lease: LeaseRow) -> Process:
     await tx.save_lease(leases.released(lease))
-    hit(await tx.save_process(row), "processes", row.process_id)
+    expect_rows(await tx.save_process(row), "processes", row.process_id)
     tx.notify(process_topic(row.process_id))
     tell_run(tx, row)
     return processes.process_of(row)

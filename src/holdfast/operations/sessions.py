@@ -8,8 +8,9 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.errors import Corrupt, SessionExists, UnknownRef, UnknownSession
+from holdfast.next_step import NextStep
 from holdfast.operations.pages import may_follow, page_of
-from holdfast.operations.writes import hit
+from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.records.checkpoints import CheckpointManifest
 from holdfast.records.commits import Revision, SessionView, Usage
@@ -49,9 +50,9 @@ async def ensure(tx: Transaction, address: Address) -> SessionRow:
     return row
 
 
-async def newest(tx: Transaction, session_id: str, *, presence: bool = False) -> SessionRow:
+async def newest(tx: Transaction, session_id: str, *, key_only: bool = False) -> SessionRow:
     """Return the newest incarnation of an id, deleted or not, created now if there never was one."""
-    row = await tx.find_session(session_id, presence=presence)
+    row = await tx.find_session(session_id, key_only=key_only)
     if row is None:
         return await tx.insert_session(rules.new_session(session_id, after=None, now_ms=tx.now_ms))
     return row
@@ -60,7 +61,7 @@ async def newest(tx: Transaction, session_id: str, *, presence: bool = False) ->
 async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
     """Create the session if it is absent or deleted. Give it the metadata unless it has some already."""
     row = await tx.find_session(meta.session_id)
-    if tx.again and row is not None and row.deleted_at_ms is not None:
+    if tx.is_retry and row is not None and row.deleted_at_ms is not None:
         # The earlier try may have made it and a later delete removed it; making it again would undo that delete.
         raise replacements.gone(f"session {meta.session_id!r}")
     if row is None or row.deleted_at_ms is not None:
@@ -68,17 +69,17 @@ async def create(tx: Transaction, meta: SessionMeta) -> SessionRow:
         return await tx.insert_session(rules.with_meta(fresh, meta, tx.now_ms))
     if row.created_at_ms is None:
         row = rules.with_meta(row, meta, tx.now_ms)
-        hit(await tx.save_session(row), "sessions", row.session_key)
+        expect_rows(await tx.save_session(row), "sessions", row.session_key)
     return row
 
 
 async def save_meta(tx: Transaction, address: Address, meta: SessionMeta) -> SessionRow:
     """Replace the session's metadata."""
     row = await ensure(tx, address)
-    if tx.again and replacements.is_stored(rules.meta_of(row), meta, f"metadata of session {address[0]!r}"):
+    if tx.is_retry and replacements.is_stored(rules.meta_of(row), meta, f"metadata of session {address[0]!r}"):
         return row
     row = rules.with_meta(row, meta, tx.now_ms)
-    hit(await tx.save_session(row), "sessions", row.session_key)
+    expect_rows(await tx.save_session(row), "sessions", row.session_key)
     return row
 
 
@@ -167,7 +168,8 @@ async def _revision(tx: Transaction, row: SessionRow, revision: int) -> Revision
         # Pruning begins with the oldest: one before it is kept, so this one was lost.
         require_gapless("revisions", row.session_key, (), after=revision - 1, upto=revision)
     if found is None:
-        raise UnknownRef("at", str(revision), "there is no such retained revision: see session.history()")
+        see = NextStep("see", "session.history()")
+        raise UnknownRef("at", str(revision), "there is no such retained revision", see)
     return found
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from holdfast.errors import ClaimLost, UnknownBatch
-from holdfast.operations import ready, sessions
+from holdfast.operations import limits, ready, sessions
 from holdfast.operations.pages import page_of
 from holdfast.operations.positions import stamped
-from holdfast.operations.writes import hit
+from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.verdicts import SettlementVerdict
 from holdfast.records.common import Page
@@ -21,12 +22,13 @@ from holdfast.rules import sessions as session_rules
 
 async def _present(tx: Transaction, session_id: str) -> SessionRow | None:
     """Return the session, locked against deletion only, so that settling work does not wait for a turn."""
-    return session_rules.admit(await tx.find_session(session_id, presence=True), session_id, None)
+    return session_rules.admit(await tx.find_session(session_id, key_only=True), session_id, None)
 
 
-async def _save(tx: Transaction, session: SessionRow, rows: list[BatchRow]) -> None:
-    hit(await tx.save_batches(rows), "work", rows[0].batch_id, expected=len(rows))
+async def _save(tx: Transaction, session: SessionRow, before: Sequence[BatchRow], rows: list[BatchRow]) -> None:
+    expect_rows(await tx.save_batches(rows), "batches", rows[0].batch_id, expected=len(rows))
     await ready.keep(tx, session.session_key, session.family, freed=True)
+    await limits.free(tx, before)
     ready.tell(tx, session.session_id)
 
 
@@ -43,15 +45,16 @@ async def complete(tx: Transaction, completion: WorkCompletion) -> WorkReceipt:
     held = claims.require_claim(completion, rows, tx.now_ms)
     assert session is not None, "a session that is absent has no claim"
     done = [rules.settled(row, "completed", now_ms=tx.now_ms) for row in held]
-    hit(await tx.save_batches(done), "work", completion.claim_id, expected=len(done))
+    expect_rows(await tx.save_batches(done), "batches", completion.claim_id, expected=len(done))
     await ready.keep_settled(tx, session.session_key, session.family)
+    await limits.free(tx, held)
     ready.tell(tx, session.session_id)
     return await stamped(tx, claims.receipt_of(completion, tx.now_ms, None))
 
 
 async def settled(tx: Transaction, completion: WorkCompletion, answer: SettlementVerdict) -> WorkReceipt:
     """Return the receipt of a claim that the database settled itself, and wake the waiters."""
-    verdicts.refuse_work(answer.verdict, completion.session_id, completion.claim_id)
+    verdicts.refuse_claim(answer.verdict, completion.session_id, completion.claim_id)
     ready.tell(tx, completion.session_id)
     return await stamped(tx, claims.receipt_of(completion, answer.settled_at_ms, answer.revision))
 
@@ -67,7 +70,7 @@ async def fail(
     failed = [
         rules.failed(row, error, retry_in_ms=retry_in_ms, max_attempts=max_attempts, now_ms=tx.now_ms) for row in held
     ]
-    await _save(tx, session, failed)
+    await _save(tx, session, held, failed)
     return tuple(rules.batch_of(session.session_id, row, now_ms=tx.now_ms) for row in failed)
 
 
@@ -88,7 +91,7 @@ async def _end(tx: Transaction, session_id: str, batch_id: str, *, dead: bool) -
     if session is None or not ends:
         return None
     row = rules.settled(found[0], "cancelled", now_ms=tx.now_ms)
-    await _save(tx, session, [row])
+    await _save(tx, session, found, [row])
     return rules.batch_of(session_id, row)
 
 
@@ -99,7 +102,7 @@ async def retry(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | 
     if session is None or not found or not rules.is_dead(found[0]):
         return None
     row = rules.retried(found[0])
-    await _save(tx, session, [row])
+    await _save(tx, session, found, [row])
     return rules.batch_of(session_id, row, now_ms=tx.now_ms)
 
 

@@ -6,21 +6,28 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast import columns
+from holdfast import codec, columns
 from holdfast.columns import weight
 from holdfast.errors import Corrupt, UnknownDelivery, UnknownOccurrence
 from holdfast.operations import sessions
 from holdfast.operations.pages import may_follow, page_of
-from holdfast.operations.writes import hit
+from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.records.common import Page
+from holdfast.records.limits import LARGEST_INTEGER
 from holdfast.records.processes import Originator
 from holdfast.records.triggers import Occurrence, Subscription, TriggerDelivery
 from holdfast.rows import DeliveryRow, OccurrenceRow, SubscriptionFilter, SubscriptionRow
 from holdfast.rules import processes
 from holdfast.rules import triggers as rules
+from holdfast.schedule_rows import MatchRow
 
-MATCH_PAGE = 500
+MATCH_PAGE = 1_000
+DELIVERIES = "deliveries"
+"""The listing of an occurrence's deliveries, which a long emission goes on in."""
+
+NEW_RUNS = "delivered runs"
+"""The topic of waiters for deliveries that start a run."""
 
 
 async def subscribe(tx: Transaction, intent: rules.SubscriptionIntent) -> Subscription:
@@ -50,7 +57,7 @@ async def cancel(tx: Transaction, registrant: Originator, sequence: int) -> bool
     if row is None or not rules.may_cancel(row, registrant):
         return False
     disabled = msgspec.structs.replace(row, enabled=0, updated_at_ms=tx.now_ms)
-    hit(await tx.save_subscription(disabled), "subscriptions", row.sequence)
+    expect_rows(await tx.save_subscription(disabled), "subscriptions", row.sequence)
     return True
 
 
@@ -84,19 +91,38 @@ async def reserve(tx: Transaction, occurrence_id: str) -> rules.Reservations:
 
 
 async def _reserve(tx: Transaction, occurrence: OccurrenceRow, *, replayed: bool) -> rules.Reservations:
-    new: list[tuple[DeliveryRow, SubscriptionRow]] = []
-    filter = SubscriptionFilter(
-        MATCH_PAGE, source_type=occurrence.source_type, source_key=occurrence.source_key, enabled=1
-    )
+    """Reserve a delivery for every subscription, and return those that one page has room for."""
+    source = occurrence.source_type, occurrence.source_key
+    filter = SubscriptionFilter(MATCH_PAGE, source_type=source[0], source_key=source[1], enabled=1)
+    found = await tx.list_subscriptions(filter)
+    page = found[: columns.fitting(weight(msgspec.structs.astuple(row)) for row in found)]
+    matching = {row.sequence: row for row in page}
+    inserted = await _insert_deliveries(tx, occurrence, page)
+    new = tuple((row, matching[row.subscription_sequence]) for row in inserted)
+    if len(page) == len(found) and not may_follow(page, MATCH_PAGE):
+        return rules.Reservations(occurrence, new, replayed)
+    # Bodies of subscriptions may be large: the others are reserved by their numbers alone.
+    last = shown = page[-1].sequence
+    further = False
     while True:
-        page = await tx.list_subscriptions(filter)
-        matching = {row.sequence: row for row in page}
-        drafts = [rules.new_delivery(occurrence, row, now_ms=tx.now_ms) for row in page]
-        inserted = await tx.insert_deliveries(drafts) if drafts else []
-        new.extend((row, matching[row.subscription_sequence]) for row in inserted)
-        if not may_follow(page, MATCH_PAGE):
-            return rules.Reservations(occurrence, tuple(new), replayed)
-        filter = msgspec.structs.replace(filter, after=max(matching))
+        others = await tx.matching_subscriptions(*source, after=last, limit=MATCH_PAGE)
+        further |= bool(await _insert_deliveries(tx, occurrence, others))
+        if len(others) < MATCH_PAGE:
+            break
+        last = others[-1].sequence
+    cursor = codec.encode_cursor(DELIVERIES, (shown,)) if further else None
+    return rules.Reservations(occurrence, new, replayed, cursor)
+
+
+async def _insert_deliveries(
+    tx: Transaction, occurrence: OccurrenceRow, subscriptions: Sequence[SubscriptionRow | MatchRow]
+) -> Sequence[DeliveryRow]:
+    """Reserve a delivery for each of these subscriptions that has none. Return the new ones."""
+    drafts = [rules.new_delivery(occurrence, row, now_ms=tx.now_ms) for row in subscriptions]
+    new = await tx.insert_deliveries(drafts) if drafts else []
+    if any(row.run_kind is not None for row in new):
+        tx.notify(NEW_RUNS)
+    return new
 
 
 async def emit(tx: Transaction, intent: rules.OccurrenceIntent) -> rules.Reservations:
@@ -106,10 +132,12 @@ async def emit(tx: Transaction, intent: rules.OccurrenceIntent) -> rules.Reserva
 
 
 async def undelivered(
-    tx: Transaction, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+    tx: Transaction, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
 ) -> Page[TriggerDelivery]:
     """Return one page of reserved deliveries whose process was never registered."""
-    rows = await tx.list_undelivered(reserved_until_ms=reserved_until_ms, after=after, limit=limit + 1)
+    rows = await tx.list_undelivered(
+        reserved_until_ms=reserved_until_ms, runs_only=runs_only, after=after, limit=limit + 1
+    )
     whole = await _whole_rows(tx, rows[:limit])
     return page_of(
         whole,
@@ -119,6 +147,11 @@ async def undelivered(
         place=lambda parts: (parts[0].reserved_at_ms, parts[0].occurrence_id, parts[0].subscription_sequence),
         more=len(rows) > len(whole),
     )
+
+
+async def has_undelivered_run(tx: Transaction) -> bool:
+    """Return whether a delivery that starts a run has not started it."""
+    return bool(await tx.list_undelivered(reserved_until_ms=LARGEST_INTEGER, runs_only=True, after=None, limit=1))
 
 
 async def occurrences_page(tx: Transaction, *, after: str, limit: int) -> Page[Occurrence]:
@@ -137,7 +170,7 @@ async def deliveries_page(tx: Transaction, occurrence_id: str, *, after: int, li
         whole,
         limit,
         lambda parts: rules.delivery_of(*parts),
-        listing="deliveries",
+        listing=DELIVERIES,
         place=lambda parts: (parts[0].subscription_sequence,),
         more=len(rows) > len(whole),
     )
@@ -190,7 +223,7 @@ async def move(
         raise UnknownDelivery(occurrence_id, subscription_id)
     after = rules.moved(row, state, failure=failure, now_ms=tx.now_ms)
     if after != row:
-        hit(await tx.save_delivery(after), "deliveries", after.process_id)
+        expect_rows(await tx.save_delivery(after), "deliveries", after.process_id)
     occurrence = rules.occurrence_of(await _occurrence_of(tx, after))
     return rules.delivery_of(after, occurrence, await _subscription_of(tx, after))
 
@@ -201,4 +234,4 @@ async def note_started(tx: Transaction, process_id: str) -> None:
         return
     row = await tx.find_process_delivery(process_id)
     if row is not None:
-        hit(await tx.save_delivery(rules.moved(row, "started", now_ms=tx.now_ms)), "deliveries", process_id)
+        expect_rows(await tx.save_delivery(rules.moved(row, "started", now_ms=tx.now_ms)), "deliveries", process_id)

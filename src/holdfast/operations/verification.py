@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from holdfast.errors import Corrupt, Endless
+from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.operations import verification_contents as contents
 from holdfast.operations import verification_processes as processes
 from holdfast.operations import verification_sessions as sessions
@@ -34,7 +35,9 @@ from holdfast.rows import (
     SubscriptionRow,
 )
 from holdfast.rules import verification as rules
+from holdfast.schedule_rows import ScheduleRow
 from holdfast.table_catalog import DoomedObject, Setting, StoredBlob, StoredObject, StoredUsage, name_of, table_of
+from holdfast.worker_rows import WorkerRow
 
 Check: TypeAlias = Callable[[Transaction, list[Any], Tally], Awaitable[None]]
 
@@ -44,8 +47,11 @@ CHECKS: Final[dict[type[Row], Check]] = {
     NodeRow: sessions.check_nodes,
     StoredUsage: sessions.check_usage,
     StoredBlob: sessions.check_blobs,
-    BatchRow: contents.check_work,
+    BatchRow: contents.check_batches,
     ReadyRow: contents.check_ready,
+    LimitRow: contents.check_limits,
+    SlotRow: contents.check_slots,
+    WaitingKeyRow: contents.check_waiting_keys,
     LeaseRow: contents.check_leases,
     AttachmentRow: contents.check_attachments,
     StoredObject: contents.check_objects,
@@ -56,7 +62,9 @@ CHECKS: Final[dict[type[Row], Check]] = {
     SubscriptionRow: processes.check_subscriptions,
     OccurrenceRow: processes.check_occurrences,
     DeliveryRow: processes.check_deliveries,
+    ScheduleRow: processes.check_schedules,
     ArtifactRow: contents.check_artifacts,
+    WorkerRow: contents.check_workers,
     Setting: contents.check_settings,
 }
 """The check for the rows of each table."""

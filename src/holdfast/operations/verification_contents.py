@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.operations.verification_pages import Tally, in_parts, known, note_orphans
 from holdfast.ports import Transaction
 from holdfast.records.maintenance import Finding
-from holdfast.rows import ArtifactRow, AttachmentRow, BatchRow, LeaseRow, ObjectRow, ProcessRow, ReadyRow, SessionRow
+from holdfast.rows import (
+    ArtifactRow,
+    AttachmentRow,
+    BatchRow,
+    LeaseRow,
+    ObjectRow,
+    ProcessRow,
+    ReadyRow,
+    SessionRow,
+)
 from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import verification as rules
-from holdfast.table_catalog import DoomedObject, Setting, StoredObject, name_of
+from holdfast.table_catalog import DoomedObject, Setting, StoredObject, name_of, table_of
+from holdfast.worker_rows import WorkerRow
 
 
-async def check_work(tx: Transaction, rows: list[BatchRow], tally: Tally) -> None:
+async def check_batches(tx: Transaction, rows: list[BatchRow], tally: Tally) -> None:
     """Check batches, also settled ones, against their sessions and ready rows."""
     owners = await known(tx, SessionRow, [(row.session_key,) for row in rows])
     orphans = [(row, name_of(row), row.session_key) for row in rows if not owners.has(row.session_key)]
     note_orphans(tally, orphans, "session")
     offers = await known(tx, ReadyRow, [(row.session_key,) for row in rows if row.settled_state is None])
     for row in rows:
-        tally.look("work", name_of(row), rules.batch(row, owners.get(row.session_key)))
+        tally.look("batches", name_of(row), rules.batch(row, owners.get(row.session_key)))
         if row.settled_state is None and (offer := offers.get(row.session_key)) is not None:
-            tally.look("work", name_of(row), rules.offered_batch(row, offer))
+            tally.look("batches", name_of(row), rules.offered_batch(row, offer))
         elif row.settled_state is None and owners.has(row.session_key) and not offers.has(row.session_key):
-            tally.note(Finding("work", name_of(row), "waits, but its session has no ready row: no worker finds it"))
+            tally.note(Finding("batches", name_of(row), "waits, but its session has no ready row: no worker finds it"))
 
 
 async def check_ready(tx: Transaction, rows: list[ReadyRow], tally: Tally) -> None:
@@ -34,6 +45,35 @@ async def check_ready(tx: Transaction, rows: list[ReadyRow], tally: Tally) -> No
     note_orphans(tally, orphans, "session")
     for row in rows:
         tally.look("ready", name_of(row), rules.ready(row, owners.get(row.session_key)))
+    # A row that is due is found by time.
+    waiting = {(row.kind, row.waits_for): row for row in rows if row.waits_for is not None and row.due_at_ms is None}
+    present = await tx.present_keys(WaitingKeyRow, list(waiting))
+    for place, row in waiting.items():
+        if place not in present:
+            tally.note(Finding("ready", name_of(row), f"waits for the key {row.waits_for!r}, which never opens"))
+
+
+async def check_limits(_tx: Transaction, rows: list[LimitRow], tally: Tally) -> None:
+    """Check limits alone."""
+    for row in rows:
+        tally.look("limits", name_of(row), rules.limit(row))
+
+
+async def check_slots(tx: Transaction, rows: list[SlotRow], tally: Tally) -> None:
+    """Check slots against the limits of their kinds."""
+    await _check_kinds(tx, rows, tally)
+
+
+async def check_waiting_keys(tx: Transaction, rows: list[WaitingKeyRow], tally: Tally) -> None:
+    """Check waiting keys against the limits of their kinds."""
+    await _check_kinds(tx, rows, tally)
+
+
+async def _check_kinds(tx: Transaction, rows: Sequence[SlotRow | WaitingKeyRow], tally: Tally) -> None:
+    present = await tx.present_keys(LimitRow, [(row.kind,) for row in rows])
+    for row in rows:
+        if (row.kind,) not in present:
+            tally.note(Finding(table_of(type(row)), name_of(row), "its kind has no limits"))
 
 
 async def check_leases(tx: Transaction, rows: list[LeaseRow], tally: Tally) -> None:
@@ -105,6 +145,12 @@ async def check_artifacts(_tx: Transaction, rows: list[ArtifactRow], tally: Tall
     """Check that artifacts match their hashes."""
     for row in rows:
         tally.look("artifacts", name_of(row), rules.artifact(row))
+
+
+async def check_workers(_tx: Transaction, rows: list[WorkerRow], tally: Tally) -> None:
+    """Check that the reports of workers can be read."""
+    for row in rows:
+        tally.look("workers", name_of(row), rules.worker(row))
 
 
 async def check_settings(_tx: Transaction, _rows: list[Setting], _tally: Tally) -> None:

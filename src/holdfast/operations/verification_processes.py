@@ -9,6 +9,7 @@ from holdfast.records.processes import Process
 from holdfast.rows import DeliveryRow, EventRow, GrantRow, OccurrenceRow, ProcessRow, SubscriptionRow
 from holdfast.rules import processes
 from holdfast.rules import verification as rules
+from holdfast.schedule_rows import ScheduleRow
 from holdfast.table_catalog import Key, name_of
 
 
@@ -63,6 +64,12 @@ async def check_occurrences(_tx: Transaction, rows: list[OccurrenceRow], tally: 
     """Check that occurrences have the ids that follow from their sources."""
     for row in rows:
         tally.look("occurrences", name_of(row), rules.occurrence(row))
+
+
+async def check_schedules(_tx: Transaction, rows: list[ScheduleRow], tally: Tally) -> None:
+    """Check that schedules decode and are due in a way that they can be."""
+    for row in rows:
+        tally.look("schedules", name_of(row), rules.schedule(row))
 
 
 async def check_deliveries(tx: Transaction, rows: list[DeliveryRow], tally: Tally) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.errors import Corrupt
 
 
-def hit(count: int, table: str, key: object, *, expected: int = 1) -> None:
+def expect_rows(count: int, table: str, key: object, *, expected: int = 1) -> None:
     """Raises Corrupt unless all rows that were read in this transaction were written."""
     if count != expected:
         raise Corrupt(table, str(key), f"{count} rows were written where {expected} were read")

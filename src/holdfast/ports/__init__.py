@@ -4,34 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from holdfast.errors import InvalidRequest
-from holdfast.ports.fast_paths import Shortcuts
+from holdfast.ports.fast_paths import FastPaths
 from holdfast.ports.freshness import Freshness
+from holdfast.ports.lease_tables import LeaseTables
+from holdfast.ports.limit_tables import LimitTables
 from holdfast.ports.process_tables import GrantTables, ProcessTables
 from holdfast.ports.tables import (
     AttachmentTables,
     GraphTables,
     HousekeepingTables,
+    QueueTables,
     SessionTables,
-    WorkTables,
 )
-from holdfast.ports.trigger_tables import TriggerTables
+from holdfast.ports.trigger_tables import ScheduleTables, TriggerTables
+from holdfast.ports.worker_tables import WorkerTables
 from holdfast.rows import EventFilter, ViewQuery
 
 T = TypeVar("T")
 
 
 class Transaction(
-    Shortcuts,
+    FastPaths,
     SessionTables,
     GraphTables,
-    WorkTables,
+    QueueTables,
+    LeaseTables,
+    LimitTables,
     AttachmentTables,
     ProcessTables,
     GrantTables,
     TriggerTables,
+    ScheduleTables,
+    WorkerTables,
     HousekeepingTables,
     Protocol,
 ):
@@ -100,6 +107,10 @@ class BoundedBytes(Protocol):
         ...
 
 
+IsLeft: TypeAlias = Callable[[], bool]
+"""Tells whether the block of a transaction was left. Safe to call in any thread."""
+
+
 class Backend(Protocol):
     """A database behind a store. Its coroutines suspend only where its way of waiting does."""
 
@@ -121,18 +132,18 @@ class Backend(Protocol):
         self,
         operation: Operation[T],
         *,
-        one_step: bool = False,
-        repeatable: bool = False,
-        line: str | None = None,
+        single_write: bool = False,
+        idempotent: bool = False,
+        serialize_on: str | None = None,
         heavy: bool = False,
     ) -> T:
         """Run an operation in a transaction and return once it is durable; a raise leaves no trace.
 
-        - `one_step` promises that the operation writes once, at its end, so that a database may let it decide on cached
-          rows and prove them in the writing statement.
-        - `repeatable` promises that a second run finds what the first one did, so that it may be run again when the
+        - `single_write` promises that the operation writes once, at its end, so that a database may let it decide on
+          cached rows and prove them in the writing statement.
+        - `idempotent` promises that a second run finds what the first one did, so that it may be run again when the
           answer to the first was lost.
-        - `line` names what it locks first, so that waiters of one store for the same lock need not wait in the
+        - `serialize_on` names what it locks first, so that waiters of one store for the same lock need not wait in the
           database.
         - `heavy` says that it computes for long, so that it must not run on an event loop.
         """
@@ -169,12 +180,15 @@ class Backend(Protocol):
         """Return every row of every table, for tests that compare before with after."""
         ...
 
-    def borrow(self, connection: object) -> Backend:
+    def within(self, connection: object) -> Backend:
         """Return this backend inside a transaction that the caller began on a connection of its own, and will end."""
         ...
 
-    async def begin(self, timeout_ms: int) -> Begun:
-        """Begin a transaction for several operations. It is rolled back if it is open for longer than the limit."""
+    async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> Begun:
+        """Begin a transaction for several operations. It is rolled back if it is open for longer than the limit.
+
+        It is also rolled back, soon, once `is_left` returns True: its block was left without ending it.
+        """
         ...
 
     def reader(self, freshness: Freshness) -> Backend:

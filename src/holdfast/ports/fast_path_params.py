@@ -18,7 +18,7 @@ UNTIMED = -1
 """The time in a row that the database will stamp with its own clock when it writes the row."""
 
 
-class LeaseAsk(msgspec.Struct, frozen=True):
+class LeaseParams(msgspec.Struct, frozen=True):
     """A request for the lease of a session or, if there is no session, of a process."""
 
     session_id: str | None
@@ -37,7 +37,7 @@ class LeaseProof(msgspec.Struct, frozen=True):
     fence: int
 
 
-class ClaimAsk(msgspec.Struct, frozen=True):
+class ClaimParams(msgspec.Struct, frozen=True):
     """A request for a session's next work. `lease` proves its lease; `holding` a claim that the work is added to."""
 
     session_id: str
@@ -53,7 +53,7 @@ class ClaimAsk(msgspec.Struct, frozen=True):
     holding: ClaimProof | None = None
 
 
-class NextAsk(msgspec.Struct, frozen=True):
+class ClaimNextParams(msgspec.Struct, frozen=True):
     """A request for work of any session. Without a token, nothing is claimed: the answer only tells if it could be."""
 
     owner_id: str
@@ -65,8 +65,8 @@ class NextAsk(msgspec.Struct, frozen=True):
     token_hash: str | None
 
 
-class RunAsk(msgspec.Struct, frozen=True):
-    """A request for a run of these kinds and versions. Without a token, nothing is claimed: as with `NextAsk`."""
+class ClaimRunParams(msgspec.Struct, frozen=True):
+    """A request for a run of these kinds and versions. Without a token, nothing is claimed."""
 
     owner_id: str
     kinds: tuple[tuple[str, str | None], ...] | None
@@ -82,6 +82,17 @@ class ClaimProof(msgspec.Struct, frozen=True):
     token_hash: str
     fence: int
     batch_ids: tuple[str, ...]
+
+
+class HeartbeatParams(msgspec.Struct, frozen=True):
+    """Everything that a worker renews, and its report; without a worker id there is none."""
+
+    worker_id: str | None
+    report: bytes | None
+    claims: tuple[ClaimProof, ...]
+    leases: tuple[LeaseProof, ...]
+    ttl_ms: int
+    forgotten_ms: int
 
 
 class TurnPlan(CommitPlan, frozen=True):
@@ -105,7 +116,7 @@ class Head(msgspec.Struct, frozen=True):
     revision: RevisionRow | None
 
 
-class TurnAsk(msgspec.Struct, frozen=True):
+class TurnParams(msgspec.Struct, frozen=True):
     """A turn that was planned on a head, which the database has to prove; without a plan, only a read of the head.
 
     `is_new` asks to create the session with the turn. `draws_key` asks for a new session key if the session does not
@@ -120,7 +131,7 @@ class TurnAsk(msgspec.Struct, frozen=True):
     draws_key: bool = False
 
 
-class EventAsk(msgspec.Struct, frozen=True):
+class EventParams(msgspec.Struct, frozen=True):
     """An event that was planned on a cached process row, and the batch that carries its wake to a session.
 
     The event gets the next sequence; with a wake, that must be the one of the row, because the wake names it.

@@ -1,7 +1,8 @@
 """Decisions that a database may take itself, in one trip.
 
-A shortcut decides what the rule decides, and its verdict is final. None means that this database has no such shortcut,
-or that the case needs more than one trip: nothing was written, and the operation loads the facts and asks the rule.
+A fast path decides what the rule decides, and its verdict is final. None means that this database has no such fast
+path, or that the case needs more than one trip: nothing was written, and the operation loads the facts and asks the
+rule.
 """
 
 from __future__ import annotations
@@ -9,38 +10,41 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast import rows as r
+from holdfast.limit_rows import SlotRow
 from holdfast.ports.fast_path_params import (
-    ClaimAsk,
+    ClaimNextParams,
+    ClaimParams,
     ClaimProof,
-    EventAsk,
+    ClaimRunParams,
+    EventParams,
     Head,
-    LeaseAsk,
+    HeartbeatParams,
+    LeaseParams,
     LeaseProof,
-    NextAsk,
-    RunAsk,
-    TurnAsk,
+    TurnParams,
 )
 from holdfast.ports.tables import ReadyTables
 from holdfast.ports.verdicts import (
     EventVerdict,
+    HeartbeatVerdict,
     LeaseVerdict,
+    QueueVerdict,
     RenewalVerdict,
     RunVerdict,
     SettlementVerdict,
     TurnVerdict,
-    WorkVerdict,
 )
 
 
-class Shortcuts(Protocol):
+class FastPaths(Protocol):
     """The hottest decisions, each one trip."""
 
     @property
-    def again(self) -> bool:
+    def is_retry(self) -> bool:
         """True if an earlier run of this operation may have been applied, because its answer was lost."""
         ...
 
-    async def take_lease(self, ask: LeaseAsk) -> LeaseVerdict | None:
+    async def take_lease(self, params: LeaseParams) -> LeaseVerdict | None:
         """Take a free, expired or own lease of a live session or a running process (`rules.leases.claim`)."""
         ...
 
@@ -48,14 +52,14 @@ class Shortcuts(Protocol):
         """Move the end of a proven lease, never back (`rules.leases.require`)."""
         ...
 
-    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> WorkVerdict | None:
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> QueueVerdict | None:
         """Put a batch into the queue of a live session, or return the one that its source key made before.
 
         The row comes without session key, family and times: the database fills them in.
         """
         ...
 
-    async def claim_ready(self, ask: ClaimAsk) -> WorkVerdict | None:
+    async def claim_ready(self, params: ClaimParams) -> QueueVerdict | None:
         """Claim the next batches that go together (`rules.claims.may_claim`, `claim_prefix`, `new_claim`, `widened`).
 
         Return the batches with the claim's columns set, by sequence number.
@@ -66,9 +70,13 @@ class Shortcuts(Protocol):
         """Move the end of a proven claim, never back (`rules.claims.require_bearers`)."""
         ...
 
+    async def renew_all(self, params: HeartbeatParams) -> HeartbeatVerdict | None:
+        """Move the ends of claims and leases, each on its own, and save the report of their worker."""
+        ...
+
     async def settle_claim(
-        self, proof: ClaimProof, then: NextAsk | None = None
-    ) -> tuple[SettlementVerdict, WorkVerdict | None] | None:
+        self, proof: ClaimProof, then: ClaimNextParams | None = None
+    ) -> tuple[SettlementVerdict, QueueVerdict | None] | None:
         """Settle a proven claim, or one that was settled before, without a revision (`rules.claims.settled_before`).
 
         With `then`, claim the next work of any session in the same transaction; its verdict is `busy` if that would
@@ -76,11 +84,11 @@ class Shortcuts(Protocol):
         """
         ...
 
-    async def claim_any(self, ask: NextAsk) -> WorkVerdict | None:
+    async def claim_any(self, params: ClaimNextParams) -> QueueVerdict | None:
         """Claim the next work of any session (`rules.ready`)."""
         ...
 
-    async def claim_run(self, ask: RunAsk) -> RunVerdict | None:
+    async def claim_run(self, params: ClaimRunParams) -> RunVerdict | None:
         """Claim the run that has been due longest (`rules.runs.claimed`)."""
         ...
 
@@ -100,11 +108,19 @@ class Shortcuts(Protocol):
         """
         ...
 
+    async def pause_ready(self, family: int, session_key: int, *, paused: bool) -> bool:
+        """Pause or resume a session, in a database that maintains ready rows itself. False: nothing changed."""
+        ...
+
+    async def free_slot(self, slot: SlotRow) -> None:
+        """Free a slot and open its kind and key, in a database that maintains ready rows itself."""
+        ...
+
     def hinted_head(self, session_id: str) -> Head | None:
         """Return the head of a session as last seen, None if it was not: a hint, which `commit_turn` proves."""
         ...
 
-    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
+    async def commit_turn(self, params: TurnParams) -> TurnVerdict | None:
         """Commit a turn that was planned on a head (`rules.commits.plan_on`), or read the head."""
         ...
 
@@ -112,42 +128,45 @@ class Shortcuts(Protocol):
         """Return a process as last seen: a hint, which `append_event` proves."""
         ...
 
-    async def append_event(self, ask: EventAsk) -> EventVerdict | None:
+    async def append_event(self, params: EventParams) -> EventVerdict | None:
         """Append an event that was planned on a process (`rules.events.plan_on`), with the batch of its wake."""
         ...
 
 
-class NoShortcuts:
-    """No shortcuts: for a database in which loading the facts is as cheap."""
+class NoFastPaths:
+    """No fast paths: for a database in which loading the facts is as cheap."""
 
     __slots__ = ()
 
-    again = False
+    is_retry = False
 
-    async def take_lease(self, ask: LeaseAsk) -> LeaseVerdict | None:
+    async def take_lease(self, params: LeaseParams) -> LeaseVerdict | None:
         return None
 
     async def extend_lease(self, proof: LeaseProof, ttl_ms: int) -> LeaseVerdict | None:
         return None
 
-    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> WorkVerdict | None:
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> QueueVerdict | None:
         return None
 
-    async def claim_ready(self, ask: ClaimAsk) -> WorkVerdict | None:
+    async def claim_ready(self, params: ClaimParams) -> QueueVerdict | None:
         return None
 
     async def extend_claim(self, proof: ClaimProof, ttl_ms: int) -> RenewalVerdict | None:
         return None
 
+    async def renew_all(self, params: HeartbeatParams) -> HeartbeatVerdict | None:
+        return None
+
     async def settle_claim(
-        self, proof: ClaimProof, then: NextAsk | None = None
-    ) -> tuple[SettlementVerdict, WorkVerdict | None] | None:
+        self, proof: ClaimProof, then: ClaimNextParams | None = None
+    ) -> tuple[SettlementVerdict, QueueVerdict | None] | None:
         return None
 
-    async def claim_any(self, ask: NextAsk) -> WorkVerdict | None:
+    async def claim_any(self, params: ClaimNextParams) -> QueueVerdict | None:
         return None
 
-    async def claim_run(self, ask: RunAsk) -> RunVerdict | None:
+    async def claim_run(self, params: ClaimRunParams) -> RunVerdict | None:
         return None
 
     async def hold_queue(self, family: int, session_key: int) -> None:
@@ -156,14 +175,20 @@ class NoShortcuts:
     async def keep_ready(self, family: int, session_key: int, *, freed: bool) -> None:
         raise NotImplementedError("operations keep the ready rows of this database")
 
+    async def pause_ready(self, family: int, session_key: int, *, paused: bool) -> bool:
+        raise NotImplementedError("operations keep the ready rows of this database")
+
+    async def free_slot(self, slot: SlotRow) -> None:
+        raise NotImplementedError("operations keep the slots of this database")
+
     def hinted_head(self, session_id: str) -> Head | None:
         return None
 
-    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
+    async def commit_turn(self, params: TurnParams) -> TurnVerdict | None:
         return None
 
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
         return None
 
-    async def append_event(self, ask: EventAsk) -> EventVerdict | None:
+    async def append_event(self, params: EventParams) -> EventVerdict | None:
         return None

@@ -34,6 +34,10 @@ class ProcessTables(Protocol):
         """
         ...
 
+    async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
+        """Set the time from which a run can be claimed, without a look at its other columns: they may be damaged."""
+        ...
+
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
         """Return processes that have ended, by (updated_at_ms, process_id), beyond `after`."""
         ...
@@ -109,7 +113,7 @@ class GrantTables(Protocol):
         """Return grants of a process, by (session_id, frame_id)."""
         ...
 
-    async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:
+    async def count_grants(self, session_id: str) -> list[tuple[str, str, int]]:
         """Return (process id, status, grants held by others) of each process granted to any frame of the session."""
         ...
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast import rows as r
+from holdfast.ports.limit_tables import Obstacles, SlotTables
 from holdfast.ports.verification import VerificationTables
 from holdfast.records.diagnosis import StoreFacts
 
@@ -17,8 +18,8 @@ from holdfast.records.diagnosis import StoreFacts
 class SessionTables(Protocol):
     """Sessions and their revisions, usage and deletion."""
 
-    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
-        """Return the newest incarnation of this id, deleted or not. With `presence`, only its existence matters."""
+    async def find_session(self, session_id: str, *, key_only: bool = False) -> r.SessionRow | None:
+        """Return the newest incarnation of this id, deleted or not. With `key_only`, only its existence matters."""
         ...
 
     async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
@@ -38,7 +39,10 @@ class SessionTables(Protocol):
         ...
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
-        """Return every incarnation in the family, including deleted ones, by key."""
+        """Return every incarnation in the family, including deleted ones, by key, without their metadata.
+
+        The metadata is None in these rows: it may be large, and no caller needs it.
+        """
         ...
 
     async def list_families(self, after: int, limit: int) -> list[int]:
@@ -169,12 +173,12 @@ class GraphTables(Protocol):
         """
         ...
 
-    async def blob_census(self, family: int) -> tuple[int, int, int]:
+    async def count_blobs(self, family: int) -> tuple[int, int, int]:
         """Return the number of the family's revisions, of the distinct hashes that they list, and of its blobs."""
         ...
 
 
-class WorkTables(Protocol):
+class QueueTables(Protocol):
     """The queue."""
 
     async def find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
@@ -195,12 +199,12 @@ class WorkTables(Protocol):
         """
         ...
 
-    async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
+    async def sessions_with_ready(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
         """Return sessions with a ready batch (see `ready_batches`), (key, id) by key, greater than `after`."""
         ...
 
-    async def other_claims(self, session_key: int, claim_id: str, now_ms: int) -> tuple[bool, bool]:
-        """Tell whether a claim other than this one lives in the session, and whether an exclusive one does."""
+    async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
+        """Return what may keep a claim out of the session. Claims other than this one count."""
         ...
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
@@ -229,36 +233,20 @@ class WorkTables(Protocol):
         """Return the next time after now when an unsettled batch becomes available, or its claim or back-off ends."""
         ...
 
-    async def offers_work(self, levels: Sequence[int], kinds: Sequence[str] | None) -> bool:
-        """Return True if a ready row has one of these levels and one of these kinds, None being any."""
+    async def offers_ready(self, levels: Sequence[int], kinds: Sequence[str] | None, now_ms: int) -> bool:
+        """Return True if `ReadyTables.next_ready` would return a row, None being any kind."""
         ...
 
-    async def next_ready_due_ms(self) -> int | None:
-        """Return the least `due_at_ms` of a ready row."""
+    async def next_ready_due_ms(self, now_ms: int) -> int | None:
+        """Return the least `due_at_ms` of a ready row, or `opens_at_ms` of a kind or a key that is later than now."""
         ...
 
     async def drop_settled_batches(self, *, settled_until_ms: int, limit: int, dry_run: bool) -> int:
         """Delete (or only count) up to `limit` settled batches, except dead ones, with `settled_at_ms <=` the bound."""
         ...
 
-    async def find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
-        """Return the lease row of a resource, held or not."""
-        ...
 
-    async def save_lease(self, row: r.LeaseRow) -> None:
-        """Insert or overwrite."""
-        ...
-
-    async def drop_lease(self, kind: str, resource: str) -> None:
-        """Delete the row and raise the fence floor to its fence, so that no later lease has a lower one."""
-        ...
-
-    async def fence_floor(self) -> int:
-        """Return the highest fence of any lease row that was dropped; 0 at first."""
-        ...
-
-
-class ReadyTables(Protocol):
+class ReadyTables(SlotTables, Protocol):
     """One row for each session with unsettled work, for claims of any session's work."""
 
     async def find_ready(self, session_key: int) -> r.ReadyRow | None:
@@ -285,11 +273,12 @@ class ReadyTables(Protocol):
         ...
 
     async def next_ready(
-        self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int]
+        self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int], now_ms: int
     ) -> r.ReadyRow | None:
         """Return the row of these levels and kinds with the highest priority, then the one served least recently.
 
-        Sessions in `passed` are left out.
+        Sessions in `passed` are left out, and kinds that are paused or open later than now. Of sessions that wait for a
+        key, the best of each of the 16 keys that have been open longest is a candidate, too.
         """
         ...
 
@@ -387,7 +376,7 @@ class HousekeepingTables(VerificationTables, Protocol):
         """Delete. Return the count."""
         ...
 
-    async def census(self, now_ms: int) -> dict[str, int | None]:
+    async def stats(self, now_ms: int) -> dict[str, int | None]:
         """Return the numbers of `records.maintenance.Stats`, by field name."""
         ...
 

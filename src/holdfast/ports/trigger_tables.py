@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast import rows as r
+from holdfast.schedule_rows import MatchRow, ScheduleRow
 
 
 class TriggerTables(Protocol):
@@ -38,6 +39,12 @@ class TriggerTables(Protocol):
 
     async def list_subscriptions(self, filter: r.SubscriptionFilter) -> list[r.SubscriptionRow]:
         """Return matching subscriptions by sequence."""
+        ...
+
+    async def matching_subscriptions(
+        self, source_type: str, source_key: str, *, after: int, limit: int
+    ) -> list[MatchRow]:
+        """Return a source's enabled subscriptions by number, without bodies. A writer keeps them from changing."""
         ...
 
     async def drop_session_subscriptions(self, session_id: str) -> int:
@@ -77,9 +84,9 @@ class TriggerTables(Protocol):
         ...
 
     async def list_undelivered(
-        self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+        self, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
     ) -> list[r.DeliveryRow]:
-        """Return deliveries reserved up to the bound whose process does not exist.
+        """Return deliveries reserved up to the bound whose process does not exist; with `runs_only`, those of runs.
 
         They come by (reserved_at_ms, occurrence_id, subscription_sequence), beyond `after`.
         """
@@ -90,4 +97,32 @@ class TriggerTables(Protocol):
 
         These are the ones with `occurred_at_ms <=` the bound and no delivery still reserved, by (occurred_at_ms, id).
         """
+        ...
+
+
+class ScheduleTables(Protocol):
+    """Schedules."""
+
+    async def find_schedule(self, name: str) -> ScheduleRow | None:
+        """Return one schedule."""
+        ...
+
+    async def first_due_schedule(self) -> tuple[str, int] | None:
+        """Return (name, `due_at_ms`) of the schedule with the least, by name among equals."""
+        ...
+
+    async def list_schedules(self, *, after: str, limit: int) -> list[ScheduleRow]:
+        """Return schedules by name, greater than `after`."""
+        ...
+
+    async def insert_schedule(self, row: ScheduleRow) -> None:
+        """Insert."""
+        ...
+
+    async def save_schedule(self, row: ScheduleRow, *, seen_ms: int) -> int:
+        """Overwrite, if the stored row has this `seen_ms`. Return the count."""
+        ...
+
+    async def drop_schedule(self, name: str) -> int:
+        """Delete. Return the count."""
         ...

@@ -11,7 +11,7 @@ from holdfast import rows as r
 from holdfast.ports.fast_path_params import Head
 
 
-class WorkVerdict(msgspec.Struct, frozen=True):
+class QueueVerdict(msgspec.Struct, frozen=True):
     """Enqueued, known or claimed, with the batches by sequence number; or a refusal without any.
 
     For a claim on work of any session, `session_id` is the session that was chosen.
@@ -27,6 +27,12 @@ class RenewalVerdict(msgspec.Struct, frozen=True):
 
     verdict: str
     expires_at_ms: int = 0
+
+
+class HeartbeatVerdict(msgspec.Struct, frozen=True):
+    """The end of each claim and then of each lease that was to be renewed; None for each that is lost."""
+
+    expires_at_ms: tuple[int | None, ...]
 
 
 class SettlementVerdict(msgspec.Struct, frozen=True):

@@ -71,8 +71,8 @@ class StoreFacts(Record, frozen=True, kw_only=True):
     oldest_expired_lease_at_ms: int | None = None
     undelivered: int
     oldest_undelivered_at_ms: int | None = None
-    ready_work: int
-    oldest_ready_work_at_ms: int | None = None
+    ready_batches: int
+    oldest_ready_batch_at_ms: int | None = None
     missing_indexes: tuple[str, ...] = ()
     engine: Engine | None = None
 

@@ -34,3 +34,17 @@ class Limits(KeywordRecord, frozen=True, kw_only=True):
     page: int = 1_000
     fork_depth: int = 128
     ttl_ms: int = 7 * 24 * 3600 * 1000
+
+
+WIDE = Limits(
+    document_bytes=1024 * MIB,
+    document_depth=256,
+    component_bytes=1024 * MIB,
+    commit_bytes=2048 * MIB,
+    attachment_bytes=1024 * MIB,
+    text_bytes=1024 * MIB,
+    id_bytes=2_048,
+    batch_items=100_000,
+    commit_items=100_000,
+)
+"""Wider than any limits in practice, so that the command line reads and moves whatever a store accepted."""

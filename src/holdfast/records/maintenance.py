@@ -9,7 +9,7 @@ class RetentionPolicy(KeywordRecord, frozen=True, kw_only=True):
     """Selects what a prune forgets. A field that is left out forgets nothing."""
 
     keep_revisions: int | None = None
-    settled_work_older_than_ms: int | None = None
+    settled_batches_older_than_ms: int | None = None
     terminal_processes_older_than_ms: int | None = None
     occurrences_older_than_ms: int | None = None
 
@@ -19,7 +19,7 @@ class PruneReport(Record, frozen=True):
 
     dry_run: bool
     revisions: int = 0
-    work_batches: int = 0
+    batches: int = 0
     processes: int = 0
     events: int = 0
     occurrences: int = 0
@@ -47,9 +47,9 @@ class Stats(Record, frozen=True):
     nodes: int
     blobs: int
     blob_bytes: int
-    pending_work: int
-    claimed_work: int
-    settled_work: int
+    pending_batches: int
+    claimed_batches: int
+    settled_batches: int
     attachments: int
     attachment_bytes: int
     processes: int
@@ -60,8 +60,9 @@ class Stats(Record, frozen=True):
     subscriptions: int
     occurrences: int
     undelivered: int
+    schedules: int
     artifacts: int
-    oldest_pending_work_at_ms: int | None = None
+    oldest_pending_batch_at_ms: int | None = None
     bytes_on_disk: int | None = None
 
 

@@ -33,7 +33,8 @@ class WorkDraft(KeywordRecord, frozen=True, kw_only=True):
     """Work to be enqueued. With a source key, it is enqueued once, however often it is sent.
 
     `kind` selects the workers that want it. `priority` is a small number: among waiting sessions, the one whose next
-    batch has the highest is served first. Inside a session the order of enqueueing stays.
+    batch has the highest is served first. Inside a session the order of enqueueing stays. `key` names what the limit
+    `per_key` of the kind counts by, such as a user: see `queue.set_limit`.
 
     >>> draft = holdfast.WorkDraft(
     ...     session_id="chat", payloads=[{"type": "turn_input", "text": "hi"}], source_key="msg-1"
@@ -53,6 +54,7 @@ class WorkDraft(KeywordRecord, frozen=True, kw_only=True):
     available_at_ms: int = 0
     kind: str = TURN
     priority: int = 0
+    key: str | None = None
 
     @classmethod
     def command(cls, session_id: str, kind: str, *, idempotency_key: str, reason: str | None = None) -> WorkDraft:
@@ -101,6 +103,20 @@ class WorkBatch(Record, frozen=True):
     retry_at_ms: int = 0
     claimed_by: str | None = None
     claim_expires_at_ms: int | None = None
+    key: str | None = None
+
+
+class KindLimit(Record, frozen=True):
+    """The limits of one kind of work: claims that live `at_once`, and those of one key. None is no limit.
+
+    While the kind is `paused`, nothing of it is claimed.
+    """
+
+    kind: str
+    at_once: int | None
+    per_key: int | None
+    paused: bool
+    declared_at_ms: int
 
 
 class WorkReceipt(Receipt, frozen=True):

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.errors import Corrupt, InvalidRequest, UnknownRef
+from holdfast.next_step import NextStep
 from holdfast.records.attachments import Attachment, AttachmentEntry, AttachmentRef
 from holdfast.records.limits import Limits
 from holdfast.rows import AttachmentRow, ObjectRow, SessionRow
@@ -238,13 +239,13 @@ def prove(row: ObjectRow) -> None:
     codec.prove(row.encoding, row.body, size=row.size, hash=row.hash, table="attachment_objects", key=row.hash)
 
 
-MISSING = {
-    None: "the bytes were never stored",
-    CALLER: "the bytes were never stored here",
-    DATABASE: "the bytes are missing",
-    OUTSIDE: "the bytes are missing: was the store opened with the attachments= that it was written with?",
+MISSING: Final[dict[str | None, tuple[str, *tuple[NextStep, ...]]]] = {
+    None: ("the bytes were never stored",),
+    CALLER: ("the bytes were never stored here",),
+    DATABASE: ("the bytes are missing",),
+    OUTSIDE: ("the bytes are missing", NextStep("open the store with the", "attachments", "that it was written with")),
 }
-"""The reason why a committed reference has no bytes, by `stored_in`."""
+"""The reason why a committed reference has no bytes, and the next step, by `stored_in`."""
 
 
 def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
@@ -256,7 +257,7 @@ def attachment_of(row: AttachmentRow, data: bytes | None) -> Attachment:
     if data is None and (row.committed_at_ms is None or not is_kept_here(row)):
         raise UnknownRef("attachment_id", row.attachment_id, "its bytes are not kept here, or were never put")
     if data is None:
-        raise Corrupt("attachment_objects", row.attachment_id, MISSING[row.stored_in])
+        raise Corrupt("attachment_objects", row.attachment_id, *MISSING[row.stored_in])
     if codec.digest(data) != row.attachment_id:
         raise Corrupt("attachment_objects", row.attachment_id, "the bytes do not match their hash")
     return Attachment(ref_of(row), data)

@@ -32,6 +32,7 @@ class ClaimStamp(msgspec.Struct, frozen=True):
     expires_at_ms: int
     exclusive: int
     size: int
+    slot: int = 0
 
 
 def may_claim(
@@ -47,6 +48,22 @@ def may_claim(
     if lease is not None and lease.is_live(now_ms) and lease.owner_id != owner_id:
         return False
     return not exclusively and not (exclusive and claimed)
+
+
+def exclusive_claim(rows: Sequence[BatchRow], now_ms: int) -> tuple[str, int, int]:
+    """Return owner, end and remaining milliseconds of the exclusive claim that one of the batches bears.
+
+    If none of them does, another batch does: its owner and end are unknown then.
+    """
+    for row in rows:
+        if row.claim_exclusive and row.is_claimed(now_ms):
+            ends_at_ms = row.claim_expires_at_ms or 0
+            return row.claim_owner or "", ends_at_ms, ends_at_ms - now_ms
+    return "", now_ms, LOOK_AGAIN_MS
+
+
+LOOK_AGAIN_MS = 1_000
+"""Time until another look at an exclusive claim whose end is unknown."""
 
 
 def due_in_ms(next_due_ms: int | None, lease: LeaseRow | None, now_ms: int) -> int | None:
@@ -69,9 +86,9 @@ def claim_prefix(
     """Return how many of the batches, which come in order, one claim takes.
 
     At a checkpoint inside a turn, work that waits for the turn's end holds up the queue. Only adjacent `join` batches
-    with the same kind, delivery and merge key are claimed together; a batch that never merges is claimed alone. A batch
-    in back-off is a candidate for exclusive claims only, and ends the prefix. So does the batch with which the payloads
-    reach `room` bytes: the first is taken, however large, if there is any room.
+    with the same kind, key, delivery and merge key are claimed together; a batch that never merges is claimed alone. A
+    batch in back-off is a candidate for exclusive claims only, and ends the prefix. So does the batch with which the
+    payloads reach `room` bytes: the first is taken, however large, if there is any room.
     """
     if most < 1 or room < 1 or not candidates or candidates[0].retry_at_ms > now_ms:
         return 0
@@ -90,18 +107,26 @@ def claim_prefix(
     return taken
 
 
-def _company(row: BatchRow) -> tuple[str, str, str, str]:
+def _company(row: BatchRow) -> tuple[str | None, ...]:
     """Return the values that batches must share to be claimed together."""
-    return row.kind, row.slot, row.delivery, row.merge_key
+    return row.kind, row.limit_key, row.slot, row.delivery, row.merge_key
 
 
 def may_join(held: Sequence[BatchRow], joining: Sequence[BatchRow]) -> bool:
-    """Return True if batches may join a claim: all are of the kind that it holds, and no slot is exclusive."""
-    return all(row.slot == "join" and row.kind == held[0].kind for row in (*held, *joining))
+    """Return True if batches may join a claim: all have the kind and key that it holds, and no slot is exclusive."""
+    held_place = held[0].kind, held[0].limit_key
+    return all(row.slot == "join" and (row.kind, row.limit_key) == held_place for row in (*held, *joining))
 
 
 def new_claim(
-    rows: Sequence[BatchRow], *, owner_id: str, token: Token, exclusive: bool, ttl_ms: int, now_ms: int
+    rows: Sequence[BatchRow],
+    *,
+    owner_id: str,
+    token: Token,
+    exclusive: bool,
+    ttl_ms: int,
+    now_ms: int,
+    takes_slot: bool = False,
 ) -> ClaimStamp:
     """Return the claim on these batches. Its fence is above any that one of them ever had."""
     fence = max(row.claim_fence for row in rows) + 1
@@ -114,6 +139,7 @@ def new_claim(
         expires_at_ms=leases.expiry(now_ms, ttl_ms),
         exclusive=int(exclusive),
         size=len(rows),
+        slot=int(takes_slot),
     )
 
 
@@ -147,6 +173,7 @@ def stamped(row: BatchRow, stamp: ClaimStamp, *, attempts: int) -> BatchRow:
         claim_expires_at_ms=stamp.expires_at_ms,
         claim_exclusive=stamp.exclusive,
         claim_size=stamp.size,
+        claim_slot=stamp.slot,
         attempts=row.attempts + attempts,
     )
 
@@ -185,6 +212,7 @@ def stamp_of(row: BatchRow) -> ClaimStamp:
         expires_at_ms=row.claim_expires_at_ms or 0,
         exclusive=row.claim_exclusive,
         size=row.claim_size,
+        slot=row.claim_slot,
     )
 
 

@@ -66,7 +66,7 @@ class CommitIntent(msgspec.Struct, frozen=True):
     usage: tuple[Usage, ...]
     completes: tuple[WorkCompletion, ...]
     attachments: tuple[str, ...]
-    enqueues: tuple[queue.WorkIntent, ...]
+    enqueues: tuple[queue.BatchIntent, ...]
     lease: Lease | None
 
     @property
@@ -440,7 +440,7 @@ def _judge_enqueues(
         place = (draft.session_id, draft.source_key)
         existing = known.get(place) if draft.source_key is not None else None
         if existing is not None:
-            ids.append(queue.same_work(draft, existing).batch_id)
+            ids.append(queue.same_batch(draft, existing).batch_id)
             continue
         session_key, family = (0, 0) if target is None else (target.session_key, target.family)
         row = queue.new_batch(draft, batch_id=batch_id, session_key=session_key, family=family, now_ms=now_ms)

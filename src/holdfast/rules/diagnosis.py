@@ -101,12 +101,12 @@ def _waiting(facts: StoreFacts) -> Iterator[Concern]:
             f"oldest {_age(facts, facts.oldest_undelivered_at_ms)} ago",
             "start them: triggers.undelivered() lists them, and the process ids make starting twice harmless",
         )
-    if _older(facts, facts.oldest_ready_work_at_ms, WORK_GRACE_MS):
+    if _older(facts, facts.oldest_ready_batch_at_ms, WORK_GRACE_MS):
         yield Concern(
             "warning",
             "old-work",
-            f"{_count(facts.ready_work, 'batch', 'batches')} of unclaimed work, the oldest ready for "
-            f"{_age(facts, facts.oldest_ready_work_at_ms)}",
+            f"{_count(facts.ready_batches, 'batch', 'batches')} of unclaimed work, the oldest ready for "
+            f"{_age(facts, facts.oldest_ready_batch_at_ms)}",
             "see `holdfast queue list`: start workers for those sessions, or cancel the work",
         )
 

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast import codec
 from holdfast.errors import AlreadyTerminal, Corrupt, InvalidRequest, ReplayConflict
+from holdfast.next_step import NextStep
 from holdfast.records.common import Document, Scope
 from holdfast.records.events import (
     EventType,
@@ -263,8 +264,9 @@ def judge(intent: EventIntent, process: Process) -> Judgement:
 def _judge(intent: EventIntent, process: Process) -> Judgement:
     declared = _declared(intent, process)
     if declared is None:
-        problem = f"process {process.id!r} emitted undeclared event type {intent.type!r}: declare it in event_types"
-        raise InvalidRequest("type", problem)
+        problem = f"process {process.id!r} emitted undeclared event type {intent.type!r}"
+        declare = NextStep("declare it in", "event_types")
+        raise InvalidRequest("type", problem, declare, NextStep("use one that it declares"))
     if intent.replay_key is None and (declared.terminal is not None or intent.type == CANCEL_REQUESTED):
         raise InvalidRequest(
             "replay_key",

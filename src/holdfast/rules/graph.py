@@ -57,7 +57,7 @@ def check_nodes(
     intents: list[NodeIntent] = []
     seen: dict[str, int] = {}
     for index, value in enumerate(given):
-        intent = _check_node(f"{field}[{index}]", value, limits, None if seed is None else derived_id(*seed, index))
+        intent = _check_node(f"{field}[{index}]", value, limits, seed, index)
         if intent.id in seen:
             raise InvalidRequest(f"{field}[{index}].id", f"{intent.id!r} is also the id of {field}[{seen[intent.id]}]")
         if intent.parent == intent.id:
@@ -67,14 +67,14 @@ def check_nodes(
     return tuple(intents)
 
 
-def _check_node(field: str, value: object, limits: Limits, own_id: str | None) -> NodeIntent:
+def _check_node(field: str, value: object, limits: Limits, seed: tuple[str, str] | None, index: int) -> NodeIntent:
     node = checks.instance(field, value, Node)
-    if node.id == "" and own_id is None:
+    is_derived = node.id == ""
+    if is_derived and seed is None:
         raise InvalidRequest(f"{field}.id", "is missing: nodes beside the path are known by their ids, so give it one")
     parent: object = node.parent
-    is_derived = own_id is not None and node.id == ""
     return NodeIntent(
-        id=own_id if own_id is not None and is_derived else checks.identifier(f"{field}.id", node.id, limits),
+        id=derived_id(*seed, index) if is_derived and seed else checks.identifier(f"{field}.id", node.id, limits),
         parent=UNSET if parent is UNSET else checks.optional_identifier(f"{field}.parent", parent, limits),
         kind=checks.identifier(f"{field}.kind", node.kind, limits),
         payload=checks.document(f"{field}.payload", node.payload, limits),

@@ -45,11 +45,12 @@ def check_usage(value: object, limits: Limits) -> tuple[Usage, ...]:
         ]
         if not any(counts):
             continue
-        before = merged.get(place, Usage(*place))
-        added = Usage(*place, *(a + b for a, b in zip(counts_of(before), counts, strict=True)))
-        if any(count > LARGEST_INTEGER for count in counts_of(added)):
-            raise InvalidRequest(field, f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
-        merged[place] = added
+        before = merged.get(place)
+        if before is not None:
+            counts = [a + b for a, b in zip(counts_of(before), counts, strict=True)]
+            if max(counts) > LARGEST_INTEGER:
+                raise InvalidRequest(field, f"adds up to more than {LARGEST_INTEGER}", limit=LARGEST_INTEGER)
+        merged[place] = Usage(*place, *counts)
     return tuple(merged.values())
 
 

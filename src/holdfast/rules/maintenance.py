@@ -15,13 +15,24 @@ def check_policy(value: object) -> RetentionPolicy:
     """Check a policy. It never forgets a head."""
     policy = checks.instance("policy", value, RetentionPolicy)
     checks.optional_whole("policy.keep_revisions", policy.keep_revisions, least=1)
-    for name in ("settled_work_older_than_ms", "terminal_processes_older_than_ms", "occurrences_older_than_ms"):
+    for name in ("settled_batches_older_than_ms", "terminal_processes_older_than_ms", "occurrences_older_than_ms"):
         checks.optional_whole(f"policy.{name}", getattr(policy, name))
     return policy
 
 
 COUNTED: Final = frozenset(
-    {"sessions", "revisions", "nodes", "blobs", "work", "attachments", "processes", "events", "grants", "subscriptions"}
+    {
+        "sessions",
+        "revisions",
+        "nodes",
+        "blobs",
+        "batches",
+        "attachments",
+        "processes",
+        "events",
+        "grants",
+        "subscriptions",
+    }
     | {"occurrences", "artifacts"}
 )
 """The tables whose rows `Stats` counts."""
@@ -29,8 +40,8 @@ COUNTED: Final = frozenset(
 
 def counted_rows(stats: Stats) -> int:
     """Return the number of rows in those tables."""
-    named = sum(int(getattr(stats, table)) for table in COUNTED - {"work"})
-    return named + stats.deleted_sessions + stats.pending_work + stats.claimed_work + stats.settled_work
+    named = sum(int(getattr(stats, table)) for table in COUNTED - {"batches"})
+    return named + stats.deleted_sessions + stats.pending_batches + stats.claimed_batches + stats.settled_batches
 
 
 def cutoff(now_ms: int, older_than_ms: int) -> int:

@@ -32,7 +32,7 @@ STATES: tuple[str, ...] = get_args(WorkState)
 GROUP_PREFIX = "group:"
 
 
-class WorkIntent(msgspec.Struct, frozen=True):
+class BatchIntent(msgspec.Struct, frozen=True):
     """Checked work with its encoded payloads."""
 
     session_id: str
@@ -45,56 +45,60 @@ class WorkIntent(msgspec.Struct, frozen=True):
     available_at_ms: int
     payloads: bytes
     draft_hash: str
+    limit_key: str | None = None
 
 
-def check_draft(field: str, value: object, limits: Limits, *, session_id: str | None = None) -> WorkIntent:
-    """Check a draft, for its own session or else for the given one."""
+def check_draft(field: str, value: object, limits: Limits, *, session_id: str | None = None) -> BatchIntent:
+    """Check a draft, for its own session or else for the given one. Errors name its parts alone if `field` is empty."""
     draft = checks.instance(field, value, WorkDraft)
+    of = f"{field}." if field else ""
     target = session_id if draft.session_id is None else draft.session_id
-    payloads = checks.sequence(f"{field}.payloads", draft.payloads, most=limits.batch_items)
+    payloads = checks.sequence(f"{of}payloads", draft.payloads, most=limits.batch_items)
     for index, payload in enumerate(payloads):
-        checks.document(f"{field}.payloads[{index}]", payload, limits)
-    encoded = checks.document(f"{field}.payloads", list(payloads), limits, wrapped=1)
+        checks.document(f"{of}payloads[{index}]", payload, limits)
+    encoded = checks.document(f"{of}payloads", list(payloads), limits, wrapped=1)
     # The hash reads the stored bytes: the caller may change its own objects.
-    own = codec.decode_document(encoded, table="work", key=field)
-    delivery = checks.one_of(f"{field}.delivery", draft.delivery, DELIVERIES)
-    slot = checks.one_of(f"{field}.slot", draft.slot, SLOTS)
-    merge_key = _check_merge_key(f"{field}.merge_key", draft.merge_key, limits)
-    available_at_ms = checks.whole(f"{field}.available_at_ms", draft.available_at_ms)
-    kind = checks.identifier(f"{field}.kind", draft.kind, limits)
-    return WorkIntent(
-        session_id=_target(f"{field}.session_id", target, limits),
-        source_key=checks.optional_identifier(f"{field}.source_key", draft.source_key, limits),
+    own = codec.decode_document(encoded, table="batches", key=field)
+    delivery = checks.one_of(f"{of}delivery", draft.delivery, DELIVERIES)
+    slot = checks.one_of(f"{of}slot", draft.slot, SLOTS)
+    merge_key = _check_merge_key(f"{of}merge_key", draft.merge_key, limits)
+    available_at_ms = checks.whole(f"{of}available_at_ms", draft.available_at_ms)
+    kind = checks.identifier(f"{of}kind", draft.kind, limits)
+    return BatchIntent(
+        session_id=_target(f"{of}session_id", target, limits),
+        source_key=checks.optional_identifier(f"{of}source_key", draft.source_key, limits),
         delivery=delivery,
         slot=slot,
         merge_key=merge_key,
         kind=kind,
-        priority=checks.whole(f"{field}.priority", draft.priority, least=-SMALL, most=SMALL - 1),
+        priority=checks.whole(f"{of}priority", draft.priority, least=-SMALL, most=SMALL - 1),
         available_at_ms=available_at_ms,
         payloads=encoded,
         draft_hash=codec.stable_hash([own, delivery, slot, merge_key, kind]),
+        limit_key=checks.optional_identifier(f"{of}key", draft.key, limits),
     )
 
 
-def own_draft(draft: WorkDraft) -> WorkIntent:
+def own_draft(draft: WorkDraft) -> BatchIntent:
     """Return the intent of a draft that the store itself makes.
 
     Its parts were checked when they came in, so that their sum is not refused.
     """
     assert draft.session_id is not None
-    assert not isinstance(draft.merge_key, Group)
+    merge_key = GROUP_PREFIX + draft.merge_key.name if isinstance(draft.merge_key, Group) else draft.merge_key
     payloads = list(draft.payloads)
-    return WorkIntent(
+    return BatchIntent(
         session_id=draft.session_id,
         source_key=draft.source_key,
         delivery=draft.delivery,
         slot=draft.slot,
-        merge_key=draft.merge_key,
+        merge_key=merge_key,
         kind=draft.kind,
         priority=draft.priority,
         available_at_ms=draft.available_at_ms,
         payloads=codec.encode_document(payloads),
-        draft_hash=codec.stable_hash([payloads, draft.delivery, draft.slot, draft.merge_key, draft.kind]),
+        draft_hash=codec.stable_hash([payloads, draft.delivery, draft.slot, merge_key, draft.kind]),
+        limit_key=draft.key,
     )
 
 
@@ -110,7 +114,7 @@ def _check_merge_key(field: str, value: object, limits: Limits) -> str:
     return checks.one_of(field, value, ("never", "payload_default"))
 
 
-def new_batch(intent: WorkIntent, *, batch_id: str, session_key: int, family: int, now_ms: int) -> BatchRow:
+def new_batch(intent: BatchIntent, *, batch_id: str, session_key: int, family: int, now_ms: int) -> BatchRow:
     """Return the row of newly enqueued work."""
     return BatchRow(
         enqueue_seq=0,
@@ -127,13 +131,14 @@ def new_batch(intent: WorkIntent, *, batch_id: str, session_key: int, family: in
         available_at_ms=intent.available_at_ms,
         enqueued_at_ms=now_ms,
         payloads=intent.payloads,
+        limit_key=intent.limit_key,
     )
 
 
-def same_work(intent: WorkIntent, existing: BatchRow) -> BatchRow:
+def same_batch(intent: BatchIntent, existing: BatchRow) -> BatchRow:
     """Return the batch that this source key made before, or raise `SourceKeyConflict` if it differs.
 
-    Time and priority may differ.
+    Time, priority and key may differ.
     """
     if existing.draft_hash != intent.draft_hash:
         raise SourceKeyConflict(intent.session_id, intent.source_key or "")
@@ -155,6 +160,7 @@ def _unclaimed(row: BatchRow) -> BatchRow:
         claim_expires_at_ms=None,
         claim_exclusive=0,
         claim_size=0,
+        claim_slot=0,
     )
 
 
@@ -189,11 +195,11 @@ def may_cancel(row: BatchRow, now_ms: int) -> bool:
 
 def batch_of(session_id: str, row: BatchRow, *, state: WorkState | None = None, now_ms: int = 0) -> WorkBatch:
     """Return the batch of a row. Its state is the given one, or else that of the row at this time."""
-    payloads = codec.decode_document(row.payloads, table="work", key=row.batch_id)
+    payloads = codec.decode_document(row.payloads, table="batches", key=row.batch_id)
     if not isinstance(payloads, list):
-        raise Corrupt("work", row.batch_id, "the payloads are not a list")
+        raise Corrupt("batches", row.batch_id, "the payloads are not a list")
     if not row.kind or row.kind.isspace():
-        raise Corrupt("work", row.batch_id, "its kind is blank")
+        raise Corrupt("batches", row.batch_id, "its kind is blank")
     items: list[Any] = cast("Any", payloads)
     seen: str = state or row.settled_state or ("claimed" if row.is_claimed(now_ms) else "pending")
     return WorkBatch(
@@ -217,12 +223,13 @@ def batch_of(session_id: str, row: BatchRow, *, state: WorkState | None = None, 
         retry_at_ms=row.retry_at_ms,
         claimed_by=row.claim_owner if seen == "claimed" else None,
         claim_expires_at_ms=row.claim_expires_at_ms if seen == "claimed" else None,
+        key=row.limit_key,
     )
 
 
 def _word(row: BatchRow, column: str, value: str, words: Sequence[str]) -> str:
     if value not in words:
-        raise Corrupt("work", row.batch_id, f"{column} is {value!r}")
+        raise Corrupt("batches", row.batch_id, f"{column} is {value!r}")
     return value
 
 

@@ -14,13 +14,16 @@ from holdfast.errors import Conflict, InvalidRequest, OccurrenceConflict, Regist
 from holdfast.records.events import ProcessEvent
 from holdfast.records.limits import Limits
 from holdfast.records.processes import Process, ProcessRegistration
-from holdfast.records.triggers import Occurrence, Subscription, TriggerDelivery
+from holdfast.records.triggers import Occurrence, Subscription, SubscriptionDraft, TriggerDelivery
 from holdfast.rows import DeliveryRow, EventWrite, OccurrenceRow, ProcessRow, SubscriptionRow
 from holdfast.rules import checks, events, processes, runs, triggers
 
 ENVELOPE = 2
 """In the event that completes a process, the outcome is nested two levels deeper than the caller wrote it."""
 
+
+HIGHEST_ATTEMPT = 1_000_000_000
+"""The highest attempt of a restored run, far below the largest number that a database can count up to."""
 
 HIGHEST_NUMBER = 10_000_000
 """The highest number of a restored subscription. A database may have to count up to it."""
@@ -73,7 +76,7 @@ def _as_run(given: Process, row: ProcessRow, limits: Limits) -> ProcessRow:
         return row
     attempted = msgspec.structs.replace(
         row,
-        attempt=checks.whole("process.attempt", given.attempt),
+        attempt=checks.whole("process.attempt", given.attempt, most=HIGHEST_ATTEMPT),
         suspended=int(checks.flag("process.suspended", given.suspended)),
         lost_owner=checks.optional_identifier("process.lost_owner_id", given.lost_owner_id, limits),
         last_error=checks.optional_text("process.last_error", given.last_error, limits),
@@ -177,4 +180,6 @@ def _delivery(field: str, value: object, occurrence: OccurrenceRow, limits: Limi
         raise InvalidRequest(field, "is not of this occurrence, or has another process")
     if (failure is not None) != (state == "failed"):
         raise InvalidRequest(f"{field}.failure", "is there exactly if the delivery has failed")
-    return DeliveryRow(occurrence.occurrence_id, sequence, process_id, state, at_ms, at_ms, failure)
+    draft = checks.instance(f"{field}.subscription.draft", subscription.draft, SubscriptionDraft)
+    kind = checks.optional_identifier(f"{field}.subscription.draft.target.kind", triggers.run_kind(draft), limits)
+    return DeliveryRow(occurrence.occurrence_id, sequence, process_id, state, at_ms, at_ms, failure, kind)

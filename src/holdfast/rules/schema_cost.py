@@ -40,6 +40,9 @@ DECIMAL = re.compile(rb"[0-9]\.[0-9]|[0-9][eE]|[0-9]{16}")
 EXTREME = re.compile(rb"[0-9][eE]")
 """Match numbers that take exact arithmetic, and those with an exponent. Texts may look the same."""
 
+STRETCH, LONGEST_LOOK = 256 * 1024, 16
+"""Bytes that are searched for numbers at a time, and the most bytes of a match."""
+
 Times: TypeAlias = dict[int, int]
 """The number of times that each schema is applied."""
 
@@ -59,9 +62,15 @@ class SchemaCost(msgspec.Struct, frozen=True):
         """Return the most proportional work that a payload can take, without looking at its values."""
         values = values_in(encoded)
         exactly = 1
-        if self.has_numbers and DECIMAL.search(encoded):
-            exactly += EXTREME_WORK if EXTREME.search(encoded) else DECIMAL_WORK
+        if self.has_numbers and _occurs(DECIMAL, encoded):
+            exactly += EXTREME_WORK if _occurs(EXTREME, encoded) else DECIMAL_WORK
         return self.worst * exactly * (values + values // SIZE_UNIT + len(encoded) // TEXT_UNIT)
+
+
+def _occurs(numbers: re.Pattern[bytes], encoded: bytes) -> bool:
+    """Return whether such numbers occur, looking at a stretch at a time: no other thread runs during a search."""
+    stretches = range(0, len(encoded), STRETCH)
+    return any(numbers.search(encoded, start, start + STRETCH + LONGEST_LOOK) for start in stretches)
 
 
 def values_in(encoded: bytes) -> int:

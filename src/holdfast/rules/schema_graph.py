@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.rules.schema_keywords import ENDLESS, weight_of, work_of_unique
 from holdfast.rules.schema_patterns import PatternCost, cost_of_pattern
-from holdfast.rules.schemas import PATTERN_STATES, SUBSCHEMAS
+from holdfast.rules.schemas import PATTERN_STATES, PATTERNS, SUBSCHEMAS
 
 CHAIN = 256
 """Longest chain of schemas that refer to each other without going deeper into the payload."""
@@ -238,6 +238,8 @@ class _Reader:
             self._characters_left -= len(pattern)
             if self._characters_left < 0:
                 raise ValueError(f"its patterns have more than {PATTERN_CHARACTERS} characters")
+            if len(self.patterns) == PATTERNS:
+                raise ValueError(f"it has more than {PATTERNS} patterns: describe some of its texts by one of them")
             self.patterns[pattern] = found = cost_of_pattern(pattern)
             self._states_left -= found.states
             if self._states_left < 0:

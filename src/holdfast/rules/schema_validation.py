@@ -5,13 +5,15 @@ Compiling once does not lift the budget: each payload is weighed against the sch
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
 
 import jsonschema_rs
 import msgspec
 
 from holdfast import codec
 from holdfast.errors import InvalidRequest
+from holdfast.loop_budget import BUDGET_BYTES, charge
 from holdfast.records.common import Document
 from holdfast.records.limits import MIB
 from holdfast.rules.schema_cost import SchemaCost, cost_of, is_within, scalars_first, values_in
@@ -34,6 +36,17 @@ VISITS_OF_AN_ERROR = 20_000
 
 COUNTING_STEPS = 500_000
 """The most steps of counting the visits of one payload."""
+
+VISITS_AT_ONCE = 2_000_000
+"""Visits after which the validator returns, if it can, so that other threads may run: about 20 ms."""
+
+LIST_KEYWORDS: Final = frozenset(
+    {"$schema", "$comment", "$defs", "definitions", "title", "description", "type", "items"}
+)
+"""A list fits a schema of only these keywords exactly if each part of the list does."""
+
+COMPILING_WEIGHT = 64
+"""The work of compiling one byte of a schema, in bytes of text: 4 KB are as much as an event loop may do."""
 
 KEPT_BYTES = 256 * MIB
 """Upper estimate of the memory of all cached compiled schemas."""
@@ -67,6 +80,8 @@ def validate(field: str, encoded: bytes, schema: Document) -> None:
     most = max(VISITS, VISITS_A_VALUE * values_in(encoded))
     visits = cost.most_work(encoded)
     is_known = visits <= most
+    # Counting and validating go on to their end: on an event loop, only a little of either.
+    charge(BUDGET_BYTES if cost.leads_to_uneven else min(visits, BUDGET_BYTES))
     if not is_known or cost.leads_to_uneven:
         left = most - visits if is_known else most
         if not is_within(cost, payload, most=left, most_steps=COUNTING_STEPS, only_uneven=is_known):
@@ -75,19 +90,37 @@ def validate(field: str, encoded: bytes, schema: Document) -> None:
     if not is_known and b"{" in encoded:
         payload = scalars_first(payload)
     most = VISITS_OF_AN_ERROR if cost.graph.has_alternatives else most
+    parts = list(_parts(payload, schema, visits))
     if visits > most or cost.leads_to_uneven:
-        if compiled.validator.is_valid(payload):
+        if all(compiled.validator.is_valid(part) for _, part in parts):
             return
         if not is_within(cost, payload, most=most, most_steps=COUNTING_STEPS, ends_early=False):
             raise InvalidRequest(field, "does not fit its schema, and it would take too much work to say where")
-    _require_valid(field, payload, compiled.validator)
+    for start, part in parts:
+        _require_valid(field, part, compiled.validator, start)
 
 
-def _require_valid(field: str, payload: Document, validator: Any) -> None:
+def _parts(payload: Document, schema: Document, visits: int) -> Iterator[tuple[int, Document]]:
+    """Yield a long list in parts that can be validated one by one, each with its first index; else the whole."""
+    items: Any = payload
+    keywords: Any = schema
+    if not isinstance(payload, list) or not isinstance(schema, dict):
+        yield 0, payload
+        return
+    can_be_parted = keywords.keys() <= LIST_KEYWORDS and isinstance(keywords.get("items", True), dict | bool)
+    size = max(1, len(items) * VISITS_AT_ONCE // visits) if can_be_parted and visits > VISITS_AT_ONCE else len(items)
+    for start in range(0, len(items), size) if items else (0,):
+        yield start, items[start : start + size] if size < len(items) else items
+
+
+def _require_valid(field: str, payload: Document, validator: Any, start: int) -> None:
     try:
         validator.validate(payload)  # stops at the first error: a list of all may take more room than the payload
     except jsonschema_rs.ValidationError as error:
-        where = "".join(f"/{part}" for part in error.instance_path)
+        path: list[Any] = list(error.instance_path)
+        if start and path:
+            path[0] += start
+        where = "".join(f"/{part}" for part in path)
         raise InvalidRequest(f"{field}{where}", error.message[:LONGEST_MESSAGE]) from error
 
 
@@ -98,6 +131,7 @@ def _compiled(encoded: bytes) -> Compiled:
     """Return the compiled schema. Raise `ValueError` with the reason if it cannot be compiled."""
     compiled = _kept.get(encoded)
     if compiled is None:
+        charge(COMPILING_WEIGHT * len(encoded))
         compiled = _kept[encoded] = _compile(encoded)
         # Each step is one operation of the dict, so that threads may run them concurrently.
         while sum(one.kept_bytes for one in list(_kept.values())) > KEPT_BYTES:

@@ -186,10 +186,10 @@ def tombstone(row: SessionRow, *, now_ms: int) -> SessionRow:
 
 
 def process_report(
-    session_id: str, census: Iterable[tuple[str, str, int]], *, revoked: int, cleared: int
+    session_id: str, counts: Iterable[tuple[str, str, int]], *, revoked: int, cleared: int
 ) -> ProcessSessionReport:
     """Report the running processes that lost their last handle with the session, and those that keep one."""
-    running = [(process_id, others) for process_id, status, others in census if status == "running"]
+    running = [(process_id, others) for process_id, status, others in counts if status == "running"]
     return ProcessSessionReport(
         session_id=session_id,
         revoked_grants=revoked,

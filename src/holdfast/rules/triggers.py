@@ -31,6 +31,7 @@ from holdfast.records.triggers import (
 )
 from holdfast.rows import DeliveryRow, OccurrenceRow, SubscriptionRow
 from holdfast.rules import checks, processes, schemas
+from holdfast.schedule_rows import MatchRow
 
 DELIVERY_STATES: tuple[DeliveryState, ...] = get_args(DeliveryState)
 _STATE_OF: dict[str, DeliveryState] = {word: word for word in DELIVERY_STATES}
@@ -59,11 +60,15 @@ class OccurrenceIntent(msgspec.Struct, frozen=True):
 
 
 class Reservations(msgspec.Struct, frozen=True):
-    """The rows of an occurrence and of its newly reserved deliveries, each with its subscription."""
+    """The rows of an occurrence and of its newly reserved deliveries, each with its subscription.
+
+    If these are not all, `next` is the place in the listing of its deliveries behind which the others are.
+    """
 
     occurrence: OccurrenceRow
     deliveries: tuple[tuple[DeliveryRow, SubscriptionRow], ...]
     replayed: bool
+    next: str | None = None
 
 
 # Ids.
@@ -162,6 +167,7 @@ def new_subscription(intent: SubscriptionIntent, *, now_ms: int) -> Subscription
         created_at_ms=now_ms,
         updated_at_ms=now_ms,
         body=codec.encode_record(intent.draft),
+        run_kind=run_kind(intent.draft),
     )
 
 
@@ -267,10 +273,16 @@ def occurrence_of(row: OccurrenceRow) -> Occurrence:
     )
 
 
-def new_delivery(occurrence: OccurrenceRow, subscription: SubscriptionRow, *, now_ms: int) -> DeliveryRow:
+def new_delivery(occurrence: OccurrenceRow, subscription: SubscriptionRow | MatchRow, *, now_ms: int) -> DeliveryRow:
     """Return the reservation of one occurrence for one subscription."""
-    process_id = delivery_process_id(occurrence.occurrence_id, subscription_id(subscription.sequence))
-    return DeliveryRow(occurrence.occurrence_id, subscription.sequence, process_id, "reserved", now_ms, now_ms)
+    sequence, kind = subscription.sequence, subscription.run_kind
+    process_id = delivery_process_id(occurrence.occurrence_id, subscription_id(sequence))
+    return DeliveryRow(occurrence.occurrence_id, sequence, process_id, "reserved", now_ms, now_ms, run_kind=kind)
+
+
+def run_kind(draft: SubscriptionDraft) -> str | None:
+    """Return the kind of the run that a subscription starts, None if its processes are not runs."""
+    return draft.target.kind if isinstance(draft.target, Run) else None
 
 
 def moved(row: DeliveryRow, state: str, *, failure: str | None = None, now_ms: int) -> DeliveryRow:
@@ -284,7 +296,7 @@ def emission_of(reserved: Reservations) -> Emission:
     """Return the emission of these rows. All its deliveries share one decoded occurrence."""
     occurrence = occurrence_of(reserved.occurrence)
     deliveries = tuple(delivery_of(row, occurrence, subscription) for row, subscription in reserved.deliveries)
-    return Emission(occurrence, deliveries, reserved.replayed)
+    return Emission(occurrence, deliveries, reserved.replayed, reserved.next)
 
 
 def delivery_of(row: DeliveryRow, occurrence: Occurrence, subscription: SubscriptionRow) -> TriggerDelivery:

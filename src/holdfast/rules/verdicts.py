@@ -22,7 +22,7 @@ def require_fresh(verdict: str) -> None:
         raise InvalidRequest("connection", "this operation must see what others commit: BEGIN at READ COMMITTED for it")
 
 
-def refuse_work(verdict: str, session_id: str, claim_id: str = "") -> None:
+def refuse_claim(verdict: str, session_id: str, claim_id: str = "") -> None:
     """Raise the error of a verdict about a session's work, unless it is not a refusal."""
     require_fresh(verdict)
     match verdict:

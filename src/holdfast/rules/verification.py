@@ -11,6 +11,8 @@ import msgspec
 
 from holdfast import codec
 from holdfast.errors import InvalidRequest
+from holdfast.limit_rows import LimitRow, SlotRow
+from holdfast.next_step import sentence
 from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.records.maintenance import Finding
 from holdfast.records.processes import Process
@@ -38,12 +40,17 @@ from holdfast.rules import (
     deltas,
     events,
     grants,
+    limits,
     processes,
     queue,
     runs,
+    schedules,
     triggers,
+    workers,
 )
 from holdfast.rules.ready import ANY
+from holdfast.schedule_rows import ScheduleRow
+from holdfast.worker_rows import WorkerRow
 
 UNBOUNDED = Limits(
     id_bytes=LARGEST_INTEGER, document_bytes=LARGEST_INTEGER, document_depth=1 << 10, batch_items=LARGEST_INTEGER
@@ -56,8 +63,9 @@ MAY_BE_BLANK: dict[type[Row], tuple[str, ...]] = {
     SubscriptionRow: ("name",),
     DeliveryRow: ("failure",),
     GrantRow: ("frame_id",),
+    SlotRow: ("limit_key",),
 }
-"""Columns of free text, and the frame id of a session itself. Any other text is a name, which is never blank."""
+"""Columns of free text, the frame id of a session, and the key of work without one. Any other text is never blank."""
 
 
 def columns(row: Row, table: str, key: str) -> Iterator[Finding]:
@@ -100,7 +108,7 @@ def attachment(row: AttachmentRow, owner: SessionRow | None) -> Iterator[Finding
 def is_missing(row: AttachmentRow) -> Iterator[Finding]:
     """A permanent reference whose bytes were stored in the database has them there."""
     if row.stored_in == attachments.DATABASE:
-        yield Finding("attachment_objects", row.attachment_id, attachments.MISSING[row.stored_in])
+        yield Finding("attachment_objects", row.attachment_id, sentence(*attachments.MISSING[row.stored_in]))
 
 
 def bytes_outside(row: AttachmentRow, data: bytes | None) -> Iterator[Finding]:
@@ -130,6 +138,12 @@ def artifact(row: ArtifactRow) -> Iterator[Finding]:
         yield Finding("artifacts", f"{row.kind}/{row.ref}", f"its content is that of {minted!r}")
 
 
+def worker(row: WorkerRow) -> Iterator[Finding]:
+    """The report of a worker can be read, and is its own."""
+    workers.worker_of(row)
+    yield from ()
+
+
 # Work and leases.
 
 
@@ -137,9 +151,9 @@ def batch(row: BatchRow, owner: SessionRow | None) -> Iterator[Finding]:
     """Check a batch alone, and against its session (None if that cannot be read)."""
     key = str(row.enqueue_seq)
     if owner is not None and owner.deleted_at_ms is not None:
-        yield Finding("work", key, "its session is deleted")
+        yield Finding("batches", key, "its session is deleted")
     elif owner is not None and row.family != owner.family:
-        yield Finding("work", key, f"it is in family {row.family}, its session in {owner.family}")
+        yield Finding("batches", key, f"it is in family {row.family}, its session in {owner.family}")
     yield from _settlement(row, key)
     yield from _claim(row, key)
     seen = queue.batch_of("-", row)
@@ -151,29 +165,31 @@ def batch(row: BatchRow, owner: SessionRow | None) -> Iterator[Finding]:
         merge_key=seen.merge_key,
         kind=seen.kind,
     )
-    yield from _agrees("work", key, row.draft_hash, queue.check_draft("draft", draft, UNBOUNDED).draft_hash)
+    yield from _agrees("batches", key, row.draft_hash, queue.check_draft("draft", draft, UNBOUNDED).draft_hash)
 
 
 def _settlement(row: BatchRow, key: str) -> Iterator[Finding]:
     if (row.settled_state is None) != (row.settled_at_ms is None):
-        yield Finding("work", key, "is settled without a time, or the other way round")
+        yield Finding("batches", key, "is settled without a time, or the other way round")
     if row.settled_state not in (None, *SETTLED):
-        yield Finding("work", key, f"is settled as {row.settled_state!r}")
+        yield Finding("batches", key, f"is settled as {row.settled_state!r}")
     if row.settled_revision is not None and row.settled_state != "completed":
-        yield Finding("work", key, f"revision {row.settled_revision} settled it, but it is not completed")
+        yield Finding("batches", key, f"revision {row.settled_revision} settled it, but it is not completed")
     if row.settled_state == "dead" and (row.claim_id is None or row.last_error is None):
-        yield Finding("work", key, "is dead without a claim and an error")
+        yield Finding("batches", key, "is dead without a claim and an error")
 
 
 def _claim(row: BatchRow, key: str) -> Iterator[Finding]:
     parts = [row.claim_id, row.claim_owner, row.claim_token_hash, row.claimed_at_ms, row.claim_expires_at_ms]
     given = [part for part in parts if part is not None]
     if given and len(given) < len(parts):
-        yield Finding("work", key, "has half a claim")
+        yield Finding("batches", key, "has half a claim")
     if (row.claim_size > 0) != bool(given) or (given and row.attempts < 1):
-        yield Finding("work", key, f"has a claim of {row.claim_size} batches after {row.attempts} attempts")
+        yield Finding("batches", key, f"has a claim of {row.claim_size} batches after {row.attempts} attempts")
+    if row.claim_slot not in (0, 1) or (row.claim_slot and not given):
+        yield Finding("batches", key, f"its claim has {row.claim_slot} slots")
     if row.claim_exclusive not in (0, 1) or (row.claim_exclusive and not given):
-        yield Finding("work", key, f"its claim is exclusive {row.claim_exclusive} times")
+        yield Finding("batches", key, f"its claim is exclusive {row.claim_exclusive} times")
     if row.claim_id is None:
         return
     # A claim is named after its first batch and its fence.
@@ -183,15 +199,17 @@ def _claim(row: BatchRow, key: str) -> Iterator[Finding]:
     # A widened claim has a higher fence than its name says.
     fenced = _is_number(fence) and 1 <= int(fence) <= row.claim_fence
     if not named or not fenced:
-        yield Finding("work", key, f"its claim {row.claim_id!r} is not one of fence {row.claim_fence}")
+        yield Finding("batches", key, f"its claim {row.claim_id!r} is not one of fence {row.claim_fence}")
     if not _is_hash(row.claim_token_hash or ""):
-        yield Finding("work", key, "its claim's token is not hashed")
+        yield Finding("batches", key, "its claim's token is not hashed")
 
 
 def offered_batch(row: BatchRow, offer: ReadyRow) -> Iterator[Finding]:
     """Check an unsettled batch against the ready row of its session."""
     if row.claim_id is not None and row.enqueue_seq > offer.claimed_upto:
-        yield Finding("work", str(row.enqueue_seq), f"is claimed, but claims are known up to {offer.claimed_upto} only")
+        yield Finding(
+            "batches", str(row.enqueue_seq), f"is claimed, but claims are known up to {offer.claimed_upto} only"
+        )
 
 
 def ready(row: ReadyRow, owner: SessionRow | None) -> Iterator[Finding]:
@@ -203,8 +221,20 @@ def ready(row: ReadyRow, owner: SessionRow | None) -> Iterator[Finding]:
         yield Finding("ready", key, f"it is in family {row.family}, its session in {owner.family}")
     if row.level > ANY:
         yield Finding("ready", key, f"offers work at level {row.level}")
-    if row.level == 0 and row.due_at_ms is None:
+    if row.level == 0 and row.due_at_ms is None and row.waits_for is None and not row.paused:
         yield Finding("ready", key, "offers nothing, and never will")
+    if row.paused > 1 or (row.level > 0 and (row.paused or row.waits_for is not None)):
+        yield Finding("ready", key, f"offers work at level {row.level}, but is paused or waits for a key")
+
+
+def limit(row: LimitRow) -> Iterator[Finding]:
+    """Check the limits of a kind."""
+    if 0 in (row.at_once, row.per_key):
+        yield Finding("limits", row.kind, "has a limit of zero")
+    if row.paused > 1:
+        yield Finding("limits", row.kind, f"is paused {row.paused} times")
+    if not row.paused and not limits.counts(row):
+        yield Finding("limits", row.kind, "has neither limits nor a pause")
 
 
 def _is_number(text: str) -> bool:
@@ -285,7 +315,7 @@ def event(row: EventRow, owner: Process | None) -> Iterator[Finding]:
     try:
         again = events.plan(_intent_of(row, seen.payload), _when_it_came(owner, row.sequence), now_ms=0)
     except InvalidRequest as refusal:
-        yield Finding("events", key, f"would be refused now: {refusal.message}")
+        yield Finding("events", key, f"would be refused now: {refusal.text}")
         return
     if again.row.terminal_state != row.terminal_state:
         yield Finding("events", key, f"terminal state is {row.terminal_state}, its type's {again.row.terminal_state}")
@@ -328,6 +358,7 @@ def subscription(row: SubscriptionRow) -> Iterator[Finding]:
     expected = triggers.new_subscription(intent, now_ms=row.created_at_ms)
     for name in (
         "session_id", "frame_id", "key", "definition_hash", "name", "source_type", "source_key", "target_hash",
+        "run_kind",
     ):  # fmt: skip
         yield from _agrees("subscriptions", key, getattr(row, name), getattr(expected, name), name)
     if row.enabled not in (0, 1):
@@ -343,7 +374,7 @@ def occurrence(row: OccurrenceRow) -> Iterator[Finding]:
             row.source_type, row.source_key, row.idempotency_key, seen.payload, seen.source, UNBOUNDED
         )
     except InvalidRequest as refusal:
-        yield Finding("occurrences", key, f"would be refused now: {refusal.message}")
+        yield Finding("occurrences", key, f"would be refused now: {refusal.text}")
         return
     yield from _agrees("occurrences", key, row.occurrence_id, again.occurrence_id, "occurrence_id")
     yield from _agrees("occurrences", key, row.request_hash, again.request_hash, "request_hash")
@@ -359,6 +390,13 @@ def delivery(row: DeliveryRow) -> Iterator[Finding]:
         yield Finding("deliveries", key, f"state is {row.state!r}")
     elif (row.state == "failed") != (row.failure is not None):
         yield Finding("deliveries", key, f"is {row.state}, and its failure is {row.failure!r}")
+
+
+def schedule(row: ScheduleRow) -> Iterator[Finding]:
+    """A schedule's target decodes, and its next tick is one that it has not seen. Ticks need a library to check."""
+    schedules.target_of(row)
+    if not schedules.is_sound(row):
+        yield Finding("schedules", row.name, f"is paused {row.paused} times, and due at {row.due_at_ms}")
 
 
 def orphan(table: str, key: str, parent: str, parent_key: object, others: int) -> Finding:

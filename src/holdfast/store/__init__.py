@@ -21,14 +21,17 @@ from holdfast.store.artifacts import Artifacts
 from holdfast.store.attachments import Attachments, SessionAttachments
 from holdfast.store.context import Context
 from holdfast.store.events import Events
-from holdfast.store.grants import Grants, Leases
+from holdfast.store.grants import Grants
+from holdfast.store.leases import Leases
 from holdfast.store.maintenance import Maintenance
 from holdfast.store.processes import Processes
 from holdfast.store.queue import Queue
+from holdfast.store.schedules import Schedules
 from holdfast.store.session import Session
 from holdfast.store.sessions import Sessions
 from holdfast.store.transaction import MOST_MS, TransactionBlock
 from holdfast.store.triggers import Triggers
+from holdfast.store.workers import Workers
 
 __all__ = [
     "Artifacts",
@@ -40,11 +43,13 @@ __all__ = [
     "Maintenance",
     "Processes",
     "Queue",
+    "Schedules",
     "Session",
     "SessionAttachments",
     "Sessions",
     "Store",
     "Triggers",
+    "Workers",
 ]
 
 
@@ -69,7 +74,9 @@ class Store:
         self.grants = context.facet(Grants)(context)
         self.leases = context.facet(Leases)(context)
         self.triggers = context.facet(Triggers)(context)
+        self.schedules = context.facet(Schedules)(context)
         self.artifacts = context.facet(Artifacts)(context)
+        self.workers = context.facet(Workers)(context)
         self.maintenance = context.facet(Maintenance)(context)
 
     def __repr__(self) -> str:
@@ -134,7 +141,7 @@ class Store:
         ...     before, len(store.queue.list("chat-42"))
         (0, 1)
         """
-        backend = self._context.backend.borrow(connection)
+        backend = self._context.backend.within(connection)
         return self._context.facet(Store)(
             msgspec.structs.replace(self._context, backend=backend, borrowed="connection")
         )

@@ -45,7 +45,7 @@ class Artifacts:
             # Not in the write transaction, and not on the event loop: it may be slow.
             await self._context.application_code(partial(rules.judge, check, kind, ref, data))
         return await self._context.backend.write(
-            lambda tx: operations.put(tx, kind, ref, data), repeatable=True, heavy=heavy
+            lambda tx: operations.put(tx, kind, ref, data), idempotent=True, heavy=heavy
         )
 
     async def get(self, kind: str, ref: str) -> Artifact | None:

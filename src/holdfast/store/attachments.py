@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from holdfast.errors import SessionDeleted, Unavailable
-from holdfast.log import DEBUG, note
+from holdfast.log import DEBUG, log_event
 from holdfast.operations import attachments as operations
 from holdfast.operations import maintenance
 from holdfast.ports import AttachmentBytes, UnfinishedBytes
@@ -301,7 +301,7 @@ class Attachments:
             step = await context.backend.write(lambda tx: maintenance.sweep(tx, age, SWEEP_BATCH))
             steps.took(step[0])
             intents, objects, freed = intents + step[0], objects + step[1], freed + step[2]
-            note(
+            log_event(
                 "maintenance", DEBUG, "swept %(intents)s intents, %(objects)s objects", intents=step[0], objects=step[1]
             )
             if step[0] < SWEEP_BATCH:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from holdfast.errors import NestedCall, SessionBindingConflict
 from holdfast.nesting import BlockingCall, calls_in_progress
 from holdfast.rows import SessionRow
-from holdfast.waiting import Change
+from holdfast.signals import Change
 
 
 class Binding:

@@ -13,7 +13,8 @@ from typing import Literal, ParamSpec, TypeVar
 import msgspec
 
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable, WaitTimeout
-from holdfast.log import WARNING, note
+from holdfast.interrupts import raised_by_handler
+from holdfast.log import WARNING, log_event
 from holdfast.nesting import innermost_call
 from holdfast.operations.attachments import Deletion, end_deletion, outside, read_outside, reserve_deletion, space_of
 from holdfast.operations.key_frames import KeyFrames
@@ -26,7 +27,6 @@ from holdfast.rules import attachments as attachment_rules
 from holdfast.rules import checks
 from holdfast.store.binding import Binding, ForgetfulBinding
 from holdfast.store.instrumentation import Observing, observed_class
-from holdfast.waiting import raised_by_handler
 
 F = TypeVar("F")
 P = ParamSpec("P")
@@ -72,7 +72,7 @@ class Context(msgspec.Struct, frozen=True):
 
     def batch_id(self) -> str:
         """Return a fresh id of a work batch."""
-        return f"work:{self.mint()}"
+        return f"batch:{self.mint()}"
 
     def binding(self, session_id: str | None, incarnation: int | None) -> Binding:
         """Return the binding of a new handle. In a transaction it keeps nothing that a rollback could undo."""
@@ -137,7 +137,7 @@ class Context(msgspec.Struct, frozen=True):
             await self.delete_doomed()
         except Unavailable as error:
             message = "attachment bytes could not be deleted (%(error_class)s): a sweep will try again"
-            note("attachments", WARNING, message, error_class=type(error).__name__)
+            log_event("attachments", WARNING, message, error_class=type(error).__name__)
 
     async def bring(self, row: AttachmentRow) -> tuple[str, ObjectRow]:
         """Read bytes from outside of the database, and pack them as the database would store them."""
@@ -173,7 +173,11 @@ class Context(msgspec.Struct, frozen=True):
             running.is_open = False
 
     async def wait_until(
-        self, topic: str, look: Callable[[], Awaitable[tuple[T | None, int | None]]], timeout_ms: object, what: str
+        self,
+        topic: str | Callable[[], str],
+        look: Callable[[], Awaitable[tuple[T | None, int | None]]],
+        timeout_ms: object,
+        what: str,
     ) -> T:
         """Call `look`, and again at every change of the topic, until it returns a value other than None.
 
@@ -184,7 +188,7 @@ class Context(msgspec.Struct, frozen=True):
         allowed_ms = checks.timeout("timeout_ms", timeout_ms)
         deadline = time.monotonic() + allowed_ms / 1000
         while True:
-            change = self.backend.watch(topic)
+            change = self.backend.watch(topic if isinstance(topic, str) else topic())
             try:
                 away: Unavailable | None = None
                 try:

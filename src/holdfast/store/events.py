@@ -86,7 +86,7 @@ class Events:
             self._context,
             intent,
             lambda judgement: lambda tx: event_operations.append(tx, intent, judgement, held, batch_id),
-            repeatable=intent.replay_key is not None,
+            idempotent=intent.replay_key is not None,
             heavy=heavy,
         )
 
@@ -254,7 +254,7 @@ class Events:
         """
         checked = self._context.identifier("process_id", process_id)
         number = checks.whole("sequence", sequence)
-        await self._context.backend.write(lambda tx: event_operations.ack_wake(tx, checked, number), repeatable=True)
+        await self._context.backend.write(lambda tx: event_operations.ack_wake(tx, checked, number), idempotent=True)
 
 
 async def judged(
@@ -262,13 +262,15 @@ async def judged(
     intent: event_rules.EventIntent,
     operation: Callable[[event_rules.Judgement | None], Operation[T | event_operations.Unjudged]],
     *,
-    repeatable: bool,
+    idempotent: bool,
     heavy: bool,
 ) -> T:
     """Run an operation that appends an event. An event that takes long to judge is judged between two transactions."""
     judgement: event_rules.Judgement | None = None
     while True:
-        answer = await context.backend.write(operation(judgement), one_step=True, repeatable=repeatable, heavy=heavy)
+        answer = await context.backend.write(
+            operation(judgement), single_write=True, idempotent=idempotent, heavy=heavy
+        )
         if not isinstance(answer, event_operations.Unjudged):
             return answer
         # A process registered anew meanwhile has other declarations: then the event is judged once more.

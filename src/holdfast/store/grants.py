@@ -1,20 +1,15 @@
-"""`store.grants` and `store.leases`: visibility of processes, and the right to act on sessions and processes."""
+"""`store.grants`: visibility of processes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from holdfast.operations import grants as operations
-from holdfast.operations import leases as lease_operations
 from holdfast.records.common import Page, Scope
 from holdfast.records.grants import Grant, GrantedProcess, HandleDescriptor
-from holdfast.records.leases import Lease, LeaseHolder, Resource
 from holdfast.rules import checks
 from holdfast.rules import grants as rules
-from holdfast.rules import leases as lease_rules
 from holdfast.store.context import Context
-
-LEASE_TTL_MS = 900_000
 
 
 class Grants:
@@ -119,62 +114,3 @@ class Grants:
         start = None if place is None else (str(place[0]), str(place[1]))
         size = checks.page_size(limit, self._context.limits)
         return await self._context.backend.read(lambda tx: operations.of_process(tx, checked, after=start, limit=size))
-
-
-class Leases:
-    """The right to act on a process or a session, for a time."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    async def claim(self, resource: Resource, *, owner_id: str, ttl_ms: int = LEASE_TTL_MS) -> Lease:
-        """Take a lease; `LeaseHeld` while another owner has it. Each claim has a higher fence than any before.
-
-        A session that was never made is created, as by a commit. A process must be registered.
-
-        >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1", ttl_ms=30_000)
-        >>> lease.fence
-        1
-        """
-        wanted = lease_rules.check_resource("resource", resource, self._context.limits)
-        owner = self._context.identifier("owner_id", owner_id)
-        ttl, token = self._context.ttl_ms(ttl_ms), self._context.token()
-        return await self._context.backend.write(
-            lambda tx: lease_operations.claim(tx, wanted, owner_id=owner, token=token, ttl_ms=ttl),
-            one_step=True,
-            repeatable=True,
-        )
-
-    async def renew(self, lease: Lease, *, ttl_ms: int = LEASE_TTL_MS) -> Lease:
-        """Move the lease's end to `ttl_ms` from now; `LeaseLost` once it expired or was taken over.
-
-        A renewal never shortens a lease: one that lasts longer already stays as it is. To end it sooner, release it.
-
-        >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1", ttl_ms=30_000)
-        >>> store.leases.renew(lease, ttl_ms=60_000).fence == lease.fence
-        True
-        """
-        held = lease_rules.check_lease("lease", lease, self._context.limits)
-        ttl = self._context.ttl_ms(ttl_ms)
-        return await self._context.backend.write(
-            lambda tx: lease_operations.renew(tx, held, ttl), one_step=True, repeatable=True
-        )
-
-    async def release(self, lease: Lease) -> bool:
-        """Release a lease. Return False, and change nothing, if the caller no longer holds it.
-
-        >>> lease = store.leases.claim(holdfast.OnSession("chat-42"), owner_id="worker-1")
-        >>> store.leases.release(lease), store.leases.release(lease)
-        (True, False)
-        """
-        held = lease_rules.check_lease("lease", lease, self._context.limits)
-        return await self._context.backend.write(lambda tx: lease_operations.release(tx, held))
-
-    async def holder(self, resource: Resource) -> LeaseHolder | None:
-        """Return the current holder of a lease, without its token; None if there is none.
-
-        >>> store.leases.holder(holdfast.OnSession("chat-42")) is None
-        True
-        """
-        wanted = lease_rules.check_resource("resource", resource, self._context.limits)
-        return await self._context.backend.read(lambda tx: lease_operations.holder(tx, wanted))

@@ -6,7 +6,6 @@ The choice is made when a store is opened, by the classes of its facets. An unob
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
@@ -16,13 +15,13 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from holdfast.log import WARNING, note
+from holdfast.interrupts import raised_by_handler
+from holdfast.log import WARNING, log_event
 from holdfast.ports.observer import End, Observer
 from holdfast.records.common import Page
 from holdfast.records.observations import Observation
 from holdfast.rules import observations as rules
 from holdfast.store.metering import TALLY, Tally
-from holdfast.waiting import raised_by_handler
 
 F = TypeVar("F")
 
@@ -125,19 +124,22 @@ def observed_class(kind: type[F]) -> type[F]:
 
 
 def _observed(kind: type[Any]) -> type[Any]:
+    import inspect  # slow to load, and an unobserved store does not need it
+
     facet = ".".join(re.findall("[A-Z][a-z]*", kind.__name__)).lower()
     members: dict[str, Any] = {"__doc__": kind.__doc__, "__module__": kind.__module__}
     for name, member in inspect.getmembers(kind, inspect.isfunction):
-        if not name.startswith("_") and inspect.isasyncgenfunction(member):
-            members[name] = _told_in_steps(f"{facet}.{name}", member)
-        elif not name.startswith("_") and inspect.iscoroutinefunction(member):
-            members[name] = _told(f"{facet}.{name}", member)
+        if name.startswith("_"):
+            continue
+        parameters = list(inspect.signature(member).parameters)[1:]
+        if inspect.isasyncgenfunction(member):
+            members[name] = _told_in_steps(f"{facet}.{name}", member, parameters)
+        elif inspect.iscoroutinefunction(member):
+            members[name] = _told(f"{facet}.{name}", member, parameters)
     return type(kind.__name__, (kind,), members)
 
 
-def _told(operation: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    names = list(inspect.signature(method).parameters)[1:]
-
+def _told(operation: str, method: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
     @functools.wraps(method)
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         observing: Observing = self._context.observing
@@ -162,9 +164,7 @@ def _told(operation: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _told_in_steps(operation: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    names = list(inspect.signature(method).parameters)[1:]
-
+def _told_in_steps(operation: str, method: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
     @functools.wraps(method)
     async def call(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         observing: Observing = self._context.observing
@@ -212,7 +212,7 @@ def _length(result: object) -> int | None:
 
 
 def _blame(part: object, error: Exception) -> None:
-    note(
+    log_event(
         "observers",
         WARNING,
         "%(observer)s raised %(error_class)s",

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, Unavailable
-from holdfast.log import DEBUG, WARNING, note
+from holdfast.log import DEBUG, WARNING, log_event
 from holdfast.operations import diagnosis, verification
 from holdfast.operations import maintenance as operations
 from holdfast.operations import sessions as session_operations
@@ -102,7 +102,7 @@ class Maintenance:
             step = await context.backend.write(lambda tx: operations.vacuum(tx, session_key, BATCH))
             removed += step
             steps.took(step)
-            note("maintenance", DEBUG, "vacuumed %(nodes)s nodes", nodes=step)
+            log_event("maintenance", DEBUG, "vacuumed %(nodes)s nodes", nodes=step)
             if step < BATCH:
                 steps.finished()
                 return VacuumReport(removed)
@@ -136,7 +136,7 @@ class Maintenance:
             try:
                 total = await self._collect_family(family, total)
             except Corrupt as error:
-                note("maintenance", WARNING, "family %(family)s is damaged and left alone", family=family)
+                log_event("maintenance", WARNING, "family %(family)s is damaged and left alone", family=family)
                 damage = damage or error
             steps.took(1)
         steps.finished()
@@ -160,7 +160,7 @@ class Maintenance:
             )
             first = False
             message = "collected in family %(family)s: %(blobs)s blobs, %(nodes)s nodes"
-            note("maintenance", DEBUG, message, family=family, blobs=step.deleted_blobs, nodes=step.deleted_nodes)
+            log_event("maintenance", DEBUG, message, family=family, blobs=step.deleted_blobs, nodes=step.deleted_nodes)
         return total
 
     async def prune(
@@ -330,14 +330,14 @@ class OutsideBytes:
 
 def _room(total: PruneReport, allowed: int | None) -> int:
     """Return how many rows the next transaction may remove."""
-    spent = total.revisions + total.work_batches + total.processes + total.occurrences
+    spent = total.revisions + total.batches + total.processes + total.occurrences
     return BATCH if allowed is None else min(BATCH, allowed - spent)
 
 
 def _add(total: PruneReport, step: PruneReport) -> PruneReport:
     return msgspec.structs.replace(
         total,
-        work_batches=total.work_batches + step.work_batches,
+        batches=total.batches + step.batches,
         processes=total.processes + step.processes,
         events=total.events + step.events,
         occurrences=total.occurrences + step.occurrences,

@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
 from holdfast import rows as r
-from holdfast.ports import Backend, Begun, Operation, Transaction
-from holdfast.ports.fast_paths import Shortcuts
+from holdfast.ports import Backend, Begun, IsLeft, Operation, Transaction
+from holdfast.ports.fast_paths import FastPaths
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
 
@@ -23,7 +22,7 @@ WRITTEN = (r.CommitPlan, r.EventWrite)
 """Values that an operation gives to be written, besides rows themselves."""
 
 
-SHORTCUTS = frozenset(vars(Shortcuts))
+FAST_PATHS = frozenset(vars(FastPaths))
 """Methods that have done nothing if they return None."""
 
 
@@ -75,6 +74,8 @@ class CountingTransaction:
         self._writes = writes
 
     def __getattr__(self, name: str) -> Any:
+        from inspect import iscoroutinefunction  # slow to load, and an unobserved store does not need it
+
         found = getattr(self._transaction, name)
         if not iscoroutinefunction(found):
             return found
@@ -82,7 +83,7 @@ class CountingTransaction:
 
         async def counted(*args: Any, **kwargs: Any) -> Any:
             answer = await found(*args, **kwargs)
-            declined = answer is None and name in SHORTCUTS
+            declined = answer is None and name in FAST_PATHS
             rows, size = measure([*args, *kwargs.values()], given=True) if writes and not declined else (0, 0)
             if writes and not rows and type(answer) is int and not name.startswith("count"):
                 rows = answer  # the row count of an update by condition
@@ -125,13 +126,19 @@ class CountingBackend:
         self,
         operation: Operation[T],
         *,
-        one_step: bool = False,
-        repeatable: bool = False,
-        line: str | None = None,
+        single_write: bool = False,
+        idempotent: bool = False,
+        serialize_on: str | None = None,
         heavy: bool = False,
     ) -> T:
         """Run an operation, and count the writes and reads of its last run."""
-        write = partial(self._backend.write, one_step=one_step, repeatable=repeatable, line=line, heavy=heavy)
+        write = partial(
+            self._backend.write,
+            single_write=single_write,
+            idempotent=idempotent,
+            serialize_on=serialize_on,
+            heavy=heavy,
+        )
         tally = TALLY.get()
         if tally is None:
             return await write(operation)
@@ -170,13 +177,13 @@ class CountingBackend:
         """Return every row of every table."""
         return self._backend.dump()
 
-    def borrow(self, connection: object) -> Backend:
+    def within(self, connection: object) -> Backend:
         """Return the same inside a lent transaction."""
-        return CountingBackend(self._backend.borrow(connection))
+        return CountingBackend(self._backend.within(connection))
 
-    async def begin(self, timeout_ms: int) -> Begun:
+    async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> Begun:
         """Begin a transaction whose operations are counted, too."""
-        begun = await self._backend.begin(timeout_ms)
+        begun = await self._backend.begin(timeout_ms, is_left)
         return begun._replace(backend=CountingBackend(begun.backend))
 
     def reader(self, freshness: Freshness) -> Backend:

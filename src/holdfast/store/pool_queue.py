@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.errors import Corrupt
 from holdfast.operations import pool_queue, ready, settlement
 from holdfast.operations.pool_queue import NextRequest
 from holdfast.records.common import Page
@@ -11,11 +12,12 @@ from holdfast.records.queue import WorkBatch, WorkClaim, WorkCompletion, WorkRec
 from holdfast.rules import checks, claims
 from holdfast.rules import queue as rules
 from holdfast.store.context import Context
+from holdfast.store.kind_limits import KindLimits
 
 CLAIM_TTL_MS = 900_000
 
 
-class PoolQueue:
+class PoolQueue(KindLimits):
     """The part of the queue that is not bound to one session."""
 
     _context: Context
@@ -45,9 +47,10 @@ class PoolQueue:
         """Claim the next work of any session, None if there is nothing to claim.
 
         Sessions are served by the priority of their next batch, and in turn among equals, however much work each has. A
-        session whose next batch is of another kind is skipped, and so is one under a session lease, whose holder claims
-        with `claim`. None is certain: nothing could be claimed when the last lock was taken. A claim ends at 16 MiB of
-        payloads, as with `claim`.
+        session whose next batch is of another kind, of a paused one or over a limit is skipped, and so is a session
+        that is paused or under a session lease, whose holder claims with `claim`. None is certain: nothing could be
+        claimed when the last lock was taken. A claim ends at 16 MiB of payloads, as with `claim`. `Corrupt` names
+        damaged work, which does not come again for `ttl_ms`: go on with the rest.
 
         >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="mail", payloads=[{"to": "ada"}], kind="send-mail"))
         >>> claim = store.queue.claim_next(owner_id="worker-1", kinds=["send-mail"])
@@ -63,8 +66,10 @@ class PoolQueue:
         while True:
             # Each run waits for a lock that another worker holds, so this loop does not spin.
             claim, is_busy = await self._context.backend.write(
-                lambda tx: pool_queue.claim_next(tx, request), one_step=True, repeatable=True
+                lambda tx: pool_queue.claim_next(tx, request), single_write=True, idempotent=True
             )
+            if isinstance(claim, Corrupt):
+                raise claim
             if not is_busy:
                 return claim
 
@@ -84,7 +89,7 @@ class PoolQueue:
                 found, due_in_ms = await self._context.backend.write(lambda tx: pool_queue.is_claimable(tx, request))
             return (True if found else None), due_in_ms
 
-        await self._context.wait_until(ready.ANY_WORK, look, timeout_ms, "claimable work in any session")
+        await self._context.wait_until(ready.ANY_QUEUE, look, timeout_ms, "claimable work in any session")
 
     async def complete(self, claim: WorkClaim | WorkCompletion) -> WorkReceipt:
         """Settle a claim without a turn: `ClaimLost` once it expired or was taken over. Idempotent.
@@ -99,7 +104,7 @@ class PoolQueue:
         """
         completion = claims.check_claim("claim", claim, self._context.limits)
         return await self._context.backend.write(
-            lambda tx: settlement.complete(tx, completion), one_step=True, repeatable=True
+            lambda tx: settlement.complete(tx, completion), single_write=True, idempotent=True
         )
 
     async def complete_and_claim_next(
@@ -124,7 +129,7 @@ class PoolQueue:
         completion = claims.check_claim("claim", claim, self._context.limits)
         request = self._next_request(owner_id, kinds, ttl_ms, max_batches, exclusive=exclusive)
         receipt, following, is_busy = await self._context.backend.write(
-            lambda tx: pool_queue.complete_and_claim_next(tx, completion, request), one_step=True, repeatable=True
+            lambda tx: pool_queue.complete_and_claim_next(tx, completion, request), single_write=True, idempotent=True
         )
         return receipt, await self._claim_next(request) if is_busy else following
 

@@ -63,7 +63,7 @@ class Processes(RunProcesses):
         registered, heavy = await self._context.prepared(rules.check_registration, registration, self._context.limits)
         warn_of_wakes_once(registered.event_types)
         return await self._context.backend.write(
-            lambda tx: operations.register(tx, registered), repeatable=True, heavy=heavy
+            lambda tx: operations.register(tx, registered), idempotent=True, heavy=heavy
         )
 
     async def restore(self, process: Process, events: Sequence[ProcessEvent] = ()) -> RestoreReceipt:
@@ -85,7 +85,7 @@ class Processes(RunProcesses):
             restoring_rules.check_process, process, events, self._context.limits
         )
         return await self._context.backend.write(
-            lambda tx: restoring.process(tx, restored), repeatable=True, heavy=heavy
+            lambda tx: restoring.process(tx, restored), idempotent=True, heavy=heavy
         )
 
     async def get(self, process_id: str) -> Process | None:
@@ -158,7 +158,7 @@ class Processes(RunProcesses):
         checked = self._context.identifier("process_id", process_id)
         ref = rules.check_external_ref(ref, self._context.limits)
         return await self._context.backend.write(
-            lambda tx: operations.set_external_ref(tx, checked, ref), repeatable=True
+            lambda tx: operations.set_external_ref(tx, checked, ref), idempotent=True
         )
 
     async def set_wait(self, process_id: str, wait: SignalWait) -> Process:
@@ -198,7 +198,7 @@ class Processes(RunProcesses):
             self._context,
             intent,
             lambda judgement: lambda tx: operations.complete(tx, intent, judgement, held, batch_id),
-            repeatable=True,
+            idempotent=True,
             heavy=heavy,
         )
         return await self._context.computed(rules.process_of, ended)

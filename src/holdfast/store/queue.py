@@ -32,14 +32,7 @@ class Queue(PoolQueue):
         >>> store.queue.enqueue(draft).batch_id == store.queue.enqueue(draft).batch_id
         True
         """
-        intent, heavy = await self._context.prepared(rules.check_draft, "draft", draft, self._context.limits)
-        batch_id = self._context.batch_id()
-        return await self._context.backend.write(
-            lambda tx: operations.enqueue(tx, intent, batch_id),
-            one_step=True,
-            repeatable=intent.source_key is not None,
-            heavy=heavy,
-        )
+        return await enqueued(self._context, "draft", draft)
 
     async def claim(
         self,
@@ -86,9 +79,9 @@ class Queue(PoolQueue):
             request = self._widening(request, holding)
         return await self._context.backend.write(
             lambda tx: operations.claim(tx, request),
-            one_step=holding is None,
-            repeatable=True,
-            line=request.session_id,
+            single_write=holding is None,
+            idempotent=True,
+            serialize_on=request.session_id,
         )
 
     def _widening(self, request: operations.ClaimRequest, holding: object) -> operations.ClaimRequest:
@@ -129,7 +122,10 @@ class Queue(PoolQueue):
         if not exactly:
             return None
         return await self._context.backend.write(
-            lambda tx: operations.claim(tx, request), one_step=True, repeatable=True, line=request.session_id
+            lambda tx: operations.claim(tx, request),
+            single_write=True,
+            idempotent=True,
+            serialize_on=request.session_id,
         )
 
     def _request(  # noqa: PLR0917 - the two claims' own parameters, checked in one place
@@ -165,7 +161,7 @@ class Queue(PoolQueue):
         completion = claims.check_claim("claim", held, self._context.limits)
         ttl = self._context.ttl_ms(ttl_ms)
         return await self._context.backend.write(
-            lambda tx: operations.renew(tx, held, completion, ttl), one_step=True, repeatable=True
+            lambda tx: operations.renew(tx, held, completion, ttl), single_write=True, idempotent=True
         )
 
     async def abandon(self, claim: WorkClaim | WorkCompletion) -> int:
@@ -250,7 +246,7 @@ class Queue(PoolQueue):
 
     async def _page(self, session_id: object, after: object, limit: object, *, pending: bool) -> Page[WorkBatch]:
         session = self._context.identifier("session_id", session_id)
-        place = checks.cursor("work", after, [int])
+        place = checks.cursor("queue", after, [int])
         size = checks.page_size(limit, self._context.limits)
         start = 0 if place is None else place[0]
         return await self._context.backend.read(
@@ -278,12 +274,28 @@ class Queue(PoolQueue):
         owner = checks.optional_identifier("owner_id", owner_id, self._context.limits)
         alone = checks.flag("exclusive", exclusive)
 
+        topic = [ready.queue_topic(session)]
+
         async def look() -> tuple[bool | None, int | None]:
-            claimable, due_in_ms = await self._context.backend.read(
+            outlook = await self._context.backend.read(
                 lambda tx: operations.is_claimable(tx, session, at, owner_id=owner, exclusive=alone)
             )
-            return (True if claimable else None), due_in_ms
+            if outlook.is_refused and topic[0] != ready.ANY_QUEUE:
+                # Work of other sessions frees a slot. Look again, now that their changes are watched, too.
+                topic[0] = ready.ANY_QUEUE
+                return None, 1
+            return (True if outlook.is_claimable else None), outlook.due_in_ms
 
-        await self._context.wait_until(
-            ready.queue_topic(session), look, timeout_ms, f"claimable work in session {session!r}"
-        )
+        await self._context.wait_until(lambda: topic[0], look, timeout_ms, f"claimable work in session {session!r}")
+
+
+async def enqueued(context: Context, field: str, draft: object, incarnation: int | None = None) -> WorkBatch:
+    """Enqueue a draft, in no later incarnation of its session if one is given. Errors name `field`."""
+    intent, heavy = await context.prepared(rules.check_draft, field, draft, context.limits)
+    batch_id = context.batch_id()
+    return await context.backend.write(
+        lambda tx: operations.enqueue(tx, intent, batch_id, incarnation),
+        single_write=True,
+        idempotent=intent.source_key is not None,
+        heavy=heavy,
+    )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
+from holdfast.errors import Corrupt
 from holdfast.operations import processes as operations
 from holdfast.operations import runs
 from holdfast.operations.runs import NextRequest
@@ -39,7 +42,8 @@ class RunProcesses:
         """Start a run: a process that a worker claims and runs, from `due_at_ms` on or at once.
 
         The same id again returns the run as it stands, with `created` False; another kind, version or args under that
-        id is a `RegistrationConflict`. The end of the run wakes `wake_target`.
+        id is a `RegistrationConflict`. On PostgreSQL `created` is also False if the answer to the first try of this
+        call was lost, and the run found by its second. The end of the run wakes `wake_target`.
 
         >>> started = store.processes.start("research", {"question": "why?"}, id="run-1")
         >>> started.created, store.processes.start("research", {"question": "why?"}, id="run-1").created
@@ -56,9 +60,11 @@ class RunProcesses:
             limits=limits,
         )
         due = checks.optional_whole("due_at_ms", due_at_ms)
-        return await self._context.backend.write(
-            lambda tx: operations.start(tx, registered, due), repeatable=True, heavy=heavy
+        receipt = await self._context.backend.write(
+            lambda tx: operations.start(tx, registered, due), idempotent=True, heavy=heavy
         )
+        # No other call has a new id: if the run was found, an earlier try of this call made it, whose answer was lost.
+        return msgspec.structs.replace(receipt, created=True) if id is None else receipt
 
     def _next_request(self, owner_id: object, kinds: object, ttl_ms: object) -> NextRequest:
         limits = self._context.limits
@@ -79,7 +85,8 @@ class RunProcesses:
         """Claim the run that has been due longest: take its lease and count the attempt. None if none can be claimed.
 
         A kind is a name, for all its versions, or a name and one version. A run under a live lease is not claimed, and
-        an `external` one never. None is certain: nothing could be claimed when the last lock was taken.
+        an `external` one never. None is certain: nothing could be claimed when the last lock was taken. `Corrupt` names
+        a damaged run, which does not come again for `ttl_ms`: go on with the others.
 
         If an earlier holder's lease expired, `claim.takeover` is True. An `owner_bound` run of such a holder must not
         be run: `claim.must_abandon` says so. End it with `complete` and `Abandoned`.
@@ -95,8 +102,10 @@ class RunProcesses:
         while True:
             # Each run waits for a lock that another transaction holds, so this loop does not spin.
             claim, is_busy = await self._context.backend.write(
-                lambda tx: runs.claim_next(tx, request), one_step=True, repeatable=True
+                lambda tx: runs.claim_next(tx, request), single_write=True, idempotent=True
             )
+            if isinstance(claim, Corrupt):
+                raise claim
             if not is_busy:
                 return claim
 

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeGuard, TypeVar
 
-from holdfast.errors import InvalidRequest, SessionBindingConflict
-from holdfast.operations import attachments, commits, sessions
+from holdfast.errors import InvalidRequest, LeaseHeld, SessionBindingConflict, WaitTimeout
+from holdfast.operations import attachments, commits, limits, queue, sessions
+from holdfast.operations.ready import queue_topic
 from holdfast.ports import Operation, Transaction
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
 from holdfast.records.common import Document, Page
 from holdfast.records.graph import ActivePath, Append, FullGraph, Node, ReadScope
+from holdfast.records.leases import OnSession
 from holdfast.records.limits import Limits
-from holdfast.records.queue import WorkClaim
+from holdfast.records.queue import TURN, Delivery, MergeKey, Slot, WorkBatch, WorkClaim, WorkDraft
 from holdfast.records.sessions import SessionMeta
 from holdfast.rows import RevisionRow, SessionRow, ViewQuery
 from holdfast.rules import checks
 from holdfast.rules import commits as commit_rules
 from holdfast.rules import graph as graph_rules
+from holdfast.rules import leases as lease_rules
 from holdfast.rules import sessions as rules
 from holdfast.store.attachments import SessionAttachments
 from holdfast.store.context import Context
-from holdfast.store.queue import Queue
+from holdfast.store.queue import Queue, enqueued
 from holdfast.store.turn import Turn
 
 T = TypeVar("T")
 
 TURN_STRETCH_MS = 60_000
+APPEND_WAIT_MS = 5_000
+"""Time for a worker's turn to end before an append is refused."""
+TURN_ADVICE = (
+    "a worker runs a turn of it; send the message with session.enqueue, and the next turn gets it, or use turn.add in "
+    "the handler itself"
+)
 
 
 class Session:
@@ -79,9 +89,39 @@ class Session:
         if checked.session_id != address[0]:
             raise SessionBindingConflict(address[0], checked.session_id)
         row = await self._context.backend.write(
-            lambda tx: sessions.save_meta(tx, address, checked), repeatable=True, heavy=heavy
+            lambda tx: sessions.save_meta(tx, address, checked), idempotent=True, heavy=heavy
         )
         self._binding.learn(row)
+
+    async def pause(self) -> bool:
+        """Let nothing in the session's queue be claimed until `resume`. Return False if it is paused already.
+
+        A claim that lives goes on, and work can still be enqueued.
+
+        >>> session = store.sessions.create("chat-42")
+        >>> session.pause()
+        True
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> store.queue.claim_next(owner_id="worker-1") is None
+        True
+        >>> session.resume()
+        True
+        >>> store.queue.claim_next(owner_id="worker-1").session_id
+        'chat-42'
+        """
+        return await self._pause(paused=True)
+
+    async def resume(self) -> bool:
+        """End the pause of the session, and wake waiting workers. Return False if it is not paused.
+
+        >>> store.sessions.create("chat-42").resume()
+        False
+        """
+        return await self._pause(paused=False)
+
+    async def _pause(self, *, paused: bool) -> bool:
+        address = self._binding.address()
+        return await self._context.backend.write(lambda tx: limits.pause_session(tx, address, paused=paused))
 
     async def load(self, scope: ReadScope = ActivePath(), *, at: int | None = None) -> SessionView | None:  # noqa: B008 - a frozen value
         """Return a snapshot of the session, now or at a retained revision; None if nothing was ever committed or added.
@@ -205,9 +245,9 @@ class Session:
             while True:
                 outcome = await self._context.backend.write(
                     operation,
-                    one_step=True,
-                    repeatable=intent.turn_id is not None,
-                    line=intent.session_id,
+                    single_write=True,
+                    idempotent=intent.turn_id is not None,
+                    serialize_on=intent.session_id,
                     heavy=heavy,
                 )
                 if isinstance(outcome, CommitReceipt):
@@ -260,13 +300,18 @@ class Session:
 
         async def widen(held: WorkClaim) -> WorkClaim | None:
             ttl_ms = held.expires_at_ms - held.claimed_at_ms
-            queue = self._context.facet(Queue)(self._context)
-            return await queue.claim(held.session_id, owner_id=held.owner_id, ttl_ms=ttl_ms, holding=held)
+            facet = self._context.facet(Queue)(self._context)
+            return await facet.claim(held.session_id, owner_id=held.owner_id, ttl_ms=ttl_ms, holding=held)
 
         return Turn(self, checked, held, load, widen)
 
-    async def append(self, *payloads: Document, turn_id: str | None = None) -> CommitReceipt:
+    async def append(
+        self, *payloads: Document, turn_id: str | None = None, wait_ms: int = APPEND_WAIT_MS
+    ) -> CommitReceipt:
         """Append messages to the conversation, whatever came before. Idempotent with a turn id.
+
+        While a worker runs a turn of the session, its head is the worker's: wait `wait_ms` for the turn to end, then
+        raise `LeaseHeld`. To send a message to a session with a worker, use `enqueue`.
 
         >>> session = store.sessions.create("chat-42")
         >>> session.append({"role": "user", "content": "hi"}, turn_id="message-1").revision
@@ -278,8 +323,66 @@ class Session:
             raise InvalidRequest("payloads", "must hold at least one message")
         limits = self._context.limits
         checks.optional_identifier("turn_id", turn_id, limits)
+        allowed_ms = checks.timeout("wait_ms", wait_ms)
         await self._context.computed(_check_payloads, payloads, limits)
+        await self._wait_for_turn(turn_id, allowed_ms)
         return await self._accept(Commit(turn_id=turn_id, graph=Append([Node(payload=one) for one in payloads])))
+
+    async def _wait_for_turn(self, turn_id: str | None, wait_ms: int) -> None:
+        """Wait until no exclusive claim holds the session. Raises `LeaseHeld` when the time is up."""
+        address = self._binding.address()
+        claim: tuple[str, int, int] | None = None
+
+        async def look() -> tuple[bool | None, int | None]:
+            nonlocal claim
+            claim = await self._context.backend.read(lambda tx: queue.claimed_exclusively(tx, address, turn_id))
+            return (True, None) if claim is None else (None, claim[2])
+
+        await look()
+        if claim is not None and not self._context.borrowed:
+            with suppress(WaitTimeout):
+                await self._context.wait_until(queue_topic(address[0]), look, wait_ms, "the end of a turn")
+        if claim is not None:
+            raise LeaseHeld(lease_rules.describe(OnSession(address[0])), claim[0], claim[1], TURN_ADVICE)
+
+    async def enqueue(
+        self,
+        *payloads: Document,
+        source_key: str | None = None,
+        kind: str = TURN,
+        priority: int = 0,
+        available_at_ms: int = 0,
+        delivery: Delivery = "earliest_safe_boundary",
+        slot: Slot = "join",
+        merge_key: MergeKey = "never",
+        key: str | None = None,
+    ) -> WorkBatch:
+        """Enqueue one batch of work in this session: a message for its next turn, or a job of another kind.
+
+        `store.queue.enqueue` with a draft of these fields does the same, and so does a commit with `enqueues`. A source
+        key that was used before returns the batch that it made, settled or not.
+
+        >>> session = store.sessions.handle("chat-42")
+        >>> batch = session.enqueue({"text": "hi"}, source_key="message-1")
+        >>> batch.kind, batch.state, session.enqueue({"text": "hi"}, source_key="message-1") == batch
+        ('turn', 'pending', True)
+        """
+        session_id, incarnation = self._binding.address()
+        if not payloads:
+            raise InvalidRequest("payloads", "must hold at least one document")
+        draft = WorkDraft(
+            session_id=session_id,
+            payloads=payloads,
+            source_key=source_key,
+            kind=kind,
+            priority=priority,
+            available_at_ms=available_at_ms,
+            delivery=delivery,
+            slot=slot,
+            merge_key=merge_key,
+            key=key,
+        )
+        return await enqueued(self._context, "", draft, incarnation)
 
     async def messages(self, *, last: int | None = None) -> list[Any]:
         """Return the payloads of the conversation, oldest first, or only the newest `last` of them.

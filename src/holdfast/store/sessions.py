@@ -62,7 +62,7 @@ class Sessions:
             within="",
         )
         row = await self._context.backend.write(
-            lambda tx: operations.create(tx, rules.created(meta, tx.now_ms)), repeatable=True, heavy=heavy
+            lambda tx: operations.create(tx, rules.created(meta, tx.now_ms)), idempotent=True, heavy=heavy
         )
         return self._context.facet(Session)(self._context, session_id, row.incarnation)
 

@@ -130,19 +130,22 @@ class Triggers:
             rules.check_occurrence, source_type, source_key, idempotency_key, payload, source, self._context.limits
         )
         return await self._context.backend.write(
-            lambda tx: operations.record_only(tx, intent), repeatable=True, heavy=heavy
+            lambda tx: operations.record_only(tx, intent), idempotent=True, heavy=heavy
         )
 
-    async def reserve(self, occurrence_id: str) -> tuple[TriggerDelivery, ...]:
+    async def reserve(self, occurrence_id: str) -> Page[TriggerDelivery]:
         """Reserve the deliveries of an occurrence to each enabled subscription of its source. Return the new ones.
 
+        Of very many, returns the first page. `deliveries(occurrence_id, after=page.next)` lists the others.
+
         >>> occurrence = store.triggers.record("cron", "daily", idempotency_key="2026-11-15")
-        >>> store.triggers.reserve(occurrence.occurrence_id)
-        ()
+        >>> len(store.triggers.reserve(occurrence.occurrence_id))
+        0
         """
         checked = self._context.identifier("occurrence_id", occurrence_id)
         reserved = await self._context.backend.write(lambda tx: operations.reserve(tx, checked))
-        return (await self._context.computed(rules.emission_of, reserved)).deliveries
+        emission = await self._context.computed(rules.emission_of, reserved)
+        return Page(emission.deliveries, emission.next)
 
     async def emit(
         self,
@@ -156,7 +159,8 @@ class Triggers:
         """Record an occurrence and reserve its deliveries in one transaction.
 
         Register each delivery's process with `holdfast.registration_for(delivery)`; a crash before that leaves it in
-        `undelivered`, and its process id makes a second start harmless.
+        `undelivered`, and its process id makes a second start harmless. Of very many deliveries, the emission has the
+        first page; `deliveries(occurrence_id, after=emission.next)` lists the others.
 
         >>> draft = holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=holdfast.External())
         >>> _ = store.triggers.subscribe(draft)
@@ -174,21 +178,43 @@ class Triggers:
         self,
         *,
         reserved_until_ms: int = LARGEST_INTEGER,
+        runs_only: bool = False,
         after: str | None = None,
         limit: int = checks.DEFAULT_PAGE,
     ) -> Page[TriggerDelivery]:
         """Return one page of deliveries reserved until a time whose process was never registered, oldest first.
 
+        With `runs_only`, those whose target is a `Run`, which a worker starts.
+
         >>> len(store.triggers.undelivered())
         0
         """
         until = checks.whole("reserved_until_ms", reserved_until_ms)
+        only_runs = checks.flag("runs_only", runs_only)
         place = checks.cursor("undelivered", after, [int, str, int])
         start = None if place is None else (int(place[0]), str(place[1]), int(place[2]))
         size = checks.page_size(limit, self._context.limits)
         return await self._context.backend.read(
-            lambda tx: operations.undelivered(tx, reserved_until_ms=until, after=start, limit=size)
+            lambda tx: operations.undelivered(tx, reserved_until_ms=until, runs_only=only_runs, after=start, limit=size)
         )
+
+    async def wait_undelivered(self, *, timeout_ms: int) -> None:
+        """Return once a delivery whose target is a `Run` waits to be started; `WaitTimeout` if none comes in time.
+
+        Does not poll.
+
+        >>> draft = holdfast.SubscriptionDraft(
+        ...     source_type="cron", source_key="daily", target=holdfast.Run("nightly-report")
+        ... )
+        >>> _ = store.triggers.subscribe(draft)
+        >>> _ = store.triggers.emit("cron", "daily", idempotency_key="2026-11-15")
+        >>> store.triggers.wait_undelivered(timeout_ms=1000)
+        """
+
+        async def look() -> tuple[bool | None, int | None]:
+            return (True if await self._context.backend.read(operations.has_undelivered_run) else None), None
+
+        await self._context.wait_until(operations.NEW_RUNS, look, timeout_ms, "an undelivered run")
 
     async def occurrences(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[Occurrence]:
         """Return one page of occurrences by id, which is not an order in time.
@@ -237,7 +263,7 @@ class Triggers:
             restoring_rules.check_subscription, subscription, self._context.limits
         )
         return await self._context.backend.write(
-            lambda tx: restoring.subscription(tx, row), repeatable=True, heavy=heavy
+            lambda tx: restoring.subscription(tx, row), idempotent=True, heavy=heavy
         )
 
     async def restore_occurrence(
@@ -258,7 +284,7 @@ class Triggers:
             restoring_rules.check_occurrence, occurrence, deliveries, self._context.limits
         )
         return await self._context.backend.write(
-            lambda tx: restoring.occurrence(tx, row, states), repeatable=True, heavy=heavy
+            lambda tx: restoring.occurrence(tx, row, states), idempotent=True, heavy=heavy
         )
 
     async def mark_started(self, delivery: TriggerDelivery) -> TriggerDelivery:

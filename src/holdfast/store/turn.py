@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.errors import InvalidRequest, TurnConflict
 from holdfast.records.attachments import AttachmentRef
@@ -17,6 +18,8 @@ from holdfast.rows import RevisionRow
 
 if TYPE_CHECKING:
     from holdfast.store.session import Session
+
+T = TypeVar("T")
 
 Widen = Callable[[WorkClaim], Coroutine[Any, Any, WorkClaim | None]]
 """Lets work that came meanwhile join a claim."""
@@ -202,6 +205,9 @@ class Turn(TurnValues):
         self._load = load
         self._widen = widen
         self._was_begun = False
+        self._has_ended = True
+        self.suspends = True
+        """False if no event loop runs the calls of this turn: then none of them can be cancelled."""
 
     def __repr__(self) -> str:
         return f"Turn({self.session_id!r}, {self.turn_id!r})"
@@ -223,11 +229,17 @@ class Turn(TurnValues):
             raise InvalidRequest("turn.claim", "there is none: pass `claim=` to session.turn(...), or run a worker")
         before = len(self.inputs)
         for _ in range(MORE_BATCHES):
-            wider = await self._widen(self.claim)
-            if wider is None:
+            joining = self._join(self.claim)
+            if not await (uncut(joining) if self.suspends else joining):
                 break
-            self.claim = wider
         return self.inputs[before:]
+
+    async def _join(self, held: WorkClaim) -> bool:
+        """Let work join the claim. Return False if there is none."""
+        wider = await self._widen(held)
+        if wider is not None:
+            self.claim = wider
+        return wider is not None
 
     async def attach(
         self,
@@ -257,7 +269,7 @@ class Turn(TurnValues):
         view, committed = await self._load()
         self._show(view)
         if committed is None:
-            self._is_open = True
+            self._is_open, self._has_ended = True, False
         else:
             await self._replay(committed.fingerprint)
         return self
@@ -270,11 +282,29 @@ class Turn(TurnValues):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        was_open, self._is_open = self._is_open, False
-        if not was_open or error is not None:
+        self._is_open = False
+        if self._has_ended or error is not None:
+            self._has_ended = True
             return
-        self.receipt = await self._session.commit(self._commit())
-        if self.receipt.replayed:
+        # If the database is away, the end may be called again: a turn is committed once, by its id.
+        receipt = await self._session.commit(self._commit())
+        if receipt.replayed:
             # Another worker committed this turn meanwhile: its values stand, and ours are dropped.
-            self.replayed = True
             self._show((await self._load())[0])
+        self.receipt, self.replayed, self._has_ended = receipt, receipt.replayed, True
+
+
+async def uncut(work: Coroutine[Any, Any, T]) -> T:
+    """Let a call end even if the calling task is cancelled: its result must not get lost. Then pass on the cancel."""
+    import asyncio  # never loaded by blocking callers
+
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # a second one
+                await asyncio.wait([task])
+        with suppress(BaseException):  # the cancel tells more
+            task.result()
+        raise

@@ -238,7 +238,7 @@ CANCELLED_WAITS = Fault(
     "cancel-waits",
     "a task is cancelled in each wait of each kind of call",
     ("I2", "I4", "I9", "I10"),
-    {"sqlite": Numbers(50, 5_000), "postgres": Numbers(300, 15_000)},
+    {"sqlite": Numbers(25, 5_000), "postgres": Numbers(120, 15_000)},
     cancel_waits,
     unit="cancellations",
 )
@@ -247,7 +247,7 @@ CANCELLED_STATEMENTS = Fault(
     "cancel-statements",
     "the server cancels statements and ends connections under tasks that commit",
     ("I2", "I4", "I9", "I10"),
-    {"postgres": Numbers(150, 5_000)},
+    {"postgres": Numbers(60, 5_000)},
     cancel_statements,
     unit="cancellations",
 )

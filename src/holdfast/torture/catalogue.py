@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.torture.blocks import KILLED_IN_BLOCK
 from holdfast.torture.cancels import CANCELLED_STATEMENTS, CANCELLED_WAITS
 from holdfast.torture.concurrent import CONCURRENT
 from holdfast.torture.crashes import SERVER_CRASH
@@ -28,6 +29,7 @@ FAULTS: tuple[Fault, ...] = (
     WAKES,
     KILLED_WRITER,
     KILLED_READER,
+    KILLED_IN_BLOCK,
     STOPPED_HOLDER,
     HELD_ROW,
     POWER_LOSS,

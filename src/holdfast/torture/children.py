@@ -29,6 +29,7 @@ LOADED = (
     "holdfast.torture.power",
     "holdfast.torture.cuts",
     "holdfast.torture.within",
+    "holdfast.torture.blocks",
     "holdfast.torture.forks",
     "holdfast.torture.interrupts",
 )

@@ -128,7 +128,7 @@ CONCURRENT = Fault(
     "concurrent-clients",
     "three processes call the store at random; their histories must be explicable",
     ("I3", "I5", "I6", "I8", "I10"),
-    {"sqlite": Numbers(25, 1_000), "postgres": Numbers(20, 1_000)},
+    {"sqlite": Numbers(10, 1_000), "postgres": Numbers(6, 1_000)},
     run,
     unit="histories of 300 calls",
 )

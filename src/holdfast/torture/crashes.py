@@ -61,7 +61,7 @@ SERVER_CRASH = Fault(
     "server-crash",
     "a private PostgreSQL is killed or stopped without a word under three writers, and comes back",
     ("I1", "I2", "I3", "I4", "I10"),
-    {"postgres": Numbers(15, 300)},
+    {"postgres": Numbers(6, 300)},
     crash_server,
     unit="crashes",
     obstacle=no_server,

@@ -26,9 +26,9 @@ WARM = 4
 CERTAIN = 0.6
 """Share of the measured bytes that surely belongs to the call. Notifications of the store follow it."""
 
-STRIDE = 3
+STRIDE = 9
 """A run cuts at every so many bytes, and the next seed at those beside them."""
-SPARSE = {"unnamed-commit": 8}
+SPARSE = {"unnamed-commit": 24}
 """Larger strides: a commit without an id is the same call, and only its error differs when it is cut."""
 
 MOST_WRONG = 3
@@ -306,7 +306,7 @@ CUT_COMMIT_AND_CLAIM = Fault(
     "cut-commit-and-claim",
     "the connection is cut in each byte of a commit and of a claim, and of their answers",
     ("I4", "I6", "I9", "I10"),
-    {"postgres": Numbers(600, 3_400)},
+    {"postgres": Numbers(200, 3_400)},
     cut_commit_and_claim,
     unit="cuts",
     obstacle=obstacle,

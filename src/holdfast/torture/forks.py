@@ -107,7 +107,7 @@ FORKED_OPEN = Fault(
     "fork-then-open",
     "a child of a fork opens the store; its parent closes first or last, and a third process writes",
     ("I1", "I2", "I9", "I10"),
-    {"sqlite": Numbers(20, 300), "postgres": Numbers(5, 300)},
+    {"sqlite": Numbers(10, 300), "postgres": Numbers(3, 300)},
     fork_then_open,
     unit="forks",
 )

@@ -46,7 +46,7 @@ FULL_DISK = Fault(
     "disk-full",
     "the file system takes no more at some size, and then has room again",
     ("I1", "I2", "I9", "I10"),
-    {"sqlite": Numbers(20, 250)},
+    {"sqlite": Numbers(8, 250)},
     fill_disk,
     unit="sizes",
     obstacle=obstacle,

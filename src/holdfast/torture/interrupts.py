@@ -108,11 +108,36 @@ def _wait_for_work(store: holdfast.BlockingStore, _: str) -> Any:
         return "nothing"
 
 
+def _turn(store: holdfast.BlockingStore, name: str) -> Any:
+    with store.sessions.handle(f"turn-{name}").turn(name) as turn:
+        if not turn.replayed:
+            turn.add(name)
+    return turn.revision
+
+
+def _transaction(store: holdfast.BlockingStore, name: str) -> Any:
+    # The limit is longer than a thread may hang: one that an interrupt left open would be noticed.
+    with store.transaction(timeout_ms=600_000) as tx:
+        batch = tx.queue.enqueue(holdfast.WorkDraft(session_id=SESSION, payloads=[name], source_key=name))
+        return batch.batch_id, tx.events.append(LOG, "note", name, replay_key=name).event.sequence
+
+
+def _start(store: holdfast.BlockingStore, name: str) -> Any:
+    return store.processes.start("interrupted", [name], id=name).process.id
+
+
+def _wait_for_run(store: holdfast.BlockingStore, _: str) -> Any:
+    try:
+        return store.processes.wait_next(kinds=["nobody's"], timeout_ms=WAIT_MS)
+    except holdfast.WaitTimeout:
+        return "nothing"
+
+
 CALLS: Final[Calls] = {
     call.__name__.strip("_"): call
     for call in (
         _commit, _enqueue, _append, _lease, _first_commit, _put, _load, _nodes, _batches, _events, _wait_for_event,
-        _wait_for_work,
+        _wait_for_work, _turn, _transaction, _start, _wait_for_run,
     )
 }  # fmt: skip
 
@@ -140,6 +165,11 @@ class Nested:
             CALLS[kind](self._store, name)
             self._accepted.append((kind, name))
         except (holdfast.NestedCall, holdfast.StoreClosed):
+            self._refused.append(name)
+        except holdfast.InvalidRequest as error:
+            # Between two calls of a transaction's block, a write around it is refused.
+            if error.field != "store":
+                self._wrong.append(f"I9: {name} in a signal handler: {error}")
             self._refused.append(name)
         except BaseException as error:  # any error that a handler sees is judged
             self._wrong.append(f"I9: {name} in a signal handler: {type(error).__name__}: {error}")

@@ -87,7 +87,7 @@ KILLED_WRITER = Fault(
     "kill-writer",
     "kill -9 of the process that writes, at any moment",
     ("I1", "I2", "I3", "I10"),
-    {"sqlite": Numbers(100, 5_000), "postgres": Numbers(25, 1_000)},
+    {"sqlite": Numbers(40, 5_000), "postgres": Numbers(15, 1_000)},
     kill_writers,
     unit="kills",
 )
@@ -96,7 +96,7 @@ KILLED_READER = Fault(
     "kill-reader",
     "kill -9 of the process that reads a log and keeps its cursor in a turn",
     ("I8", "I10"),
-    {"sqlite": Numbers(20, 500), "postgres": Numbers(10, 200)},
+    {"sqlite": Numbers(10, 500), "postgres": Numbers(5, 200)},
     kill_readers,
     unit="kills",
 )

@@ -155,7 +155,7 @@ HELD_LOCKS = Fault(
     "held-locks",
     "another program holds the file or the row that a commit needs, for longer than it waits",
     ("I2", "I9", "I10"),
-    {"sqlite": Numbers(10, 500), "postgres": Numbers(10, 500)},
+    {"sqlite": Numbers(5, 500), "postgres": Numbers(5, 500)},
     hold_locks,
 )
 
@@ -163,7 +163,7 @@ CROSS_COMMITS = Fault(
     "cross-commits",
     "turns of two sessions leave work for each other at the same time, which may end in a deadlock",
     ("I2", "I9", "I10"),
-    {"sqlite": Numbers(20, 2_000), "postgres": Numbers(100, 10_000)},
+    {"sqlite": Numbers(20, 2_000), "postgres": Numbers(60, 10_000)},
     cross_commits,
     unit="turns",
 )

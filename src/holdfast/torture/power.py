@@ -139,7 +139,7 @@ POWER_LOSS = Fault(
     "power-loss",
     "power is lost while SQLite writes: each unsynced write is kept, lost or torn",
     ("I1", "I2", "I3", "I10"),
-    {"sqlite": Numbers(800, 50_000)},
+    {"sqlite": Numbers(400, 50_000)},
     lose_power,
     unit="images",
     obstacle=obstacle,

@@ -86,6 +86,6 @@ STOPPED_HOLDER = Fault(
     "stop-holder",
     "SIGSTOP of a lease holder until its lease has expired, then SIGCONT",
     ("I5", "I10"),
-    {"sqlite": Numbers(20, 300), "postgres": Numbers(20, 300)},
+    {"sqlite": Numbers(8, 300), "postgres": Numbers(8, 300)},
     stop_holder,
 )

@@ -120,7 +120,7 @@ WAKES = Fault(
     "an event is appended at any moment of a wait for it: mostly while the waiter is stopped (SIGSTOP), or after it "
     "asked and before it has the answer",
     ("I8",),
-    {"sqlite": Numbers(500, 10_000), "postgres": Numbers(250, 5_000)},
+    {"sqlite": Numbers(250, 10_000), "postgres": Numbers(150, 5_000)},
     wait_for_events,
     unit="waits",
 )

@@ -240,20 +240,22 @@ def forker(port: Port, place: Place) -> None:
         session = store.sessions.handle("forked")
         session.commit(holdfast.Commit())
         reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            answers = {
-                "a commit": told_as(lambda: session.commit(holdfast.Commit())),
-                "a read": told_as(session.load),
-                "a wait": told_as(lambda: store.queue.wait("forked", timeout_ms=1_000)),
-            }
-            os.write(writing, json.dumps(answers).encode())
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            port.send(json.loads(pipe.read()))
-        os.waitpid(pid, 0)
-        port.send(session.commit(holdfast.Commit()).revision)
+        with store.transaction() as tx:
+            pid = os.fork()
+            if pid == 0:
+                answers = {
+                    "a commit": told_as(lambda: session.commit(holdfast.Commit())),
+                    "a read": told_as(session.load),
+                    "a wait": told_as(lambda: store.queue.wait("forked", timeout_ms=1_000)),
+                    "a call of a transaction": told_as(lambda: tx.queue.list("forked")),
+                }
+                os.write(writing, json.dumps(answers).encode())
+                os._exit(0)
+            os.close(writing)
+            with os.fdopen(reading, "rb") as pipe:
+                port.send(json.loads(pipe.read()))
+            os.waitpid(pid, 0)
+            port.send(tx.sessions.handle("forked").commit(holdfast.Commit()).revision)
         port.recv()
 
 

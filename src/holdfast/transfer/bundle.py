@@ -20,6 +20,7 @@ from typing import IO, Annotated, Any, NoReturn, TypeAlias
 import msgspec
 
 import holdfast
+from holdfast.next_step import NextStep
 
 FORMAT = "holdfast-session"
 VERSION = 1
@@ -27,7 +28,7 @@ MIB = 1024**2
 FIRST_LINE_BYTES = 64 * 1024
 SPOOLED_BYTES = 16 * MIB
 """Larger content is spooled to a temporary file instead of memory."""
-BESIDE_THE_TURN = ("attachment", "work")
+BESIDE_THE_TURN = ("attachment", "batch")
 ONCE = ("meta", "head")
 DAMAGED = "the file is damaged"
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -150,14 +151,14 @@ class HeadLine(msgspec.Struct, frozen=True, tag="head", tag_field="line"):
     has_checkpoint: bool
 
 
-class WorkLine(msgspec.Struct, frozen=True, tag="work", tag_field="line"):
+class BatchLine(msgspec.Struct, frozen=True, tag="batch", tag_field="line"):
     """A batch that was pending or claimed."""
 
     draft: holdfast.WorkDraft
 
 
-Line: TypeAlias = MetaLine | AttachmentLine | NodeLine | ComponentLine | FrameLine | HeadLine | WorkLine
-KINDS: tuple[str, ...] = ("meta", "attachment", "node", "component", "frame", "head", "work")
+Line: TypeAlias = MetaLine | AttachmentLine | NodeLine | ComponentLine | FrameLine | HeadLine | BatchLine
+KINDS: tuple[str, ...] = ("meta", "attachment", "node", "component", "frame", "head", "batch")
 
 
 def kind_of(line: Line) -> str:
@@ -312,7 +313,7 @@ def _held_bytes(line: Line, size: int) -> int:
 
 
 def _refuse(problem: str) -> NoReturn:
-    raise holdfast.ImportRefused(f"{problem}: if you trust the file, raise the limits")
+    raise holdfast.ImportRefused(problem, NextStep("if you trust the file, use", "transfer.TRUSTED"))
 
 
 def _check_place(number: int, kind: str, before: str) -> None:
@@ -344,7 +345,7 @@ def _check_line(number: int, line: Line) -> None:
             problem = f"component {name!r} has two contents"
         case ComponentLine(name, ref) if ref != _ref_of(line):
             problem = f"the ref of component {name!r} is not the name of its content"
-        case WorkLine(draft) if draft.source_key is None or draft.session_id is not None:
+        case BatchLine(draft) if draft.source_key is None or draft.session_id is not None:
             problem = "work needs a source key, and no session"
         case _:
             return

@@ -17,6 +17,7 @@ from holdfast.transfer.bundle import (
     SPOOLED_BYTES,
     VERSION,
     AttachmentLine,
+    BatchLine,
     ComponentLine,
     FirstLine,
     FrameLine,
@@ -27,7 +28,6 @@ from holdfast.transfer.bundle import (
     NodeLine,
     Source,
     Tally,
-    WorkLine,
 )
 
 
@@ -81,7 +81,7 @@ def lines_of(
         yield from _graph(view)
         yield from _state(view)
     for batch in every(store.queue.list, session.session_id or "", limit=store.limits.page):
-        yield WorkLine(draft_of(batch))
+        yield BatchLine(draft_of(batch))
 
 
 def _references(store: holdfast.BlockingStore, session: holdfast.BlockingSession) -> Iterable[holdfast.AttachmentRef]:

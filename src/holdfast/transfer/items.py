@@ -34,6 +34,7 @@ def parts(source: holdfast.BlockingStore, target: holdfast.BlockingStore, stats:
     return (
         Part("subscriptions", stats.subscriptions, _subscriptions(source, target)),
         Part("occurrences", stats.occurrences, _occurrences(source, target)),
+        Part("schedules", stats.schedules, _schedules(source, target)),
         Part("processes", stats.processes, _processes(source, target)),
         Part("artifacts", stats.artifacts, _artifacts(source, target)),
     )
@@ -54,6 +55,14 @@ def _occurrences(source: holdfast.BlockingStore, target: holdfast.BlockingStore)
 
     for one in every(source.triggers.occurrences, limit=source.limits.page):
         yield Item(one.occurrence_id, partial(move, one))
+
+
+def _schedules(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:
+    def move(one: holdfast.Schedule) -> bool:
+        return not target.schedules.restore(one).replayed
+
+    for one in every(source.schedules.list, limit=source.limits.page):
+        yield Item(one.name, partial(move, one))
 
 
 def _processes(source: holdfast.BlockingStore, target: holdfast.BlockingStore) -> Iterator[Item]:

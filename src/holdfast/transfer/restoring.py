@@ -17,10 +17,12 @@ from typing import Literal, NamedTuple
 import msgspec
 
 import holdfast
+from holdfast.next_step import NextStep
 from holdfast.records.graph import TOMBSTONE
 from holdfast.transfer.bundle import (
     MIB,
     AttachmentLine,
+    BatchLine,
     Bundle,
     ComponentLine,
     FrameLine,
@@ -28,7 +30,6 @@ from holdfast.transfer.bundle import (
     Line,
     MetaLine,
     NodeLine,
-    WorkLine,
 )
 from holdfast.transfer.exporting import draft_of
 
@@ -38,8 +39,7 @@ CHUNK_BYTES = 64 * MIB
 """Upper bound on the memory of the nodes that are added in one call."""
 IN_MEMORY_BYTES = 64 * MIB
 """A larger bundle is judged on a temporary SQLite file instead of in memory."""
-
-
+ANOTHER_ID = NextStep("import it under another id with", "into")
 LEASE_TTL_MS = 120_000
 RENEW_EVERY_S = 20.0
 TRIES = 3
@@ -141,7 +141,7 @@ def _try(store: holdfast.BlockingStore, session_id: str, bundle: Bundle, step: C
     facts = _facts(store, session_id, bundle)
     if facts.first_turn is not None and facts.first_turn != turn_id:
         raise holdfast.ImportRefused(
-            f"session {session_id!r} is there already, and did not come from this file: import it under another id"
+            f"session {session_id!r} is there already, and did not come from this file", ANOTHER_ID
         )
     target = Target(store, store.sessions.handle(session_id), turn_id, is_replay=facts.first_turn is not None)
     _rehearse(target, bundle)
@@ -153,8 +153,9 @@ def _try(store: holdfast.BlockingStore, session_id: str, bundle: Bundle, step: C
         held = Held(store, session_id, turn_id)
     except holdfast.LeaseHeld as error:
         raise holdfast.ImportRefused(
-            f"session {session_id!r} is being imported or used elsewhere: wait until that has ended, "
-            "then import it again, or import it under another id"
+            f"session {session_id!r} is being imported or used elsewhere",
+            NextStep("wait until that has ended, then import it again"),
+            ANOTHER_ID,
         ) from error
     with held:
         if _facts(store, session_id, bundle) != facts:
@@ -168,8 +169,8 @@ def _facts(store: holdfast.BlockingStore, session_id: str, bundle: Bundle) -> Fa
     if first_turn is not None:
         return Facts(first_turn, None, 0, frozenset(), ())
     view = session.load(holdfast.FullGraph())
-    keys = (line.draft.source_key or "" for line in bundle.lines() if isinstance(line, WorkLine))
-    work = (store.queue.find(session_id, key) for key in keys) if bundle.manifest.counts["work"] else ()
+    keys = (line.draft.source_key or "" for line in bundle.lines() if isinstance(line, BatchLine))
+    work = (store.queue.find(session_id, key) for key in keys) if bundle.manifest.counts["batch"] else ()
     return Facts(
         first_turn,
         session.meta(),
@@ -186,7 +187,8 @@ def _check_id(store: holdfast.BlockingStore, session_id: str, *, chosen: bool) -
     except holdfast.InvalidRequest as error:
         if chosen:
             raise
-        raise holdfast.ImportRefused(f"the file names a session that the store refuses: {error}") from error
+        problem = f"the file names a session that the store refuses: {error.text}"
+        raise holdfast.ImportRefused(problem, *error.next_step) from error
 
 
 def _rehearse(target: Target, bundle: Bundle) -> None:
@@ -201,7 +203,8 @@ def _rehearse(target: Target, bundle: Bundle) -> None:
         except holdfast.ImportRefused:
             raise
         except (holdfast.InvalidRequest, holdfast.Conflict, holdfast.NotFound) as error:
-            raise holdfast.ImportRefused(f"the file holds what the store refuses: {error}") from error
+            problem = f"the file holds what the store refuses: {error.text}"
+            raise holdfast.ImportRefused(problem, *error.next_step) from error
 
 
 @contextlib.contextmanager
@@ -225,8 +228,8 @@ def _set_the_scene(target: Target, scratch: Target, bundle: Bundle) -> None:
         size = min(CHUNK_NODES, scratch.store.limits.commit_nodes)
         for start in range(0, len(nodes), size):
             scratch.session.add_nodes(nodes[start : start + size])
-    for line in bundle.lines() if bundle.manifest.counts["work"] else ():
-        if isinstance(line, WorkLine):
+    for line in bundle.lines() if bundle.manifest.counts["batch"] else ():
+        if isinstance(line, BatchLine):
             known = target.store.queue.find(target.session.session_id or "", line.draft.source_key or "")
             if known is not None:
                 scratch.store.queue.enqueue(
@@ -242,7 +245,7 @@ def _write(target: Target, bundle: Bundle, step: Callable[[int], None]) -> Parts
         if isinstance(line, NodeLine) and line.hidden:
             parts.hidden.append(line.node.id)
         # If the turn is stored, so is its content. Attachments and work may still be missing.
-        if not target.is_replay or isinstance(line, AttachmentLine | WorkLine):
+        if not target.is_replay or isinstance(line, AttachmentLine | BatchLine):
             _take(target, line, size, parts)
         step(1)
     _flush(target, parts)
@@ -256,7 +259,7 @@ def imported_as(store: holdfast.BlockingStore, session_id: str) -> str | None:
     try:
         first = store.sessions.handle(session_id).history(limit=1).items
     except holdfast.SessionDeleted:
-        raise holdfast.ImportRefused(f"session {session_id!r} was deleted here: import it under another id") from None
+        raise holdfast.ImportRefused(f"session {session_id!r} was deleted here", ANOTHER_ID) from None
     return (first[0].turn_id or "") if first else None
 
 
@@ -288,7 +291,7 @@ def _take(target: Target, line: Line, size: int, parts: Parts) -> None:
         case HeadLine():
             _flush(target, parts)
             _commit(target, line, parts)
-        case WorkLine(draft):
+        case BatchLine(draft):
             # Work that was settled here meanwhile is known by its source key, and is not enqueued again.
             is_new = target.store.queue.find(session.session_id or "", draft.source_key or "") is None
             target.store.queue.enqueue(msgspec.structs.replace(draft, session_id=session.session_id))
@@ -297,9 +300,7 @@ def _take(target: Target, line: Line, size: int, parts: Parts) -> None:
 
 def _refuse_another(session: holdfast.BlockingSession, bundle: Bundle) -> None:
     """Refuse to overwrite or mix a session that was begun here but never committed, and not by this bundle."""
-    refusal = holdfast.ImportRefused(
-        f"session {session.session_id!r} was begun here, and not by this file: import it under another id"
-    )
+    refusal = holdfast.ImportRefused(f"session {session.session_id!r} was begun here, and not by this file", ANOTHER_ID)
     meta, view = session.meta(), session.load(holdfast.FullGraph())
     if meta is None and view is None:
         return
@@ -409,9 +410,7 @@ def _require_nothing_else(target: Target, parts: Parts) -> None:
     view = target.session.load(holdfast.ActivePath(last=0))
     count = 0 if view is None else view.node_count
     if count != parts.node_count or target.session.meta() != parts.meta:
-        raise holdfast.ImportRefused(
-            f"session {target.session.session_id!r} was changed during the import: import it under another id"
-        )
+        raise holdfast.ImportRefused(f"session {target.session.session_id!r} was changed during the import", ANOTHER_ID)
 
 
 def _hide(session: holdfast.BlockingSession, ids: list[str]) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import holdfast
-from holdfast.log import WARNING, note
+from holdfast.log import ERROR, WARNING, log_event
 from holdfast.worker.running import AWAY_S, Runner
 
+C = TypeVar("C")
+
+Claimed: TypeAlias = tuple[C, float]
+"""A claim, and the time at which it was asked for."""
 LOOK_AGAIN_MS = 60_000
 """Longest sleep. Work that comes, or becomes due, ends a sleep at once."""
 
@@ -19,13 +23,13 @@ class Slots:
 
     def __init__(self, size: int) -> None:
         self._free = asyncio.Semaphore(size)
-        self._waiting: list[Claimer] = []
+        self._waiting: list[Claimer[Any]] = []
 
-    def are_wanted_beside(self, claimer: Claimer) -> bool:
+    def are_wanted_beside(self, claimer: Claimer[Any]) -> bool:
         """Return whether another claimer waits for a slot."""
         return any(waiting is not claimer for waiting in self._waiting)
 
-    async def take(self, claimer: Claimer) -> None:
+    async def take(self, claimer: Claimer[Any]) -> None:
         """Wait for a free slot and take it."""
         self._waiting.append(claimer)
         try:
@@ -38,77 +42,109 @@ class Slots:
         self._free.release()
 
 
-class Claimer:
-    """Claims work of some kinds and starts a call for each claim."""
+class Source(Protocol[C]):
+    """Work of some kinds: claimed, run, and waited for."""
 
-    def __init__(self, runner: Runner, slots: Slots, kinds: Sequence[str], *, exclusive: bool) -> None:
+    async def wait(self) -> None:
+        """Wait for something to claim; `WaitTimeout` if none comes for a while."""
+        ...
+
+    async def claim(self) -> Claimed[C] | None:
+        """Claim the next work, None if there is none."""
+        ...
+
+    async def run(self, claimed: Claimed[C], *, goes_on: Callable[[], bool]) -> Claimed[C] | None:
+        """Run a claim to its settlement. If the slot goes on, it may take the next claim in the same trip."""
+        ...
+
+
+class Claimer(Generic[C]):
+    """Claims work of one source and starts a call for each claim."""
+
+    def __init__(self, runner: Runner, slots: Slots, source: Source[C]) -> None:
         self._runner = runner
         self._slots = slots
-        self._kinds = list(kinds)
-        self._exclusive = exclusive
+        self._source = source
 
     async def serve(self) -> None:
         """Claim and start work for ever."""
         while True:
             try:
                 if not await self.start_one():
-                    await self._sleep()
-            except holdfast.StoreClosed:
-                raise
+                    await self._source.wait()
+            except holdfast.WaitTimeout:
+                continue
             except holdfast.Unavailable as error:
-                note("worker", WARNING, "no work can be claimed (%(error_class)s)", error_class=type(error).__name__)
+                if not error.retryable:
+                    raise
+                log_event(
+                    "worker", WARNING, "no work can be claimed (%(error_class)s)", error_class=type(error).__name__
+                )
                 await asyncio.sleep(AWAY_S)
 
-    async def _sleep(self) -> None:
-        try:
-            await self._runner.store.queue.wait_next(
-                timeout_ms=LOOK_AGAIN_MS, kinds=self._kinds, exclusive=self._exclusive
-            )
-        except holdfast.WaitTimeout:
-            return
-
     async def start_one(self) -> bool:
-        """Claim work and start its call. Return False if there is none to claim."""
+        """Claim work and start its call. Return False if there is none to claim. Passes over damaged work."""
         await self._slots.take(self)
-        claim = None
+        claimed = None
         try:
-            sent_s = time.monotonic()
-            claim = await self._runner.claim_next(self._kinds, exclusive=self._exclusive)
+            claimed = await self._source.claim()
+        except holdfast.Corrupt as damage:
+            if damage.table == "database":
+                raise
+            # The row was put off. The rest goes on.
+            log_event(
+                "worker", ERROR, "passed over a damaged row of %(table)s: run holdfast verify", table=damage.table
+            )
+            await asyncio.sleep(AWAY_S)
+            return True
         finally:
-            if claim is None:
+            if claimed is None:
                 self._slots.give_back()
-        if claim is None:
+        if claimed is None:
             return False
-        self._runner.start(self._work_off(claim, sent_s))
+        self._runner.start(self._work_off(claimed))
         return True
 
-    async def _work_off(self, claim: holdfast.WorkClaim, sent_s: float) -> None:
+    async def _work_off(self, claimed: Claimed[C]) -> None:
         """Run a claim, and whatever follows it, in one slot."""
-        following: tuple[holdfast.WorkClaim, float] | None = (claim, sent_s)
+        following: Claimed[C] | None = claimed
         try:
             while following is not None:
-                following = await self._runner.run(*following, self._next_kinds)
+                following = await self._source.run(following, goes_on=self._goes_on)
         finally:
             self._slots.give_back()
 
-    def _next_kinds(self) -> list[str] | None:
-        """Return the kinds to claim together with a settlement, None if this slot must be given back."""
-        gives_back = self._exclusive or self._runner.is_finishing or self._slots.are_wanted_beside(self)
-        return None if gives_back else self._kinds
+    def _goes_on(self) -> bool:
+        """Return whether this slot may take the next claim together with a settlement."""
+        return not self._runner.is_finishing and not self._slots.are_wanted_beside(self)
 
 
-async def serve(claimers: Sequence[Claimer]) -> None:
+class Serving(Protocol):
+    """Something that a worker does over and over: it claims work, or does a duty of its own."""
+
+    async def serve(self) -> None:
+        """Go on for ever."""
+        ...
+
+    async def start_one(self) -> bool:
+        """Start the next thing. Return False if there is none."""
+        ...
+
+
+async def serve(claimers: Sequence[Serving]) -> None:
     """Serve all kinds until cancelled."""
     tasks = [asyncio.create_task(claimer.serve()) for claimer in claimers]
     try:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
-            task.cancel()
+            # A second cancellation would cut off a claimer that gives back what it has just claimed.
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def drain(runner: Runner, claimers: Sequence[Claimer]) -> None:
+async def drain(runner: Runner, claimers: Sequence[Serving]) -> None:
     """Work off everything that can be claimed now, with the work that follows from it."""
     while True:
         # A call that ends during the looks may leave work behind that they have passed.

@@ -41,6 +41,16 @@ class OwnLoop:
         self._loop.close()
 
 
+class SharedStore(holdfast.BlockingStore):
+    """The worker's store, for handlers in threads. Closing it has no effect."""
+
+    def __init__(self, store: holdfast.Store, loop: OnLoop) -> None:
+        super().__init__(store, cast("Any", loop))
+
+    def close(self) -> None:
+        """Leave the store open: it is the worker's."""
+
+
 class LentStore(holdfast.BlockingStore):
     """A store of the caller's, for one thread. Closing it leaves the store open."""
 

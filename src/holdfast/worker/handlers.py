@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
+import os
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
 import holdfast
 from holdfast.worker.retries import Retry
 
-Handler = Callable[[Any], Any]
-Shape = Literal["turn", "job"]
-SHAPES: tuple[Shape, ...] = ("turn", "job")
+Handler = Callable[..., Any]
+Shape = Literal["turn", "job", "process"]
+QUEUED: tuple[Shape, ...] = ("turn", "job")
+"""Shapes of handlers whose work comes from the queue."""
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -24,10 +25,21 @@ class Registered(msgspec.Struct, frozen=True):
     function: Handler
     retry: Retry
     timeout_s: float | None
+    version: str | None = None
+    """The version of runs that it is for, None for all that no other handler is for."""
+    lease_ms: int | None = None
+    """The lifetime of a run's lease, None for that of the worker's claims."""
+    recovery: holdfast.Recovery = "rerunnable"
+    at_once: int | None = None
+    """The most claims of the kind that live at once, over all workers; None leaves the stored limit as it is."""
+    per_key: int | None = None
+    """The most claims of one key of the kind that live at once."""
 
     @property
     def is_async(self) -> bool:
         """True if the function is a coroutine function. Any other runs in a thread."""
+        import inspect
+
         call = getattr(type(self.function), "__call__", None)  # noqa: B004 - of an object that is called
         return inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(call)
 
@@ -42,34 +54,95 @@ class Handlers:
 
     def __init__(self) -> None:
         self._by_kind: dict[str, Registered] = {}
+        self._of_runs: dict[tuple[str, str | None], Registered] = {}
 
     def add(self, registered: Registered) -> None:
         """Add a handler. Raises InvalidRequest if it cannot run or its kind is taken."""
+        import inspect  # slow to load, and not needed to name the class
+
         if not callable(registered.function):
             raise holdfast.InvalidRequest("handler", f"must be a function, not {type(registered.function).__name__}")
         if inspect.isasyncgenfunction(registered.function) or inspect.isgeneratorfunction(registered.function):
             raise holdfast.InvalidRequest("handler", f"{registered.name} is a generator: use a function that returns")
-        if registered.kind in self._by_kind:
-            other = self._by_kind[registered.kind].name
-            raise holdfast.InvalidRequest("kind", f"{registered.kind!r} has a handler already: {other}")
-        self._by_kind[registered.kind] = registered
+        key = (registered.kind, registered.version)
+        other = self._of_runs.get(key) if registered.shape == "process" else self._by_kind.get(registered.kind)
+        if other is not None:
+            raise holdfast.InvalidRequest("kind", f"{registered.kind!r} has a handler already: {other.name}")
+        if registered.shape == "process":
+            self._of_runs[key] = registered
+        else:
+            self._by_kind[registered.kind] = registered
 
     def of(self, kind: str) -> Registered:
         """Return the handler of a kind."""
         return self._by_kind[kind]
 
+    def of_run(self, kind: str, version: str) -> Registered:
+        """Return the handler of a run."""
+        return self._of_runs.get((kind, version)) or self._of_runs[kind, None]
+
+    def runs(self, lease_ms: int) -> dict[int, list[str | tuple[str, str]]]:
+        """Return the kinds of runs by the lifetime of their leases, given that of the worker's claims."""
+        found: dict[int, list[str | tuple[str, str]]] = {}
+        for one in self._of_runs.values():
+            kind = one.kind if one.version is None else (one.kind, one.version)
+            found.setdefault(one.lease_ms or lease_ms, []).append(kind)
+        return found
+
+    def versions(self, kind: str) -> list[str]:
+        """Return the versions of runs of a kind that have a handler, the first for one that takes all."""
+        return sorted(version or "1" for of_kind, version in self._of_runs if of_kind == kind)
+
+    def all_kinds(self) -> list[str]:
+        """Return every kind once, for people."""
+        return sorted({*self._by_kind, *(kind for kind, _ in self._of_runs)})
+
     def kinds(self, shape: Shape) -> list[str]:
         """Return the kinds of one shape."""
         return [one.kind for one in self._by_kind.values() if one.shape == shape]
 
+    async def declare_limits(self, store: holdfast.Store) -> None:
+        """Store the limits of all kinds that have one."""
+        for one in self._by_kind.values():
+            if one.at_once is not None or one.per_key is not None:
+                await store.queue.set_limit(one.kind, at_once=one.at_once, per_key=one.per_key)
+
     def __bool__(self) -> bool:
-        return bool(self._by_kind)
+        return bool(self._by_kind) or bool(self._of_runs)
+
+
+def check_store(value: object) -> None:
+    """Refuse what a worker cannot open or share."""
+    if isinstance(value, holdfast.BlockingStore):
+        raise holdfast.InvalidRequest(
+            "store", "is a blocking one, which a worker cannot share: give it the URL, or a store of holdfast.open"
+        )
+    if not isinstance(value, str | os.PathLike | holdfast.Store):
+        raise holdfast.InvalidRequest("store", f"must be a URL or an open store, not {type(value).__name__}")
 
 
 def check_kind(value: object) -> str:
     """Return a checked kind of work."""
     if not isinstance(value, str) or not value.strip():
         raise holdfast.InvalidRequest("kind", "must be text that is not blank")
+    return value
+
+
+def check_limit(field: str, value: object) -> int | None:
+    """Return a checked limit."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise holdfast.InvalidRequest(field, f"must be a whole number, not {type(value).__name__}")
+    if value < 1:
+        raise holdfast.InvalidRequest(field, f"is {value}, so that nothing could run: pause the kind instead")
+    return value
+
+
+def check_version(value: object) -> str:
+    """Return a checked version of runs."""
+    if not isinstance(value, str) or not value.strip():
+        raise holdfast.InvalidRequest("version", "must be text that is not blank")
     return value
 
 
@@ -85,6 +158,38 @@ def check_retry(value: object) -> Retry:
     if not isinstance(value, Retry):
         raise holdfast.InvalidRequest("retry", f"must be a Retry, not {type(value).__name__}")
     return value
+
+
+def check_recovery(value: object) -> holdfast.Recovery:
+    """Return a checked way of recovery."""
+    for known in get_args(holdfast.Recovery):
+        if value == known:
+            return cast("holdfast.Recovery", known)
+    raise holdfast.InvalidRequest("recovery", f"must be one of {', '.join(get_args(holdfast.Recovery))}")
+
+
+def arguments_of(handler: Registered, run: object, args: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call: the run, and what it was started with if the handler takes more than the run.
+
+    The fields of an object become named arguments.
+    """
+    import inspect
+
+    parameters = inspect.signature(handler.function).parameters.values()
+    takes_more = len(parameters) > 1 or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters)
+    positional: tuple[Any, ...] = (run,)
+    named: dict[str, Any] = {}
+    if takes_more and isinstance(args, dict):
+        named = cast("dict[str, Any]", args)
+    elif takes_more and args is not None:
+        positional = (run, args)
+    try:
+        inspect.signature(handler.function).bind(*positional, **named)
+    except TypeError as error:
+        raise holdfast.InvalidRequest(
+            "args", f"do not fit {handler.name}: {error}: start the run with its arguments, or change the handler"
+        ) from None
+    return positional, named
 
 
 def listed(kinds: Iterable[str]) -> str:

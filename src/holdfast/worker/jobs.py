@@ -10,8 +10,10 @@ import holdfast
 class Job:
     """The work of one call of a job handler."""
 
-    def __init__(self, claim: holdfast.WorkClaim) -> None:
+    def __init__(self, claim: holdfast.WorkClaim, store: Any) -> None:
         self.claim = claim
+        self.store = store
+        """The worker's store: a `Store` in an `async def` handler, a `BlockingStore` in a plain one."""
         self.cancelled = False
         """True once the worker has given up on this call. A handler in a thread should return then."""
 

@@ -1,29 +1,39 @@
 """Renews the claims of a worker from a thread with its own connection, so that a busy event loop loses none.
 
-A renewal that fails is unknown, not lost: the next round tries again. A claim counts as lost once it is refused, or
-once its time has passed since the last accepted renewal was sent.
+All claims are renewed in one trip, which also reports the worker. A renewal that fails is unknown, not lost: the next
+round tries again. A claim counts as lost once it is refused, or once its time has passed since the last accepted
+renewal was sent. The same thread looks after workers of this host: what a dead one held is free at once.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import holdfast
-from holdfast.log import WARNING, note
+from holdfast.log import INFO, WARNING, log_event
+from holdfast.worker.identity import Identity, is_provably_dead, own_identity
 
 ROUNDS_A_LIFE = 3
 """Renewals in the lifetime of a claim: two may fail before it is lost."""
+LOOK_AT_NEIGHBOURS_S = 0.5
+"""Time between two looks at the processes of other workers of this host."""
+SHOWN_CALLS = 100
+"""Calls that a worker reports as running."""
 
 
 class Held:
-    """A claim that a handler works on. `claim` is replaced when work joins it."""
+    """A claim on work, or the lease of a run, that a handler works on. A claim is replaced when work joins it."""
 
-    def __init__(self, claim: holdfast.WorkClaim, ttl_ms: int, sent_s: float, lose: Callable[[], object]) -> None:
+    def __init__(
+        self, claim: holdfast.WorkClaim | holdfast.Lease, ttl_ms: int, sent_s: float, lose: Callable[[], object]
+    ) -> None:
         self.claim = claim
         self.ttl_ms = ttl_ms
         self.is_lost = False
+        self.is_settling = False
+        """True from the moment at which its settlement is sent: its answer, and not a renewal, tells if it is lost."""
         self.is_settled = False
         """True once its call has ended: a loss that is noticed later must not stop the next call."""
         self._sent_s = sent_s
@@ -46,16 +56,35 @@ class Held:
         self.is_lost = True
         self._lose()
 
+    def name(self) -> str:
+        """Return the id of the batch or the run."""
+        if isinstance(self.claim, holdfast.WorkClaim):
+            return self.claim.batches[0].batch_id
+        resource = self.claim.resource
+        return resource.process_id if isinstance(resource, holdfast.OnProcess) else resource.session_id
+
 
 class Keeper:
     """The thread that renews claims. `store` is used by this thread alone."""
 
-    def __init__(self, store: holdfast.BlockingStore) -> None:
+    def __init__(self, store: holdfast.BlockingStore, owner_id: str, kinds: Sequence[str], lease_ms: int) -> None:
         self._store = store
+        self._owner_id = owner_id
+        self._kinds = tuple(kinds)
+        self._lease_ms = lease_ms
+        self._here: Identity = own_identity()
+        self._neighbours: list[holdfast.WorkerInfo] = []
+        self._report_s = 0.0
+        self._looked_s = 0.0
         self._held: set[Held] = set()
         self._changed = threading.Condition()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Report the worker, so that others can see its end, then renew claims in a thread."""
+        self._renew([])
+        self._release_dead_neighbours()
         self._thread.start()
 
     def hold(self, held: Held) -> None:
@@ -79,50 +108,92 @@ class Keeper:
             self._give_up(held)
 
     def close(self) -> None:
-        """End the thread and close its store."""
+        """End the thread, take the worker off the list, and close the store."""
         with self._changed:
             self._is_over = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            self._store.workers.leave(self._owner_id)
+        except holdfast.HoldfastError as error:
+            log_event(
+                "worker", WARNING, "the worker stays listed for a while (%(error_class)s)", error_class=_name(error)
+            )
         self._store.close()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                due = self._due()
-                while not due and not self._is_over:
+                if not self._is_due() and not self._is_over:
                     self._changed.wait(self._pause_s())
-                    due = self._due()
                 if self._is_over:
                     return
-            for held in due:
+                # All of them, although one alone may be due: they share a trip.
+                held = list(self._held) if self._is_due() else None
+            if held is not None:
                 self._renew(held)
+            self._release_dead_neighbours()
 
-    def _due(self) -> list[Held]:
-        now_s = time.monotonic()
-        return [held for held in self._held if held.due_s() <= now_s]
+    def _is_due(self) -> bool:
+        return self._due_s() <= time.monotonic()
 
-    def _pause_s(self) -> float | None:
-        if not self._held:
-            return None
-        return max(0.0, min(held.due_s() for held in self._held) - time.monotonic())
+    def _due_s(self) -> float:
+        report_s = self._report_s + self._lease_ms / 1000 / ROUNDS_A_LIFE
+        return min([report_s, *(held.due_s() for held in self._held)])
 
-    def _renew(self, held: Held) -> None:
+    def _pause_s(self) -> float:
+        pause_s = max(0.0, self._due_s() - time.monotonic())
+        return min(pause_s, LOOK_AT_NEIGHBOURS_S) if self._neighbours else pause_s
+
+    # Renewing.
+
+    def _renew(self, held: list[Held]) -> None:
+        """Renew claims, one trip for each lifetime, and report the worker with the one of its own."""
         sent_s = time.monotonic()
+        lifetimes = {self._lease_ms, *(one.ttl_ms for one in held)}
         try:
-            self._store.queue.renew(held.claim, ttl_ms=held.ttl_ms)
-        except (holdfast.Conflict, holdfast.NotFound):
-            self._give_up(held)
+            for ttl_ms in sorted(lifetimes):
+                self._renew_alike([one for one in held if one.ttl_ms == ttl_ms], ttl_ms, sent_s, held)
+            self._neighbours = self._found_neighbours()
         except Exception as error:
             # Also an error that should not be: without this thread, every claim of the worker would expire.
-            note("worker", WARNING, "a claim could not be renewed (%(error_class)s)", error_class=type(error).__name__)
-            if held.is_over(time.monotonic()):
-                self._give_up(held)
-            else:
-                # The database is away: try again soon, but not in a busy loop.
-                time.sleep(min(0.5, held.ttl_ms / 1000 / 10))
-        else:
-            held.accepted(sent_s)
+            log_event("worker", WARNING, "claims could not be renewed (%(error_class)s)", error_class=_name(error))
+            self.give_up_overdue()
+            # The database is away: try again soon, but not in a busy loop.
+            time.sleep(min(0.5, min(lifetimes) / 1000 / 10))
+
+    def _renew_alike(self, held: list[Held], ttl_ms: int, sent_s: float, every: list[Held]) -> None:
+        most = self._store.limits.page
+        worker = self._report(every) if ttl_ms == self._lease_ms else None
+        for start in range(0, max(len(held), 1), most):
+            self._renew_some(held[start : start + most], ttl_ms, sent_s, worker)
+            worker = None
+        if ttl_ms == self._lease_ms:
+            self._report_s = sent_s
+
+    def _renew_some(self, held: list[Held], ttl_ms: int, sent_s: float, worker: holdfast.WorkerInfo | None) -> None:
+        # Read once: a claim is replaced when work joins it.
+        given = [(one, one.claim) for one in held]
+        claims = [(one, claim) for one, claim in given if isinstance(claim, holdfast.WorkClaim)]
+        leases = [(one, claim) for one, claim in given if isinstance(claim, holdfast.Lease)]
+        # Always in the same order, so that two heartbeats never wait for each other.
+        claims.sort(key=lambda pair: (pair[1].session_id, pair[1].claim_id))
+        beat = self._renewed(worker, [claim for _, claim in claims], [lease for _, lease in leases], ttl_ms)
+        for (one, _), kept in zip([*claims, *leases], [*beat.claims, *beat.leases], strict=True):
+            if kept is not None:
+                one.accepted(sent_s)
+            elif not one.is_settling:
+                self._give_up(one)
+
+    def _renewed(
+        self,
+        worker: holdfast.WorkerInfo | None,
+        claims: list[holdfast.WorkClaim],
+        leases: list[holdfast.Lease],
+        ttl_ms: int,
+    ) -> holdfast.Heartbeat:
+        return self._store.workers.heartbeat(worker, ttl_ms=ttl_ms, claims=claims, leases=leases)
 
     def _give_up(self, held: Held) -> None:
         with self._changed:
@@ -130,3 +201,51 @@ class Keeper:
                 return  # it was settled meanwhile
             self._held.discard(held)
         held.lost()
+
+    # Workers of this host.
+
+    def _report(self, held: list[Held]) -> holdfast.WorkerInfo:
+        return holdfast.WorkerInfo(
+            id=self._owner_id,
+            host=self._here.host,
+            pid=self._here.pid,
+            kinds=self._kinds,
+            running=tuple(one.name() for one in held[:SHOWN_CALLS]),
+            boot_id=self._here.boot_id,
+            pid_namespace=self._here.pid_namespace,
+            process_start=self._here.process_start,
+        )
+
+    def _found_neighbours(self) -> list[holdfast.WorkerInfo]:
+        """Return the other workers whose death this process could prove."""
+        here = self._here
+        return [
+            one
+            for one in holdfast.every(self._store.workers.list)
+            if one.id != self._owner_id and (one.boot_id, one.pid_namespace) == (here.boot_id, here.pid_namespace)
+        ]
+
+    def _release_dead_neighbours(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._looked_s + LOOK_AT_NEIGHBOURS_S:
+            return
+        self._looked_s = now_s
+        for worker in [one for one in self._neighbours if is_provably_dead(one, self._here)]:
+            try:
+                freed = self._store.workers.release(worker.id)
+                self._store.workers.leave(worker.id)
+            except holdfast.HoldfastError as error:
+                log_event(
+                    "worker",
+                    WARNING,
+                    "work of a dead worker is not free yet (%(error_class)s)",
+                    error_class=_name(error),
+                )
+                continue
+            self._neighbours.remove(worker)
+            message = "a worker of this host is dead; %(batches)s batches and %(runs)s runs of it are free"
+            log_event("worker", INFO, message, batches=freed.batches, runs=freed.runs)
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__

@@ -52,6 +52,11 @@ class Retry(msgspec.Struct, frozen=True):
         delay_s = min(grown, self.max_backoff_s) * (1 + self.jitter * (2 * chance - 1))
         return int(1000 * min(delay_s, LONGEST_S))
 
+    def delay_after(self, attempt: int, error: BaseException, *, chance: float) -> int | None:
+        """Return the delay after an attempt that failed so, None if it was the last one."""
+        is_last = isinstance(error, GiveUp) or attempt >= self.attempts
+        return None if is_last else self.delay_ms(attempt, chance=chance)
+
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,39 +1,28 @@
-"""Runs one claim: calls its handler, renews its claim meanwhile, and settles it by what happened."""
+"""The calls of a worker that run: their claims are renewed, they outlast a short outage, and a shutdown ends them."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import random
-import threading
-import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from contextvars import Context, copy_context
-from functools import partial
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import holdfast
-from holdfast.log import INFO, WARNING, note
-from holdfast.worker.driving import OnLoop
-from holdfast.worker.handlers import Handlers, Registered
-from holdfast.worker.jobs import Job
+from holdfast.log import INFO, WARNING, log_event
+from holdfast.worker.calls import Caller
+from holdfast.worker.handlers import Handlers
 from holdfast.worker.keeper import Held, Keeper
-from holdfast.worker.retries import GiveUp
+from holdfast.worker.tally import Tally
 
 T = TypeVar("T")
 
-Following = tuple[holdfast.WorkClaim, float]
-"""A claim that was taken together with a settlement, and the time at which it was asked for."""
 ERROR_CHARACTERS = 2_000
 AWAY_S = 1.0
 """Pause before another try while the database cannot be reached."""
-THREAD_GRACE_S = 5.0
-"""Time for a function in a thread to return at a shutdown, after it was told to. Then its work is given back."""
 
 
 class Runner:
-    """Runs claims for one worker."""
+    """The running calls of one worker, and the parts that they share."""
 
     def __init__(
         self,
@@ -42,17 +31,19 @@ class Runner:
         keeper: Keeper,
         owner_id: str,
         lease_ms: int,
+        *,
         stopping: asyncio.Event,
+        tally: Tally,
     ) -> None:
         self.store = store
+        self.handlers = handlers
         self.owner_id = owner_id
         self.lease_ms = lease_ms
+        self.tally = tally
+        self.caller = Caller()
         self.running: set[asyncio.Task[None]] = set()
         self._stopping = stopping
-        self._is_cancelling = False
-        self._handlers = handlers
         self._keeper = keeper
-        self._loop = asyncio.get_running_loop()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a slot's work as a task."""
@@ -65,9 +56,11 @@ class Runner:
         self._stopping.set()
         if not self.running:
             return
-        note("worker", INFO, "%(calls)s calls have %(seconds)s s to finish", calls=len(self.running), seconds=grace_s)
+        log_event(
+            "worker", INFO, "%(calls)s calls have %(seconds)s s to finish", calls=len(self.running), seconds=grace_s
+        )
         await asyncio.wait(self.running, timeout=grace_s)
-        self._is_cancelling = True
+        self.caller.is_cancelling = True
         for task in self.running:
             task.cancel()
         if self.running:
@@ -82,171 +75,58 @@ class Runner:
         """Stop the handlers of claims that may have expired."""
         self._keeper.give_up_overdue()
 
-    async def claim_next(self, kinds: list[str], *, exclusive: bool) -> holdfast.WorkClaim | None:
-        """Claim work of any session. A claim that comes after this was cancelled is given back at once."""
-        asking = self.store.queue.claim_next(
-            owner_id=self.owner_id, kinds=kinds, ttl_ms=self.lease_ms, max_batches=1, exclusive=exclusive
-        )
-        return await self._uncut(asking, lambda claim: claim)
+    @contextmanager
+    def holding(self, claim: holdfast.WorkClaim | holdfast.Lease, ttl_ms: int, sent_s: float) -> Generator[Held]:
+        """Renew a claim while the block runs, and cancel the calling task once the claim is lost."""
+        task = asyncio.current_task()
+        assert task is not None
+        loop = self.caller.loop
 
-    async def _uncut(self, work: Coroutine[Any, Any, T], claim_of: Callable[[T], holdfast.WorkClaim | None]) -> T:
+        def stop() -> None:
+            if not held.is_settled:
+                task.cancel()
+
+        held = Held(claim, ttl_ms, sent_s, lambda: loop.call_soon_threadsafe(stop))
+        self._keeper.hold(held)
+        try:
+            yield held
+        finally:
+            self._keeper.drop(held)
+
+    def forgive(self, held: Held, name: str) -> None:
+        """Go on after the cancel of a call whose claim was lost."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
+        self.count_lost(held, name)
+
+    def count_lost(self, held: Held, name: str) -> None:
+        """Count a call whose claim was lost. Its work is another worker's."""
+        held.is_lost = True
+        self.tally.lost += 1
+        log_event("worker", WARNING, "a claim was lost while %(handler)s ran", handler=name)
+
+    async def uncut(self, work: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, None]]) -> T:
         """Let a call that takes a claim end even if this task is cancelled, and give back what it took then."""
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             [ended] = (await asyncio.wait([task]))[0]
-            taken = claim_of(ended.result()) if ended.exception() is None else None
-            if taken is not None:
-                await self._give_back(taken)
+            if ended.exception() is None:
+                await give_back(ended.result())
             raise
 
-    async def run(
-        self, claim: holdfast.WorkClaim, sent_s: float, next_kinds: Callable[[], list[str] | None]
-    ) -> Following | None:
-        """Run one claim to its settlement. Return a claim that was taken together with it, if any."""
-        task = asyncio.current_task()
-        assert task is not None
-        held = Held(claim, self.lease_ms, sent_s, lambda: self._loop.call_soon_threadsafe(stop))
-
-        def stop() -> None:
-            if not held.is_settled:
-                task.cancel()
-
-        self._keeper.hold(held)
-        handler = self._handlers.of(claim.batches[0].kind)
-        try:
-            if claim.batches[0].attempts > handler.retry.attempts:
-                raise GiveUp(f"no worker survived its {handler.retry.attempts} attempts")
-            if handler.shape == "turn":
-                await self._turn(handler, held)
-                return None
-            await self._job(handler, claim)
-            return await self._complete(held, next_kinds())
-        except asyncio.CancelledError as error:
-            if held.is_lost:
-                task.uncancel()
-                note("worker", WARNING, "a claim was lost while %(handler)s ran", handler=handler.name)
-            elif self._is_cancelling:
-                await self._give_back(held.claim)
-                raise
-            else:
-                # The handler's own: it cancelled itself, or awaited something that was cancelled.
-                await self._fail(handler, held.claim, error)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if isinstance(error, holdfast.ClaimLost) and error.claim_id == claim.claim_id:
-                note("worker", WARNING, "the claim of %(handler)s was lost before it ended", handler=handler.name)
-            else:
-                await self._fail(handler, held.claim, error)
-        finally:
-            self._keeper.drop(held)
-        return None
-
-    async def _turn(self, handler: Registered, held: Held) -> None:
-        async with self.store.sessions.handle(held.claim.session_id).turn(claim=held.claim) as turn:
-            if not turn.replayed:
-                given = turn if handler.is_async else holdfast.BlockingTurn(turn, cast("Any", OnLoop(self._loop)))
-                try:
-                    await self._call(handler, given, turn)
-                finally:
-                    # With the work that joined it: only that claim can be settled or failed.
-                    held.claim = turn.claim or held.claim
-        if turn.replayed:
-            # It was committed before, and so the work is done. Settle what that commit did not.
-            await self.store.queue.complete(held.claim)
-
-    async def _job(self, handler: Registered, claim: holdfast.WorkClaim) -> None:
-        job = Job(claim)
-        await self._call(handler, job, job)
-
-    async def _call(self, handler: Registered, given: Any, subject: Any) -> None:
-        """Call a handler within its time. A function in a thread cannot be cancelled: wait until it returns."""
-        limit = asyncio.timeout(handler.timeout_s)
-        try:
-            async with limit:
-                if handler.is_async:
-                    answer = await handler.function(given)
-                else:
-                    answer = await self._in_thread(handler.function, given, subject)
-                    if inspect.isawaitable(answer):  # a plain function that calls an async one
-                        answer = await answer
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise TimeoutError(f"{handler.name} took longer than {handler.timeout_s:g} s") from None
-        if answer is not None:
-            note("worker", WARNING, "%(handler)s returned a value, which is dropped", handler=handler.name)
-
-    async def _in_thread(self, function: Callable[[Any], Any], given: Any, subject: Any) -> Any:
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        run = partial(_call_in_thread, copy_context(), function, given, self._loop, answer)
-        # A daemon: a handler that never returns must not keep the process from ending.
-        threading.Thread(target=run, name="holdfast-handler", daemon=True).start()
-        try:
-            return await asyncio.shield(answer)
-        except asyncio.CancelledError:
-            subject.cancelled = True
-            await self._returned(answer)
-            raise
-
-    async def _returned(self, answer: asyncio.Future[Any]) -> None:
-        """Wait for a thread that cannot be cancelled, at a shutdown only for a while."""
-        deadline_s = None
-        while not answer.done():
-            if self._is_cancelling and deadline_s is None:
-                deadline_s = time.monotonic() + THREAD_GRACE_S
-            left_s = None if deadline_s is None else deadline_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                return
-            with suppress(asyncio.CancelledError):  # a second one, of the shutdown
-                await asyncio.wait([answer], timeout=left_s)
-
-    async def _complete(self, held: Held, kinds: list[str] | None) -> Following | None:
-        """Settle a job whose handler has returned, again and again while the database is away and the claim lives."""
+    async def persist(self, message: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make an idempotent call, again and again while the database is away. The loss of the claim ends it."""
         while True:
-            sent_s = time.monotonic()
             try:
-                if kinds is None:
-                    await self.store.queue.complete(held.claim)
-                    return None
-                settling = self.store.queue.complete_and_claim_next(
-                    held.claim, owner_id=self.owner_id, kinds=kinds, ttl_ms=self.lease_ms, max_batches=1
-                )
-                _, following = await self._uncut(settling, lambda answer: answer[1])
-            except holdfast.StoreClosed:
-                raise
+                return await call()
             except holdfast.Unavailable as error:
-                note("worker", WARNING, "a job is not settled (%(error_class)s)", error_class=type(error).__name__)
-                kinds = None
+                if not error.retryable:
+                    raise
+                log_event("worker", WARNING, message + " (%(error_class)s)", error_class=type(error).__name__)
                 await asyncio.sleep(AWAY_S)
-            else:
-                return None if following is None else (following, sent_s)
-
-    async def _give_back(self, claim: holdfast.WorkClaim) -> None:
-        try:
-            await self.store.queue.abandon(claim)
-        except holdfast.HoldfastError as error:
-            note("worker", WARNING, "work was not given back (%(error_class)s)", error_class=type(error).__name__)
-
-    async def _fail(self, handler: Registered, claim: holdfast.WorkClaim, error: BaseException) -> None:
-        """Record a failed attempt. The work waits for its next one, or is a dead letter."""
-        attempt = claim.batches[0].attempts
-        delay_ms = None if isinstance(error, GiveUp) else handler.retry.delay_ms(attempt, chance=random.random())  # noqa: S311 - spreads retries
-        note(
-            "worker",
-            WARNING,
-            "%(handler)s failed (%(error_class)s)",
-            handler=handler.name,
-            error_class=type(error).__name__,
-        )
-        try:
-            await self.store.queue.fail(
-                claim, described(error), retry_in_ms=delay_ms, max_attempts=handler.retry.attempts
-            )
-        except holdfast.HoldfastError as failure:
-            note("worker", WARNING, "a failure was not recorded (%(error_class)s)", error_class=type(failure).__name__)
 
 
 def described(error: BaseException) -> str:
@@ -257,26 +137,3 @@ def described(error: BaseException) -> str:
         said = ""
     text = f"{type(error).__name__}{said}".encode("utf-8", "replace").decode().replace("\0", " ")
     return text[:ERROR_CHARACTERS]
-
-
-def _call_in_thread(
-    context: Context,
-    function: Callable[[Any], Any],
-    given: Any,
-    loop: asyncio.AbstractEventLoop,
-    answer: asyncio.Future[Any],
-) -> None:
-    """Call a handler in its thread, and hand its answer or its error to the event loop."""
-    try:
-        result = context.run(function, given)
-    except BaseException as error:
-        settle = partial(answer.set_exception, _raisable(error))
-    else:
-        settle = partial(answer.set_result, result)
-    with suppress(RuntimeError):  # the event loop has ended
-        loop.call_soon_threadsafe(lambda: None if answer.cancelled() else settle())
-
-
-def _raisable(error: BaseException) -> BaseException:
-    """Return an error that a future can carry: StopIteration would end the coroutine that waits for it."""
-    return RuntimeError("the handler raised StopIteration") if isinstance(error, StopIteration) else error

@@ -1,25 +1,20 @@
-"""The worker: its handlers, its life from start to shutdown, and the loops that claim work."""
+"""The worker as its user sees it: handlers are registered here, and `service` runs them."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-import threading
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import holdfast
 from holdfast.worker import handlers
-from holdfast.worker.claiming import Claimer, Slots, drain, serve
-from holdfast.worker.driving import LentStore, OwnLoop
-from holdfast.worker.handlers import SHAPES, Handlers, Registered, Shape
-from holdfast.worker.keeper import Keeper
+from holdfast.worker.handlers import Handlers, Registered, Shape
 from holdfast.worker.retries import Retry
-from holdfast.worker.running import Runner
+from holdfast.worker.schedules import Every
+from holdfast.worker.tally import Listener, Tally
 
 F = TypeVar("F", bound=Callable[..., Any])
+Limits = tuple[int | None, int | None]
 
 
 class Worker:
@@ -27,16 +22,17 @@ class Worker:
 
     `concurrency` calls run at once. A claim lives `lease_s` seconds after the worker died, and its work is then taken
     over. On SIGTERM or Ctrl-C the worker claims no more, lets running calls finish for `grace_s` seconds, and gives the
-    rest back.
+    rest back. Every `housekeeping_s` seconds one worker of all collects garbage, and prunes as `prune` says, else not.
 
     >>> worker = holdfast.Worker("agent.db")
     >>> @worker.turn
     ... def answer(turn):
     ...     turn.add({"role": "user", "content": turn.input}, {"role": "assistant", "content": turn.input.upper()})
     >>> with holdfast.open_blocking("agent.db") as store:
-    ...     _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=["hello"]))
+    ...     chat = store.sessions.handle("chat-42")
+    ...     _ = chat.enqueue("hello")
     ...     worker.run(until_idle=True)
-    ...     store.sessions.handle("chat-42").messages()[-1]["content"]
+    ...     chat.messages()[-1]["content"]
     'HELLO'
     """
 
@@ -48,22 +44,34 @@ class Worker:
         lease_s: float = 30.0,
         grace_s: float = 30.0,
         name: str = "worker",
+        housekeeping_s: float | None = 3600.0,
+        prune: holdfast.RetentionPolicy | None = None,
         options: holdfast.SqliteOptions | holdfast.PostgresOptions | None = None,
     ) -> None:
+        handlers.check_store(store)
         if isinstance(store, holdfast.Store) and options is not None:
             raise holdfast.InvalidRequest("options", "go with a URL: the store is open already")
-        self._place = store
-        self._options = options
-        self._concurrency = int(handlers.check_number("concurrency", concurrency, least=1, most=10_000))
-        self._lease_ms = int(1000 * handlers.check_number("lease_s", lease_s, least=0.5, most=86_400))
-        self._grace_s = handlers.check_number("grace_s", grace_s, least=0, most=86_400)
-        self._name = name
+        # Loads asyncio, which a program that only names the class does not need.
+        from holdfast.worker.service import Service
+
         self._handlers = Handlers()
-        self._stopping: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.tally = Tally()
+        """Counts of all calls so far: done, failed, dead, lost."""
+        self._service = Service(
+            store,
+            options,
+            self._handlers,
+            self.tally,
+            concurrency=int(handlers.check_number("concurrency", concurrency, least=1, most=10_000)),
+            lease_ms=int(1000 * handlers.check_number("lease_s", lease_s, least=0.5, most=86_400)),
+            grace_s=handlers.check_number("grace_s", grace_s, least=0, most=86_400),
+            name=name,
+        )
+        self._service.upkeep.housekeeping_ms = _rhythm_ms(housekeeping_s)
+        self._service.upkeep.prune = _checked_policy(prune)
 
     def __repr__(self) -> str:
-        kinds = handlers.listed([*self._handlers.kinds("turn"), *self._handlers.kinds("job")])
+        kinds = handlers.listed(self._handlers.all_kinds())
         return f"Worker({kinds or 'no handlers'})"
 
     # Handlers.
@@ -75,15 +83,19 @@ class Worker:
         kind: str = "turn",
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         timeout_s: float | None = None,
+        at_once: int | None = None,
+        per_key: int | None = None,
     ) -> Any:
         """Register the handler of turns: it is called with a `Turn`, and what it added is committed when it returns.
 
         A session has one turn at a time. The commit settles the work that the turn answers. If the handler raises,
-        nothing is committed, and the work is tried again as `retry` says.
+        nothing is committed, and the work is tried again as `retry` says. `at_once` and `per_key` limit how many turns
+        run over all workers, as with `job`.
         """
+        terms = _limits(at_once, per_key)
 
         def register(given: Callable[..., Any]) -> Callable[..., Any]:
-            self._register("turn", kind, given, retry, timeout_s)
+            self._register("turn", kind, given, retry, timeout_s, terms)
             return given
 
         return register if function is None else register(function)
@@ -94,122 +106,161 @@ class Worker:
         *,
         retry: Retry = Retry(),  # noqa: B008 - a frozen value
         timeout_s: float | None = None,
+        at_once: int | None = None,
+        per_key: int | None = None,
     ) -> Callable[[F], F]:
         """Register the handler of a kind of jobs: it is called with a `Job`, which is settled when it returns.
 
-        Jobs make no revision, and many jobs of one session run at once.
+        Jobs make no revision, and many jobs of one session run at once: over all workers at most `at_once` of the kind,
+        and `per_key` of each `WorkDraft.key`. The worker stores these limits when it starts, and the newest win; see
+        `queue.set_limit`.
+
+        >>> worker = holdfast.Worker("agent.db")
+        >>> @worker.job("send-mail", at_once=10, per_key=2)
+        ... def send(job):
+        ...     print(job.batch.key, job.payload)
+        >>> with holdfast.open_blocking("agent.db") as store:
+        ...     mail = holdfast.WorkDraft(session_id="mail", payloads=["hello"], kind="send-mail", key="ada")
+        ...     _ = store.queue.enqueue(mail)
+        ...     worker.run(until_idle=True)
+        ada hello
         """
+        terms = _limits(at_once, per_key)
 
         def register(given: F) -> F:
-            self._register("job", kind, given, retry, timeout_s)
+            self._register("job", kind, given, retry, timeout_s, terms)
             return given
 
         return register
 
-    def _register(self, shape: Shape, kind: object, function: Any, retry: object, timeout_s: object) -> None:
-        limit_s = None if timeout_s is None else handlers.check_number("timeout_s", timeout_s, least=0.001, most=1e6)
+    def process(
+        self,
+        kind: str,
+        *,
+        version: str | None = None,
+        retry: Retry = Retry(),  # noqa: B008 - a frozen value
+        lease_s: float | None = None,
+        timeout_s: float | None = None,
+        recovery: holdfast.Recovery = "rerunnable",
+    ) -> Callable[[F], F]:
+        """Register the handler of a kind of runs: it is called with a `Run`, and its result completes the run.
+
+        The arguments that the run was started with follow as named arguments, if the handler takes any. `version`
+        limits it to runs of that version. `recovery` says what happens when a worker was lost in the middle of a call:
+        `rerunnable` calls the handler again; `owner_bound` ends the run as abandoned, with evidence; so does
+        `external`, unless the run has an external reference: then its work goes on outside, and the outside ends it.
+
+        >>> worker = holdfast.Worker("agent.db")
+        >>> @worker.process("research")
+        ... def research(run, question):
+        ...     plan = run.step("plan", str.upper, question)
+        ...     return {"plan": plan}
+        >>> with holdfast.open_blocking("agent.db") as store:
+        ...     run = store.processes.start("research", {"question": "why?"}).process
+        ...     worker.run(until_idle=True)
+        ...     store.processes.wait(run.id, timeout_ms=1000).value
+        {'plan': 'WHY?'}
+        """
+        lease_ms = None
+        if lease_s is not None:
+            lease_ms = int(1000 * handlers.check_number("lease_s", lease_s, least=0.5, most=86_400))
+        wanted = None if version is None else handlers.check_version(version)
+        way = handlers.check_recovery(recovery)
+
+        def register(given: F) -> F:
+            limit_s = _limit_s(timeout_s)
+            terms = handlers.check_retry(retry)
+            kind_of = handlers.check_kind(kind)
+            self._handlers.add(Registered(kind_of, "process", given, terms, limit_s, wanted, lease_ms, way))
+            return given
+
+        return register
+
+    def _register(
+        self, shape: Shape, kind: object, function: Any, retry: object, timeout_s: object, limits: Limits
+    ) -> None:
         kind_of = handlers.check_kind(kind)
-        self._handlers.add(Registered(kind_of, shape, function, handlers.check_retry(retry), limit_s))
+        terms = handlers.check_retry(retry)
+        at_once, per_key = limits
+        made = Registered(kind_of, shape, function, terms, _limit_s(timeout_s), at_once=at_once, per_key=per_key)
+        self._handlers.add(made)
+
+    def every(
+        self,
+        cron: str,
+        kind: str,
+        *,
+        tz: str = "UTC",
+        payload: holdfast.Document = None,
+        name: str | None = None,
+        session_id: str | None = None,
+    ) -> None:
+        """Declare a schedule: at each tick of a cron expression, the handler of this kind gets work with this payload.
+
+        Over all workers, each tick is one job (or one turn or run, as the handler is). A tick that no worker was there
+        for is made up for, of several the latest. The schedule is called like the kind, unless `name` says otherwise;
+        it stays in the store until it is removed: see `store.schedules`. Needs `pip install 'holdfast[schedules]'`.
+
+        >>> worker = holdfast.Worker("agent.db")
+        >>> @worker.job("nightly-report")
+        ... def report(job):
+        ...     print("reporting", job.payload["days"], "days")
+        >>> worker.every("0 3 * * *", "nightly-report", tz="Europe/Vienna", payload={"days": 7})
+        >>> worker.run(until_idle=True)
+        >>> with holdfast.open_blocking("agent.db") as store:
+        ...     _ = store.schedules.run_now("nightly-report")
+        >>> worker.run(until_idle=True)
+        reporting 7 days
+        """
+        kind_of = handlers.check_kind(kind)
+        self._service.upkeep.schedules.add(
+            Every(cron, kind_of, tz, payload, kind_of if name is None else name, session_id)
+        )
+
+    def on_failure(self, listener: Listener) -> Listener:
+        """Call a function with each `Failure` of a handler, to report it. It runs on the event loop: do not block.
+
+        >>> worker = holdfast.Worker("agent.db")
+        >>> @worker.on_failure
+        ... def report(failure):
+        ...     print(failure, failure.trace(), sep="\\n")
+        """
+        if not callable(listener):
+            raise holdfast.InvalidRequest("listener", f"must be a function, not {type(listener).__name__}")
+        self.tally.listeners.append(listener)
+        return listener
 
     # Life.
 
     def run(self, *, until_idle: bool = False) -> None:
         """Run until SIGTERM or Ctrl-C; with `until_idle`, until nothing is left that could be claimed now."""
-        asyncio.run(self._run(until_idle=until_idle))
-
-    async def _run(self, *, until_idle: bool) -> None:
-        with ending_signals(self.stop):
-            await self.serve(until_idle=until_idle)
+        self._service.run(until_idle=until_idle)
 
     def stop(self) -> None:
-        """Begin the shutdown. May be called from any thread."""
-        if self._loop is not None and self._stopping is not None:
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._stopping.set)
+        """Begin the shutdown. May be called from any thread. Before `run`, it makes the next run end at once."""
+        self._service.stop()
 
     async def serve(self, *, until_idle: bool = False) -> None:
         """Run inside an event loop of yours, until `stop` is called. Signals are yours; see `run`."""
-        if not self._handlers:
-            raise holdfast.InvalidRequest(
-                "worker", "has no handlers: decorate functions with @worker.turn or @worker.job"
-            )
-        if self._stopping is not None:
-            raise holdfast.InvalidRequest("worker", "runs already: make another one")
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            async with self._runner(self._stopping) as runner:
-                await self._serve(runner, until_idle=until_idle)
-        finally:
-            self._loop = self._stopping = None
-
-    @asynccontextmanager
-    async def _runner(self, stopping: asyncio.Event) -> AsyncGenerator[Runner]:
-        async with self._opened() as store:
-            keeper = Keeper(await asyncio.to_thread(self._open_for_keeper, store))
-            owner_id = holdfast.new_owner_id(self._name)
-            runner = Runner(store, self._handlers, keeper, owner_id, self._lease_ms, stopping)
-            try:
-                yield runner
-            finally:
-                await asyncio.to_thread(keeper.close)
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[holdfast.Store]:
-        if isinstance(self._place, holdfast.Store):
-            yield self._place
-        else:
-            async with holdfast.open(self._place, options=self._options) as store:
-                yield store
-
-    def _open_for_keeper(self, store: holdfast.Store) -> holdfast.BlockingStore:
-        """Return a store of the keeper's own: a handler that blocks the event loop must not stop the renewals."""
-        if isinstance(self._place, holdfast.Store):
-            return LentStore(store, OwnLoop())
-        return holdfast.open_blocking(self._place, options=self._options)
-
-    async def _serve(self, runner: Runner, *, until_idle: bool) -> None:
-        assert self._stopping is not None
-        slots = Slots(self._concurrency)
-        claimers = [
-            Claimer(runner, slots, kinds, exclusive=shape == "turn")
-            for shape in SHAPES
-            if (kinds := self._handlers.kinds(shape))
-        ]
-        claiming = asyncio.create_task(drain(runner, claimers) if until_idle else serve(claimers))
-        stopping = asyncio.create_task(self._stopping.wait())
-        watching = asyncio.create_task(self._watch(runner))
-        try:
-            await asyncio.wait([claiming, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if claiming.done():
-                claiming.result()
-        finally:
-            for task in (claiming, stopping):
-                task.cancel()
-            await asyncio.gather(claiming, stopping, return_exceptions=True)
-            await runner.finish(self._grace_s)
-            watching.cancel()
-
-    async def _watch(self, runner: Runner) -> None:
-        """Stop handlers whose claims may have expired. The keeper's thread may hang in a renewal."""
-        while True:
-            await asyncio.sleep(self._lease_ms / 1000 / 10)
-            runner.give_up_overdue()
+        await self._service.serve(until_idle=until_idle)
 
 
-@contextmanager
-def ending_signals(stop: Callable[[], None]) -> Generator[None]:
-    """Call `stop` on SIGTERM and SIGINT instead of ending the process, if this is the thread that gets signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    with suppress(NotImplementedError):  # Windows: Ctrl-C ends the process
-        for number in numbers:
-            loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        with suppress(NotImplementedError):
-            for number in numbers:
-                loop.remove_signal_handler(number)
+def _rhythm_ms(housekeeping_s: object) -> int | None:
+    if housekeeping_s is None:
+        return None
+    return int(1000 * handlers.check_number("housekeeping_s", housekeeping_s, least=1, most=604_800))
+
+
+def _checked_policy(policy: holdfast.RetentionPolicy | None) -> holdfast.RetentionPolicy | None:
+    if policy is not None:
+        with holdfast.open_blocking("memory:") as store:
+            store.maintenance.prune(policy, dry_run=True)
+    return policy
+
+
+def _limit_s(timeout_s: object) -> float | None:
+    return None if timeout_s is None else handlers.check_number("timeout_s", timeout_s, least=0.001, most=1e6)
+
+
+def _limits(at_once: object, per_key: object) -> Limits:
+    return handlers.check_limit("at_once", at_once), handlers.check_limit("per_key", per_key)

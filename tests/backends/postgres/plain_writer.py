@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast import rows as r
 from holdfast.backends.postgres.thread_offload import LoopCall
@@ -14,12 +15,16 @@ from holdfast.backends.postgres.transaction.base import columns_of
 from holdfast.backends.postgres.transaction.graph import NODE_COLUMNS
 from holdfast.backends.postgres.transaction.queue import DRAFT_COLUMNS
 from holdfast.backends.postgres.transaction.turn_functions import USAGE_COLUMNS
-from holdfast.ports.fast_paths import NoShortcuts
+from holdfast.limit_rows import SlotRow, WaitingKeyRow
+from holdfast.ports.fast_paths import NoFastPaths
 
 BLOB_COLUMNS = len(r.BlobRow.__struct_fields__) - 1
 """Without the base, which comes last of all bindings."""
 
 READY = ", ".join(r.ReadyRow.__struct_fields__)
+
+PLACE = "WHERE kind = $1 AND limit_key = $2 AND session_key = $3 AND claim_id = $4"
+"""Names a slot."""
 
 APPLY_COMMIT = """
 WITH head AS (
@@ -96,7 +101,7 @@ counters AS (
     RETURNING 1
 ),
 settled_batches AS (
-    UPDATE {schema}.work
+    UPDATE {schema}.batches
     SET
         settled_state = 'completed',
         settled_at_ms = $53::bigint,
@@ -117,21 +122,22 @@ stamped AS (
     RETURNING 1
 ),
 new_batches AS (
-    INSERT INTO {schema}.work (
+    INSERT INTO {schema}.batches (
         enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-        available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive, claim_size, attempts, retry_at_ms
+        available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive, claim_size, attempts, retry_at_ms,
+        limit_key
     )
     SELECT
         nextval('{schema}.enqueue_seqs'),
         draft.batch_id, draft.session_key, draft.family, draft.source_key, draft.draft_hash, draft.delivery,
         draft.slot, draft.merge_key, draft.kind, draft.priority, draft.available_at_ms, draft.enqueued_at_ms,
-        draft.payloads, 0, 0, 0, 0, 0
+        draft.payloads, 0, 0, 0, 0, 0, draft.limit_key
     FROM unnest(
         $54::text[], $55::bigint[], $56::bigint[], $57::text[], $58::text[], $59::text[], $60::text[], $61::text[],
-        $62::text[], $63::bigint[], $64::bigint[], $65::bigint[], $66::bytea[]
+        $62::text[], $63::bigint[], $64::bigint[], $65::bigint[], $66::bytea[], $68::text[]
     ) WITH ORDINALITY AS draft (
         batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-        available_at_ms, enqueued_at_ms, payloads, place
+        available_at_ms, enqueued_at_ms, payloads, limit_key, place
     )
     ORDER BY draft.place
     RETURNING 1
@@ -146,7 +152,7 @@ class RuleReady:
 
     def __init__(self, transaction: Any) -> None:
         self._schema = transaction._schema
-        self._connection = transaction._link.connection
+        self._connection = transaction._runner.connection
         self.find_lease = transaction.find_lease
 
     async def _fetch(self, statement: str, *bindings: Any) -> list[Any]:
@@ -159,7 +165,7 @@ class RuleReady:
 
     async def save_ready(self, row: r.ReadyRow) -> None:
         await self.drop_ready(row.session_key)
-        values = ", ".join(f"${place}" for place in range(1, 9))
+        values = ", ".join(f"${place}" for place in range(1, 11))
         await self._fetch(f"INSERT INTO {{schema}}.ready ({READY}) VALUES ({values})", *msgspec.structs.astuple(row))
 
     async def drop_ready(self, session_key: int) -> None:
@@ -172,7 +178,7 @@ class RuleReady:
     async def queue_front(self, session_key: int, claimed_upto: int, now_ms: int) -> list[r.BatchRow]:
         columns = ", ".join(r.BatchRow.__struct_fields__)
         found = await self._fetch(
-            f"SELECT {columns} FROM {{schema}}.work WHERE session_key = $1 AND settled_state IS NULL ORDER BY 1",
+            f"SELECT {columns} FROM {{schema}}.batches WHERE session_key = $1 AND settled_state IS NULL ORDER BY 1",
             session_key,
         )
         front: list[r.BatchRow] = []
@@ -182,12 +188,61 @@ class RuleReady:
             front.append(one)
         return front
 
-    async def next_ready(self, levels: Any, kinds: Any, passed: Any) -> r.ReadyRow | None:
+    async def next_ready(self, levels: Any, kinds: Any, passed: Any, now_ms: int) -> r.ReadyRow | None:
         found = await self._fetch(f"SELECT {READY} FROM {{schema}}.ready")
         rows = [r.ReadyRow(*values) for values in found]
-        offers = [row for row in rows if row.level in levels and (kinds is None or row.kind in kinds)]
-        left = [row for row in offers if row.session_key not in passed]
-        return min(left, key=lambda row: (-row.priority, row.served), default=None)
+        closed = {
+            kind
+            for (kind,) in await self._fetch(
+                "SELECT kind FROM {schema}.limits WHERE paused > 0 OR opens_at_ms > $1", now_ms
+            )
+        }
+        opened = await self._fetch(
+            "SELECT kind, limit_key FROM {schema}.waiting_keys WHERE opens_at_ms <= $1 ORDER BY opens_at_ms", now_ms
+        )
+        left = [
+            row
+            for row in rows
+            if (kinds is None or row.kind in kinds) and row.session_key not in passed and row.kind not in closed
+        ]
+        waited_for = {(row.kind, row.waits_for) for row in left}
+        open_keys = [tuple(place) for place in opened if tuple(place) in waited_for][:16]
+        offers = [row for row in left if row.level in levels or (row.kind, row.waits_for) in open_keys]
+        return min(offers, key=lambda row: (-row.priority, row.served), default=None)
+
+    # Slots and waiting keys.
+
+    async def drop_slot(self, row: SlotRow) -> int:
+        return len(await self._fetch(f"DELETE FROM {{schema}}.slots {PLACE} RETURNING 1", *astuple(row)[:4]))
+
+    async def extend_slot(self, row: SlotRow) -> int:
+        statement = f"UPDATE {{schema}}.slots SET expires_at_ms = $5 {PLACE} RETURNING 1"
+        return len(await self._fetch(statement, *astuple(row)))
+
+    async def drop_expired_slots(self, kind: str, limit_key: str | None, now_ms: int) -> int:
+        statement = """
+            DELETE FROM {schema}.slots
+            WHERE kind = $1 AND ($2::text IS NULL OR limit_key = $2) AND expires_at_ms <= $3
+            RETURNING 1
+        """
+        return len(await self._fetch(statement, kind, limit_key, now_ms))
+
+    async def move_kind(self, kind: str, opens_at_ms: int) -> None:
+        await self._fetch("UPDATE {schema}.limits SET opens_at_ms = $2 WHERE kind = $1", kind, opens_at_ms)
+
+    async def save_waiting_key(self, row: WaitingKeyRow) -> None:
+        place = row.kind, row.limit_key
+        await self._fetch("DELETE FROM {schema}.waiting_keys WHERE kind = $1 AND limit_key = $2", *place)
+        await self._fetch("INSERT INTO {schema}.waiting_keys VALUES ($1, $2, $3)", *astuple(row))
+
+    async def move_key(self, row: WaitingKeyRow) -> None:
+        place = row.kind, row.limit_key
+        known = await self._fetch("SELECT 1 FROM {schema}.waiting_keys WHERE kind = $1 AND limit_key = $2", *place)
+        waits = await self._fetch("SELECT 1 FROM {schema}.ready WHERE kind = $1 AND waits_for = $2 LIMIT 1", *place)
+        if known and waits:
+            await self.save_waiting_key(row)
+        else:
+            await self._fetch("DELETE FROM {schema}.waiting_keys WHERE kind = $1 AND limit_key = $2", *place)
 
     async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
         found = await self._fetch(
@@ -198,7 +253,7 @@ class RuleReady:
         return [r.ReadyRow(*values) for values in found]
 
 
-class RuleTransaction(NoShortcuts, PostgresTransaction):
+class RuleTransaction(NoFastPaths, PostgresTransaction):
     """A transaction without server functions: its operations load the facts, call the rule and write its plan."""
 
     __slots__ = ()
@@ -215,8 +270,8 @@ class RuleTransaction(NoShortcuts, PostgresTransaction):
         head = msgspec.structs.astuple(session)
         turn = msgspec.structs.astuple(revision)
         blobs = sorted(plan.blobs, key=lambda blob: blob.hash)
-        connection: Any = self._link.connection
-        self._link._counter.statements += 1
+        connection: Any = self._runner.connection
+        self._runner._counter.statements += 1
         write = partial(
             connection.fetchval,
             APPLY_COMMIT.replace("{schema}", f'"{self._schema}"'),
@@ -233,5 +288,6 @@ class RuleTransaction(NoShortcuts, PostgresTransaction):
             now_ms,
             *columns_of(plan.enqueues, DRAFT_COLUMNS, first=1),
             [blob.base_hash for blob in blobs],
+            [row.limit_key for row in plan.enqueues],
         )
         assert await LoopCall(write) == 1

@@ -143,8 +143,8 @@ def appends(store: BlockingStore) -> Act:
 HOT = {
     commits: "commit_turn_v1",
     commits_under_a_lease: "commit_turn_v1",
-    enqueues: "enqueue_work_v1",
-    claims: "claim_work_v1",
+    enqueues: "enqueue_batch_v1",
+    claims: "claim_batches_v1",
     completes: "settle_claim_v1",
     renews: "renew_claim_v1",
     claims_leases: "take_lease_v1",

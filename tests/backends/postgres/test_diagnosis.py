@@ -155,20 +155,20 @@ def test_an_archive_that_takes_nothing_is_named_until_it_does(store: BlockingSto
 
 
 def test_an_index_that_is_dropped_or_was_never_finished_is_named(store: BlockingStore, administrator: Any) -> None:
-    [(definition,)] = administrator.rows("SELECT pg_get_indexdef('holdfast.work_settled'::regclass)")
-    administrator.run("DROP INDEX holdfast.work_settled")
+    [(definition,)] = administrator.rows("SELECT pg_get_indexdef('holdfast.batches_settled'::regclass)")
+    administrator.run("DROP INDEX holdfast.batches_settled")
     administrator.run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'holdfast.events_type'::regclass")
     try:
         diagnosis = store.maintenance.diagnose()
     finally:
         administrator.run(definition)
         administrator.run("UPDATE pg_index SET indisvalid = true WHERE indexrelid = 'holdfast.events_type'::regclass")
-    assert diagnosis.facts.missing_indexes == ("work_settled", "events_type")
+    assert diagnosis.facts.missing_indexes == ("batches_settled", "events_type")
     assert [concern.name for concern in diagnosis.concerns] == ["missing-index"]
     assert names(store) == []
 
 
-def test_a_transaction_that_somebody_keeps_open_is_noticed(
+def test_a_transaction_that_is_kept_open_is_noticed(
     store: BlockingStore, administrator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rules, "IDLE_TRANSACTION_MS", 0)
@@ -222,7 +222,7 @@ def test_a_role_that_may_only_read_gets_a_diagnosis(sound: Any, administrator: A
         assert names(store) == []
 
 
-def test_what_nobody_does_is_named_with_its_number(sound: Any) -> None:
+def test_unattended_leases_deliveries_and_work_are_counted(sound: Any) -> None:
     clock = ManualClock()
     with holdfast.open_blocking(sound.url, clock=clock, options=holdfast.PostgresOptions(max_connections=2)) as store:
         store.sessions.create("chat")
@@ -236,7 +236,7 @@ def test_what_nobody_does_is_named_with_its_number(sound: Any) -> None:
         diagnosis = store.maintenance.diagnose()
         assert [concern.name for concern in diagnosis.concerns] == ["expired-leases", "undelivered", "old-work"]
         facts = diagnosis.facts
-        assert (facts.expired_leases, facts.undelivered, facts.ready_work) == (1, 1, 1)
+        assert (facts.expired_leases, facts.undelivered, facts.ready_batches) == (1, 1, 1)
 
 
 def test_an_older_server_answers_as_well(second_database: Any) -> None:

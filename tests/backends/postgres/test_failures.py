@@ -14,8 +14,8 @@ import pytest
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
-from holdfast.backends.postgres.connection import Link
-from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure, Trouble, translated, trouble_of
+from holdfast.backends.postgres.connection import StatementRunner
+from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure, FailureKind, failure_kind, translated
 from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
 from holdfast.blocking import BlockingStore
 from holdfast.errors import (
@@ -75,20 +75,20 @@ def test_an_operation_whose_connection_dies_before_the_commit_runs_again(store: 
 def test_a_connection_that_dies_at_the_commit_leaves_the_outcome_unknown(
     store: Any, monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
-    commit = Link.commit
+    commit = StatementRunner.commit
     runs: list[int] = []
 
-    async def dying(link: Link) -> None:
+    async def dying(runner: StatementRunner) -> None:
         if stored:
-            await commit(link)
-        link.connection.terminate()
+            await commit(runner)
+        runner.connection.terminate()
         raise DriverFailure(ConnectionResetError("gone"))
 
     async def operation(transaction: Any) -> None:
         runs.append(1)
         await transaction.save_lease(LEASE)
 
-    monkeypatch.setattr(Link, "commit", dying)
+    monkeypatch.setattr(StatementRunner, "commit", dying)
     with pytest.raises(Unavailable) as doubt:
         store.write(operation)
     monkeypatch.undo()
@@ -136,21 +136,21 @@ def test_an_error_of_a_trigger_that_proves_no_damage_is_not_called_damage(
 
 
 def test_a_read_whose_connection_dies_at_its_end_runs_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Link.end
+    end = StatementRunner.end
     runs: list[int] = []
 
-    async def dying_once(link: Link) -> None:
+    async def dying_once(runner: StatementRunner) -> None:
         runs.append(1)
         if len(runs) == 1:
             raise DriverFailure(ConnectionResetError("gone"))
-        await end(link)
+        await end(runner)
 
-    monkeypatch.setattr(Link, "end", dying_once)
+    monkeypatch.setattr(StatementRunner, "end", dying_once)
     assert store.ask("find_lease", "process", "p") is None
     assert len(runs) == 2
 
 
-def test_a_warning_of_somebody_elses_puts_no_commit_in_doubt(store: Any, administrator: Any) -> None:
+def test_a_warning_of_another_origin_puts_no_commit_in_doubt(store: Any, administrator: Any) -> None:
     administrator.run(
         """
         CREATE FUNCTION holdfast.warn() RETURNS trigger LANGUAGE plpgsql AS
@@ -268,7 +268,7 @@ def test_a_statement_that_takes_too_long_is_ended(open_store: Any, pooler: str) 
     store = open_store(statement_timeout_ms=150, pooler=pooler)
 
     async def sleep(transaction: Any) -> None:
-        await transaction._link.script("SELECT pg_sleep(20)")
+        await transaction._runner.script("SELECT pg_sleep(20)")
 
     began = time.monotonic()
     with pytest.raises(Unavailable, match="statement_timeout_ms"):
@@ -354,12 +354,12 @@ def test_a_name_that_no_transaction_has_is_an_error_and_not_a_slower_way(open_st
 
     for _ in range(2):
         with pytest.raises(AttributeError, match="find_sesion"):
-            store.loop.drive(store.backend.write(misspelt, one_step=True))
+            store.loop.drive(store.backend.write(misspelt, single_write=True))
         with pytest.raises(AttributeError, match="find_sesion"):
             store.loop.drive(store.backend.read(misspelt, view=r.ViewQuery("chat", None)))
-    assert runs == ["SingleTrip", "Gathered"] * 2
+    assert runs == ["SingleTrip", "PrefetchedView"] * 2
     runs.clear()
-    store.loop.drive(store.backend.write(needing_more, one_step=True))
+    store.loop.drive(store.backend.write(needing_more, single_write=True))
     assert runs == ["SingleTrip", "PostgresTransaction"]
     assert store.ask("find_lease", "process", "p") == LEASE
 
@@ -566,56 +566,56 @@ def test_without_a_clock_the_servers_is_used(open_store: Any, administrator: Any
 
 
 @pytest.mark.parametrize(
-    ("error", "expected", "trouble"),
+    ("error", "expected", "kind"),
     [
-        (asyncpg.SerializationError("x"), Unavailable, Trouble.CONTENTION),
-        (asyncpg.DeadlockDetectedError("x"), Unavailable, Trouble.CONTENTION),
-        (asyncpg.LockNotAvailableError("x"), Unavailable, Trouble.LOCKED),
-        (asyncpg.UniqueViolationError("x"), Corrupt, Trouble.RACE),
-        (asyncpg.NotNullViolationError("x"), Corrupt, Trouble.OTHER),
-        (asyncpg.InvalidCachedStatementError("x"), Unavailable, Trouble.CONTENTION),
-        (asyncpg.QueryCanceledError("x"), Unavailable, Trouble.OTHER),
-        (asyncpg.AdminShutdownError("x"), Unavailable, Trouble.LOST),
-        (asyncpg.CrashShutdownError("x"), Unavailable, Trouble.LOST),
-        (asyncpg.CannotConnectNowError("x"), Unavailable, Trouble.LOST),
-        (asyncpg.ConnectionDoesNotExistError("x"), Unavailable, Trouble.LOST),
-        (asyncpg.IdleInTransactionSessionTimeoutError("x"), Unavailable, Trouble.LOST),
-        (asyncpg.TooManyConnectionsError("x"), Unavailable, Trouble.OTHER),
-        (asyncpg.DiskFullError("x"), Unavailable, Trouble.OTHER),
-        (asyncpg.OutOfMemoryError("x"), Unavailable, Trouble.OTHER),
-        (asyncpg.ReadOnlySQLTransactionError("x"), Unavailable, Trouble.OTHER),
-        (asyncpg.InsufficientPrivilegeError("x"), Unavailable, Trouble.OTHER),
-        (asyncpg.InvalidPasswordError("x"), InvalidRequest, Trouble.OTHER),
-        (asyncpg.InvalidCatalogNameError("x"), InvalidRequest, Trouble.OTHER),
-        (asyncpg.CharacterNotInRepertoireError("x"), InvalidRequest, Trouble.OTHER),
-        (asyncpg.ProgramLimitExceededError("x"), InvalidRequest, Trouble.OTHER),
-        (asyncpg.UndefinedTableError("x"), Corrupt, Trouble.OTHER),
-        (asyncpg.InvalidTextRepresentationError("x"), Corrupt, Trouble.OTHER),
-        (asyncpg.DataCorruptedError("x"), Corrupt, Trouble.OTHER),
-        (asyncpg.IndexCorruptedError("x"), Corrupt, Trouble.OTHER),
-        (asyncpg.InternalServerError("x"), HoldfastError, Trouble.OTHER),
-        (asyncpg.InvalidParameterValueError("x"), HoldfastError, Trouble.OTHER),
-        (asyncpg.FeatureNotSupportedError("x"), Incompatible, Trouble.OTHER),
-        (asyncpg.PostgresSyntaxError("x"), Incompatible, Trouble.OTHER),
-        (asyncpg.DuplicatePreparedStatementError("x"), InvalidRequest, Trouble.OTHER),
-        (asyncpg.InvalidSQLStatementNameError("x"), InvalidRequest, Trouble.OTHER),
-        (asyncpg.ProtocolViolationError("unsupported startup parameter: jit"), InvalidRequest, Trouble.OTHER),
-        (asyncpg.ProtocolViolationError("x"), Unavailable, Trouble.LOST),
-        (asyncpg.InterfaceError("connection is closed"), Unavailable, Trouble.LOST),
-        (asyncpg.InterfaceError("odd"), HoldfastError, Trouble.OTHER),
-        (ConnectionResetError(), Unavailable, Trouble.LOST),
-        (OSError("no route"), Unavailable, Trouble.LOST),
-        (TimeoutError(), Unavailable, Trouble.OTHER),
+        (asyncpg.SerializationError("x"), Unavailable, FailureKind.CONTENTION),
+        (asyncpg.DeadlockDetectedError("x"), Unavailable, FailureKind.CONTENTION),
+        (asyncpg.LockNotAvailableError("x"), Unavailable, FailureKind.LOCKED),
+        (asyncpg.UniqueViolationError("x"), Corrupt, FailureKind.RACE),
+        (asyncpg.NotNullViolationError("x"), Corrupt, FailureKind.OTHER),
+        (asyncpg.InvalidCachedStatementError("x"), Unavailable, FailureKind.CONTENTION),
+        (asyncpg.QueryCanceledError("x"), Unavailable, FailureKind.OTHER),
+        (asyncpg.AdminShutdownError("x"), Unavailable, FailureKind.LOST),
+        (asyncpg.CrashShutdownError("x"), Unavailable, FailureKind.LOST),
+        (asyncpg.CannotConnectNowError("x"), Unavailable, FailureKind.LOST),
+        (asyncpg.ConnectionDoesNotExistError("x"), Unavailable, FailureKind.LOST),
+        (asyncpg.IdleInTransactionSessionTimeoutError("x"), Unavailable, FailureKind.LOST),
+        (asyncpg.TooManyConnectionsError("x"), Unavailable, FailureKind.OTHER),
+        (asyncpg.DiskFullError("x"), Unavailable, FailureKind.OTHER),
+        (asyncpg.OutOfMemoryError("x"), Unavailable, FailureKind.OTHER),
+        (asyncpg.ReadOnlySQLTransactionError("x"), Unavailable, FailureKind.OTHER),
+        (asyncpg.InsufficientPrivilegeError("x"), Unavailable, FailureKind.OTHER),
+        (asyncpg.InvalidPasswordError("x"), InvalidRequest, FailureKind.OTHER),
+        (asyncpg.InvalidCatalogNameError("x"), InvalidRequest, FailureKind.OTHER),
+        (asyncpg.CharacterNotInRepertoireError("x"), InvalidRequest, FailureKind.OTHER),
+        (asyncpg.ProgramLimitExceededError("x"), InvalidRequest, FailureKind.OTHER),
+        (asyncpg.UndefinedTableError("x"), Corrupt, FailureKind.OTHER),
+        (asyncpg.InvalidTextRepresentationError("x"), Corrupt, FailureKind.OTHER),
+        (asyncpg.DataCorruptedError("x"), Corrupt, FailureKind.OTHER),
+        (asyncpg.IndexCorruptedError("x"), Corrupt, FailureKind.OTHER),
+        (asyncpg.InternalServerError("x"), HoldfastError, FailureKind.OTHER),
+        (asyncpg.InvalidParameterValueError("x"), HoldfastError, FailureKind.OTHER),
+        (asyncpg.FeatureNotSupportedError("x"), Incompatible, FailureKind.OTHER),
+        (asyncpg.PostgresSyntaxError("x"), Incompatible, FailureKind.OTHER),
+        (asyncpg.DuplicatePreparedStatementError("x"), InvalidRequest, FailureKind.OTHER),
+        (asyncpg.InvalidSQLStatementNameError("x"), InvalidRequest, FailureKind.OTHER),
+        (asyncpg.ProtocolViolationError("unsupported startup parameter: jit"), InvalidRequest, FailureKind.OTHER),
+        (asyncpg.ProtocolViolationError("x"), Unavailable, FailureKind.LOST),
+        (asyncpg.InterfaceError("connection is closed"), Unavailable, FailureKind.LOST),
+        (asyncpg.InterfaceError("odd"), HoldfastError, FailureKind.OTHER),
+        (ConnectionResetError(), Unavailable, FailureKind.LOST),
+        (OSError("no route"), Unavailable, FailureKind.LOST),
+        (TimeoutError(), Unavailable, FailureKind.OTHER),
     ],
     ids=repr,
 )
-def test_every_error_of_the_driver_becomes_one_of_ours(error: Exception, expected: type, trouble: Trouble) -> None:
+def test_every_error_of_the_driver_becomes_one_of_ours(error: Exception, expected: type, kind: FailureKind) -> None:
     found = translated(error, "host/db")
     assert type(found) is expected
     assert found.outcome == "not_applied"
     assert found.__cause__ is error
     assert "host/db" in str(found)
-    assert trouble_of(error) is trouble
+    assert failure_kind(error) is kind
     assert isinstance(error, DRIVER_ERRORS)
     doubt = translated(error, "host/db", "unknown")
     assert (type(doubt), doubt.outcome) == (Unavailable, "unknown")

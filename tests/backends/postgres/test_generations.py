@@ -92,7 +92,7 @@ async def check(connection: Any, new: Store, old: Store) -> None:
     sequences = [event.sequence for event in await new.events.after("job", limit=1_000)]
     assert sequences == list(range(1, 2 * ROUNDS + 1))
     batches = dict(
-        await connection.fetch("SELECT coalesce(settled_state, 'open'), count(*) FROM holdfast.work GROUP BY 1")
+        await connection.fetch("SELECT coalesce(settled_state, 'open'), count(*) FROM holdfast.batches GROUP BY 1")
     )
     # In each round, one batch is the test's own and one carries a wake.
     assert batches.get("completed", 0) == settled

@@ -68,7 +68,7 @@ def test_nineteen_of_twenty_updates_of_a_claim_are_heap_only(
 
     try:
         loop.drive(work())
-        [(updates, heap_only)] = postgres_database.administrator.rows(UPDATES.format("work"))
+        [(updates, heap_only)] = postgres_database.administrator.rows(UPDATES.format("batches"))
     finally:
         loop.drive(backend.close())
     assert updates == 2 * JOBS

@@ -1,7 +1,7 @@
 """A migration that fails or loses its connection at any statement is applied whole or not at all, and can be repeated.
 
 An event trigger on the server counts the statements and fails one of them. `HOLDFAST_WHOLE=1` fails each in turn;
-otherwise every fourth, a different set for each seed.
+otherwise every twelfth, a different set for each seed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STRIKES = {
     "the end of the connection": "PERFORM pg_terminate_backend(pg_backend_pid())",
 }
 WHOLE = os.environ.get("HOLDFAST_WHOLE") == "1"
-STEP = 1 if WHOLE else 4
+STEP = 1 if WHOLE else 12
 NEXT = """
 ALTER TABLE {schema}.settings ADD COLUMN note text;
 CREATE TABLE {schema}.later (name text NOT NULL PRIMARY KEY);

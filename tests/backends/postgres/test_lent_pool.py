@@ -126,7 +126,7 @@ def statement_of(losable: Losable, kind: str) -> str:
     """Name the statement that makes the call durable; a caller's connection runs it in a transaction."""
     if losable.pool is not None:
         return "commit"
-    return {"turn": "commit_turn", "work": "enqueue_work", "event": "append_event"}[kind]
+    return {"turn": "commit_turn", "work": "enqueue_batch", "event": "append_event"}[kind]
 
 
 @EACH

@@ -67,7 +67,7 @@ def test_work_never_slips_into_a_session_that_is_being_deleted(clean_postgres_ur
             await somebody_waits(onlooker)
         with pytest.raises(holdfast.SessionDeleted):
             await task
-        assert await onlooker.fetchval("SELECT count(*) FROM holdfast.work") == 0
+        assert await onlooker.fetchval("SELECT count(*) FROM holdfast.batches") == 0
 
     run(clean_postgres_url, case)
 
@@ -95,7 +95,7 @@ def test_a_claim_that_ends_while_its_renewal_waits_is_lost(clean_postgres_url: s
         claim = await store.queue.claim("a", owner_id="w", ttl_ms=400)
         assert claim is not None
         async with gate.transaction():
-            await gate.execute("SELECT 1 FROM holdfast.work FOR UPDATE")
+            await gate.execute("SELECT 1 FROM holdfast.batches FOR UPDATE")
             renewal = asyncio.ensure_future(store.queue.renew(claim, ttl_ms=60_000))
             await somebody_waits(onlooker)
             await asyncio.sleep(max(0.0, claim.expires_at_ms / 1000 + 0.01 - time.time()))
@@ -110,7 +110,7 @@ def test_a_claim_locks_the_batches_that_it_takes_and_no_other(clean_postgres_url
         for number in range(3):
             await store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[number], slot="exclusive"))
         async with gate.transaction(), asyncio.timeout(5):
-            await gate.execute("SELECT 1 FROM holdfast.work WHERE payloads = '[2]' FOR UPDATE")
+            await gate.execute("SELECT 1 FROM holdfast.batches WHERE payloads = '[2]' FOR UPDATE")
             claim = await store.queue.claim("a", owner_id="w")
         assert claim is not None
         assert [item.payload for batch in claim.batches for item in batch.items] == [0]
@@ -121,10 +121,10 @@ def test_a_claim_locks_the_batches_that_it_takes_and_no_other(clean_postgres_url
 def test_a_claim_of_damaged_work_leaves_it_unclaimed(clean_postgres_url: str) -> None:
     async def case(store: holdfast.Store, gate: Any, _: Any) -> None:
         await store.queue.enqueue(holdfast.WorkDraft(session_id="a", payloads=[1]))
-        await gate.execute("UPDATE holdfast.work SET payloads = 'no JSON'")
+        await gate.execute("UPDATE holdfast.batches SET payloads = 'no JSON'")
         with pytest.raises(holdfast.Corrupt):
             await store.queue.claim("a", owner_id="w")
-        assert await gate.fetchval("SELECT count(*) FROM holdfast.work WHERE claim_id IS NOT NULL") == 0
+        assert await gate.fetchval("SELECT count(*) FROM holdfast.batches WHERE claim_id IS NOT NULL") == 0
 
     run(clean_postgres_url, case)
 

@@ -178,20 +178,20 @@ def test_a_turn_that_cannot_be_looked_up_again_is_in_doubt(cuttable: Cuttable) -
 
 @CUTS
 def test_work_with_a_source_key_is_enqueued_once_and_given(cuttable: Cuttable, when: Cut) -> None:
-    batch = cuttable.cut("enqueue_work", when, enqueue(source_key="k"))
+    batch = cuttable.cut("enqueue_batch", when, enqueue(source_key="k"))
     assert [one.batch_id for one in cuttable.seen(queued)] == [batch.batch_id]
 
 
 @CUTS
 def test_work_without_a_source_key_is_in_doubt_and_enqueued_at_most_once(cuttable: Cuttable, when: Cut) -> None:
-    assert is_unknown(cuttable.cut("enqueue_work", when, enqueue()))
+    assert is_unknown(cuttable.cut("enqueue_batch", when, enqueue()))
     assert len(cuttable.seen(queued)) == (1 if when == "after" else 0)
 
 
 @CUTS
 def test_a_claim_is_given_with_its_token_and_made_once(cuttable: Cuttable, when: Cut) -> None:
     cuttable.do(enqueue())
-    held = cuttable.cut("claim_work", when, claim())
+    held = cuttable.cut("claim_batches", when, claim())
     assert (held.fence, len(held.batches)) == (1, 1)
     assert cuttable.seen(claim("w2")) is None
     assert cuttable.do(commit(completes=[held])).revision == 2
@@ -201,7 +201,7 @@ def test_a_claim_is_given_with_its_token_and_made_once(cuttable: Cuttable, when:
 @CUTS
 def test_a_claim_of_one_of_two_batches_is_not_made_twice(cuttable: Cuttable, when: Cut) -> None:
     first, second = cuttable.do(enqueue()), cuttable.do(enqueue())
-    held = cuttable.cut("claim_work", when, claim())
+    held = cuttable.cut("claim_batches", when, claim())
     assert [batch.batch_id for batch in held.batches] == [first.batch_id]
     other = cuttable.seen(claim("w2"))
     assert [batch.batch_id for batch in other.batches] == [second.batch_id]
@@ -212,7 +212,7 @@ def test_a_claim_is_widened_once_and_given_whole(cuttable: Cuttable, when: Cut) 
     for _ in range(3):
         cuttable.do(enqueue())
     held = cuttable.do(lambda store: store.queue.claim("chat", owner_id="w1", exclusive=True))
-    wider = cuttable.cut("claim_work", when, lambda store: store.queue.claim("chat", owner_id="w1", holding=held))
+    wider = cuttable.cut("claim_batches", when, lambda store: store.queue.claim("chat", owner_id="w1", holding=held))
     assert (wider.claim_id, len(wider.batches)) == (held.claim_id, 2)
     assert cuttable.seen(claim("w2")) is None
     assert cuttable.do(commit(completes=[wider])).revision == 2
@@ -224,7 +224,7 @@ def test_a_claim_that_becomes_exclusive_is_given(cuttable: Cuttable, when: Cut) 
     cuttable.do(enqueue())
     held = cuttable.do(claim())
     alone = cuttable.cut(
-        "claim_work", when, lambda store: store.queue.claim("chat", owner_id="w1", holding=held, exclusive=True)
+        "claim_batches", when, lambda store: store.queue.claim("chat", owner_id="w1", holding=held, exclusive=True)
     )
     assert (alone.claim_id, len(alone.batches)) == (held.claim_id, 1)
     cuttable.do(enqueue())
@@ -236,9 +236,9 @@ def test_a_claim_that_was_exclusive_before_takes_in_what_waits(cuttable: Cuttabl
     cuttable.do(enqueue())
     held = cuttable.do(lambda store: store.queue.claim("chat", owner_id="w1", exclusive=True))
     widen = partial(widened, held)
-    assert cuttable.cut("claim_work", when, widen) is None
+    assert cuttable.cut("claim_batches", when, widen) is None
     cuttable.do(enqueue())
-    assert len(cuttable.cut("claim_work", when, widen).batches) == 2
+    assert len(cuttable.cut("claim_batches", when, widen).batches) == 2
 
 
 def test_a_widened_claim_that_ended_before_its_answer_came_is_lost(cuttable: Cuttable) -> None:
@@ -251,7 +251,7 @@ def test_a_widened_claim_that_ended_before_its_answer_came_is_lost(cuttable: Cut
         return await store.queue.claim("chat", owner_id="w2", max_batches=1)
 
     widen = partial(widened, held, ttl_ms=1_500)
-    assert isinstance(cuttable.cut("claim_work", "after", widen, meanwhile=take_over), holdfast.ClaimLost)
+    assert isinstance(cuttable.cut("claim_batches", "after", widen, meanwhile=take_over), holdfast.ClaimLost)
     assert [batch.claimed_by for batch in cuttable.seen(queued)].count("w2") == 1
 
 
@@ -288,9 +288,9 @@ def test_damaged_work_is_named_although_its_claim_cannot_be_given_back(
     # More often than there are connections: none of them may leak.
     for claimed in range(1, CONNECTIONS + 2):
         cuttable.do(enqueue())
-        administrator.run("UPDATE holdfast.work SET payloads = 'no JSON'")
+        administrator.run("UPDATE holdfast.batches SET payloads = 'no JSON'")
         assert isinstance(cuttable.cut("give_back_at_once", when, claim()), holdfast.Corrupt)
-        [(held,)] = administrator.rows("SELECT count(*) FROM holdfast.work WHERE claim_id IS NOT NULL")
+        [(held,)] = administrator.rows("SELECT count(*) FROM holdfast.batches WHERE claim_id IS NOT NULL")
         assert held == (claimed if when == "before" else 0)
     assert cuttable.do(commit()).revision == 2
 

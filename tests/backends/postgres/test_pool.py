@@ -76,7 +76,7 @@ def test_a_connection_has_one_user_and_there_are_never_more_than_allowed() -> No
     asyncio.run(one_at_a_time())
 
 
-def test_whoever_waits_too_long_gets_a_pool_timeout_and_the_others_go_on() -> None:
+def test_a_caller_that_waits_too_long_gets_a_pool_timeout_and_others_go_on() -> None:
     async def body() -> None:
         pool = pool_of(Maker(), max_connections=1, acquire_timeout_ms=30)
         held = await pool.acquire()
@@ -197,10 +197,10 @@ def test_timeouts_that_are_none_limit_nothing(clean_postgres_url: str, pooler: A
         backend = await PostgresBackend.open(clean_postgres_url, options, None)
 
         async def look(transaction: Any) -> tuple[str, str]:
-            link = transaction._link
-            [(lock,)] = await link._ask(link.connection.fetch, "SHOW lock_timeout", timeout_s=None)
-            [(statement,)] = await link._ask(link.connection.fetch, "SHOW statement_timeout", timeout_s=None)
-            assert link._timeout_s is None
+            runner = transaction._runner
+            [(lock,)] = await runner._ask(runner.connection.fetch, "SHOW lock_timeout", timeout_s=None)
+            [(statement,)] = await runner._ask(runner.connection.fetch, "SHOW statement_timeout", timeout_s=None)
+            assert runner._timeout_s is None
             return lock, statement
 
         try:
@@ -230,7 +230,7 @@ def test_unused_connections_are_closed_but_for_the_minimum() -> None:
     asyncio.run(body())
 
 
-def test_a_closed_pool_refuses_those_who_wait_and_those_who_come() -> None:
+def test_a_closed_pool_refuses_waiting_and_later_callers() -> None:
     async def body() -> None:
         maker = Maker()
         pool = pool_of(maker, max_connections=1)

@@ -400,7 +400,7 @@ def test_a_read_that_replay_cancels_is_run_again(servers: Replicated, runs: bool
             cancelled: list[BaseException] = []
 
             async def read(tx: Any) -> int:
-                connection = tx._link.connection
+                connection = tx._runner.connection
                 began.append(await connection.fetchval("SELECT count(*) FROM churn"))
                 if len(began) > 1:
                     return began[-1]
@@ -568,7 +568,7 @@ def test_a_replica_tells_no_commit_anything(servers: Replicated) -> None:
             async with servers.paused():
                 await commit(store, "hints")
                 assert await revision(store.reading(), "hints") == 1
-                runs = store._context.backend._runs  # type: ignore[attr-defined]
+                runs = store._context.backend._executor  # type: ignore[attr-defined]
                 assert runs.cache.sessions.get("hints").session.revision == 2
                 assert (await commit(store, "hints", expected_revision=2)).revision == 3
 

@@ -32,7 +32,7 @@ def pool(postgres_database: Any, clean_postgres_url: str, loop: EventLoop) -> It
 
 
 @pytest.mark.parametrize("kinds", [None, ["a", ("b", "1"), "c"]], ids=["every kind", "named kinds"])
-def test_every_run_is_claimed_once_and_nobody_goes_away_while_one_is_due(pool: Pool, kinds: Any) -> None:
+def test_every_run_is_claimed_once_and_no_worker_leaves_while_one_is_due(pool: Pool, kinds: Any) -> None:
     async def fill() -> None:
         for number in range(RUNS):
             await pool.stores[0].processes.start("abc"[number % 3], id=f"run-{number}")

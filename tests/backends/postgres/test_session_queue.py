@@ -11,14 +11,14 @@ import pytest
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions, session_queue
 from holdfast.backends.postgres.notifier import Notifier
-from holdfast.backends.postgres.session_queue import Lines
+from holdfast.backends.postgres.session_queue import SessionQueue
 from holdfast.store import Context, Store
 from holdfast.testing.contract.bench import EventLoop
 
 AT_ONCE = 8
 
 
-async def stand(queue: Lines, name: str, went: list[int], number: int) -> None:
+async def stand(queue: SessionQueue, name: str, went: list[int], number: int) -> None:
     assert await queue.enter(name)
     went.append(number)
     await asyncio.sleep(0)
@@ -28,7 +28,7 @@ async def stand(queue: Lines, name: str, went: list[int], number: int) -> None:
 
 def test_one_goes_at_a_time_in_the_order_of_asking(loop: EventLoop) -> None:
     async def run() -> None:
-        queue, went = Lines(), list[int]()
+        queue, went = SessionQueue(), list[int]()
         await asyncio.gather(*(stand(queue, "chat", went, number) for number in range(AT_ONCE)))
         assert went == list(range(AT_ONCE))
         assert queue._waiting == {}, "nothing is kept of a line in which nobody stands"
@@ -36,9 +36,9 @@ def test_one_goes_at_a_time_in_the_order_of_asking(loop: EventLoop) -> None:
     loop.drive(run())
 
 
-def test_nobody_waits_for_another_line(loop: EventLoop) -> None:
+def test_a_caller_waits_only_in_the_queue_of_its_own_session(loop: EventLoop) -> None:
     async def run() -> None:
-        queue = Lines()
+        queue = SessionQueue()
         assert await queue.enter("chat")
         assert await queue.enter("other")
         queue.leave("chat")
@@ -48,9 +48,9 @@ def test_nobody_waits_for_another_line(loop: EventLoop) -> None:
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["before his turn", "in the moment of his turn"])
-def test_one_who_gives_up_does_not_hold_up_those_behind(loop: EventLoop, served: bool) -> None:
+def test_a_caller_that_gives_up_does_not_hold_up_those_behind(loop: EventLoop, served: bool) -> None:
     async def run() -> None:
-        queue, went = Lines(), list[int]()
+        queue, went = SessionQueue(), list[int]()
         assert await queue.enter("chat")
         impatient = asyncio.ensure_future(queue.enter("chat"))
         behind = asyncio.ensure_future(stand(queue, "chat", went, 1))
@@ -69,11 +69,13 @@ def test_one_who_gives_up_does_not_hold_up_those_behind(loop: EventLoop, served:
     loop.drive(run())
 
 
-def test_one_who_has_waited_for_long_goes_without_his_turn(loop: EventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_has_waited_for_long_goes_without_its_turn(
+    loop: EventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session_queue, "PATIENCE_S", 0.001)
 
     async def run() -> None:
-        queue = Lines()
+        queue = SessionQueue()
         assert await queue.enter("chat")
         assert not await queue.enter("chat")
         queue.leave("chat")

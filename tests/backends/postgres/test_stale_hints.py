@@ -16,7 +16,7 @@ from tests.state_machine.sides import counting_mint, text_of
 
 import holdfast
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
-from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.driver_errors import DriverFailure
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -456,7 +456,7 @@ def test_an_afterword_to_a_process_that_was_pruned_and_lived_again_is_judged_by_
     assert isinstance(world.act(append("afterword")), holdfast.InvalidRequest)
 
 
-def test_an_event_of_a_process_that_was_told_to_forget_its_session_wakes_nobody(world: World) -> None:
+def test_an_event_of_a_process_that_was_told_to_forget_its_session_wakes_no_session(world: World) -> None:
     world.see(register(wake_target=holdfast.Scope("chat")), append("news"))
     world.change(lambda store: store.processes.forget_session("chat"))
     receipt = world.act(append("news"))
@@ -491,12 +491,12 @@ def test_a_lease_on_a_process_that_another_store_ended_is_refused(world: World) 
 def take_back(world: World, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """Make the server refuse the commit of an operation."""
 
-    async def refuse(link: Link) -> None:
-        await link.control("rollback")
+    async def refuse(runner: StatementRunner) -> None:
+        await runner.control("rollback")
         raise DriverFailure(asyncpg.InsufficientPrivilegeError("no"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "commit", refuse)
+        patched.setattr(StatementRunner, "commit", refuse)
         for store in world.twins.stores:
             with pytest.raises(holdfast.Unavailable) as refused:
                 world.loop.drive(call(store))

@@ -27,7 +27,7 @@ RACERS = 8
 ROUNDS = int(os.environ.get("HOLDFAST_STATEMENT_ROUNDS", "26"))
 PATIENCE_S = 20
 HOLD_SESSIONS = "SELECT session_key FROM holdfast.sessions FOR UPDATE"
-HOLD_WORK = "SELECT enqueue_seq FROM holdfast.work FOR UPDATE"
+HOLD_WORK = "SELECT enqueue_seq FROM holdfast.batches FOR UPDATE"
 HOLD_PROCESSES = "SELECT process_id FROM holdfast.processes FOR UPDATE"
 HOLD_LEASES = "SELECT fence FROM holdfast.leases FOR UPDATE"
 WAITING = """
@@ -194,7 +194,7 @@ def test_of_eight_commits_of_one_turn_one_is_stored_and_seven_are_its_replays(fi
         answers = field.race(number, [commit(**turn) for _ in range(RACERS)], HOLD_SESSIONS)
         assert Counter(answer.replayed for answer in answers) == {False: 1, True: RACERS - 1}
         assert {(answer.revision, answer.enqueued) for answer in answers} == {(number + 2, answers[0].enqueued)}
-    assert field.rows("SELECT count(*) FROM holdfast.work") == [(ROUNDS,)]
+    assert field.rows("SELECT count(*) FROM holdfast.batches") == [(ROUNDS,)]
 
 
 def test_a_commit_and_the_collection_of_contents_that_it_keeps_never_leave_a_turn_without_them(field: Field) -> None:
@@ -226,7 +226,7 @@ def test_eight_enqueues_of_one_source_key_are_one_batch(field: Field) -> None:
             number, [enqueue("chat", number, source_key=f"k{number}") for _ in range(RACERS)], HOLD_SESSIONS
         )
         assert len({answer.batch_id for answer in answers}) == 1, answers
-    assert field.rows("SELECT count(*) FROM holdfast.work") == [(ROUNDS,)]
+    assert field.rows("SELECT count(*) FROM holdfast.batches") == [(ROUNDS,)]
 
 
 @pytest.mark.parametrize("hold", [HOLD_SESSIONS, HOLD_WORK], ids=["session held", "work held"])
@@ -250,7 +250,7 @@ def test_of_eight_exclusive_claims_one_is_given(field: Field, hold: str) -> None
         for payload in range(4):
             field.do(enqueue(session_id, payload))
         answers = field.race(number, [claim(session_id, owner, exclusive=True) for owner in owners()], hold)
-        held = field.rows("SELECT DISTINCT session_key, claim_owner FROM holdfast.work WHERE claim_id IS NOT NULL")
+        held = field.rows("SELECT DISTINCT session_key, claim_owner FROM holdfast.batches WHERE claim_id IS NOT NULL")
         assert len(held) == number + 1, "two owners hold live claims beside an exclusive one"
         assert kinds(answers) == {"WorkClaim": 1, "NoneType": RACERS - 1}, answers
 
@@ -264,8 +264,9 @@ def test_an_exclusive_claim_and_others_never_stand_side_by_side(field: Field, ho
         calls = [claim(session_id, owner, exclusive=index % 2 == 0) for index, owner in enumerate(owners())]
         field.race(number, calls, hold)
         held = field.rows(
-            "SELECT claim_owner, max(claim_exclusive) FROM holdfast.work WHERE claim_id IS NOT NULL AND session_key = "
-            f"(SELECT session_key FROM holdfast.sessions WHERE session_id = '{session_id}') GROUP BY claim_owner"
+            "SELECT claim_owner, max(claim_exclusive) FROM holdfast.batches WHERE claim_id IS NOT NULL AND "
+            f"session_key = (SELECT session_key FROM holdfast.sessions WHERE session_id = '{session_id}') "
+            "GROUP BY claim_owner"
         )
         assert len(held) == 1 or all(exclusive == 0 for _, exclusive in held), held
 
@@ -330,7 +331,7 @@ def test_work_that_is_enqueued_while_its_session_is_deleted_is_refused_or_delete
         assert set(kinds(answers[1:7])) <= {"WorkBatch", "SessionDeleted"}, answers
         assert set(kinds(answers[7:])) <= {"CommitReceipt", "SessionDeleted"}, answers
         assert answers[0].deleted
-    assert field.rows("SELECT count(*) FROM holdfast.work") == [(0,)]
+    assert field.rows("SELECT count(*) FROM holdfast.batches") == [(0,)]
     assert field.rows("SELECT count(*) FROM holdfast.sessions WHERE deleted_at_ms IS NULL") == [(0,)]
 
 
@@ -391,7 +392,7 @@ def test_eight_events_have_eight_places_without_a_gap(field: Field, type: str) -
         if type == "news":
             assert all(one.wake.sequence == one.event.sequence for one in answers)
     woken = ROUNDS * RACERS if type == "news" else 0
-    assert field.rows("SELECT count(*) FROM holdfast.work") == [(woken,)]
+    assert field.rows("SELECT count(*) FROM holdfast.batches") == [(woken,)]
     assert field.rows("SELECT event_count FROM holdfast.processes") == [(ROUNDS * RACERS,)]
 
 
@@ -407,7 +408,7 @@ def test_of_eight_events_with_one_replay_key_one_is_stored(field: Field, type: s
         assert {one.event.sequence for one in answers} == {number + 1}
         assert len({one.batch_id for one in answers}) == 1
     woken = ROUNDS if type == "news" else 0
-    assert field.rows("SELECT count(*) FROM holdfast.work") == [(woken,)]
+    assert field.rows("SELECT count(*) FROM holdfast.batches") == [(woken,)]
 
 
 def test_nothing_stands_after_the_end_of_a_process(field: Field) -> None:
@@ -449,7 +450,7 @@ def test_a_completion_under_a_lease_and_the_lease_taken_again_never_both_succeed
 
 CLAIM_THE_SECOND_EXCLUSIVELY = """
     UPDATE holdfast.ready SET level = 0, due_at_ms = 9000000000000000, claimed_upto = 2;
-    UPDATE holdfast.work
+    UPDATE holdfast.batches
     SET claim_id = 'claim:2:1', claim_owner = 'other', claim_token_hash = repeat('0', 64), claim_fence = 1,
         claimed_at_ms = 1, claim_expires_at_ms = 9000000000000000, claim_exclusive = 1, claim_size = 1, attempts = 1
     WHERE payloads = '[2]'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -54,9 +55,10 @@ def test_taking_a_lease_at_once_gives_what_the_rule_gives(
     rng = twins.generator(f"take a lease of a {kind}, above {fence_floor}")
     tables: list[tuple[str, Any]] = []
     situations = []
-    for number in range(SITUATIONS // 3):
-        state = rng.choice(SESSION_STATES if kind == "session" else PROCESS_STATES)
-        lease_state = rng.choice(LEASE_STATES)
+    states = SESSION_STATES if kind == "session" else PROCESS_STATES
+    every = sorted(set(product(states, LEASE_STATES)))
+    some = [(rng.choice(states), rng.choice(LEASE_STATES)) for _ in range(SITUATIONS // 3 - len(every))]
+    for number, (state, lease_state) in enumerate([*every, *some]):
         found, stored_as = resources_of(number, kind, state)
         tables.extend(found)
         if found and found[0][1]:

@@ -28,7 +28,9 @@ from tests.backends.postgres.twins import (
 
 import holdfast
 from holdfast import rows as r
+from holdfast.limit_rows import LimitRow
 from holdfast.rules import leases, queue
+from holdfast.rules import limits as limit_rules
 from holdfast.store import Store
 
 CLOCKS = pytest.mark.parametrize("now_ms", [NOW_MS, LAST_MS - 500], ids=["some time", "the end of time"])
@@ -66,6 +68,7 @@ def draft(rng: random.Random, session_id: str, *, now_ms: int, payload: Any = 1)
         available_at_ms=rng.choice((0, 0, 0, now_ms, now_ms + 1, LAST_MS)),
         kind=rng.choice(("turn", "turn", "turn", "mail")),
         priority=rng.choice((0, 0, 1, -1)),
+        key=None if rng.random() < 0.4 else f"user {rng.randrange(120)}",
     )
 
 
@@ -77,7 +80,13 @@ def batch(seq: int, session: r.SessionRow, wanted: holdfast.WorkDraft, source_ke
 
 
 def claimed(
-    found: r.BatchRow, state: str, now_ms: int, claim_id: str | None = None, left_ms: int = 1, size: int = 1
+    found: r.BatchRow,
+    state: str,
+    now_ms: int,
+    claim_id: str | None = None,
+    left_ms: int = 1,
+    size: int = 1,
+    slot: bool = False,
 ) -> r.BatchRow:
     """Return the batch in this state: w1's own claim is proven by `TOKEN` and fence 5."""
     if state == "free":
@@ -102,6 +111,7 @@ def claimed(
         claim_expires_at_ms=now_ms if "expired" in state else min(now_ms + left_ms, LAST_MS),
         claim_exclusive=int(state.endswith("exclusive")),
         claim_size=size,
+        claim_slot=int(slot),
         attempts=1,
     )
 
@@ -123,7 +133,7 @@ def test_enqueue_at_once_says_and_stores_what_the_rule_does(twins: Twins, now_ms
             )
             if used == "settled":
                 kept = msgspec.structs.replace(kept, settled_state="completed", settled_at_ms=8)
-            tables.append(("work", [kept]))
+            tables.append(("batches", [kept]))
         if used != "none":
             wanted = msgspec.structs.replace(wanted, source_key="k")
         situations.append((state, used, wanted))
@@ -135,6 +145,31 @@ def test_enqueue_at_once_says_and_stores_what_the_rule_does(twins: Twins, now_ms
         assert acted is (state != "never"), (state, used, wanted)
     assert 0 < refused < len(situations)
     twins.compare_rows(lambda: "enqueue")
+
+
+LIMITED = pytest.mark.parametrize("limited", [False, True], ids=["no limits", "limits and pauses"])
+
+
+def limits_of(now_ms: int) -> list[tuple[str, Any]]:
+    """Return the rows of two limited kinds and a paused one."""
+    rows = [
+        LimitRow("turn", None, 2, 0, now_ms, 0),
+        LimitRow("mail", 60, 1, 0, now_ms, 0),
+        LimitRow("other", None, None, 1, now_ms, 0),
+    ]
+    return [("limits", rows)]
+
+
+def slots_of(batches: list[r.BatchRow]) -> list[tuple[str, Any]]:
+    """Return the slots of the claims that have one."""
+    found = {limit_rules.slot_of(one) for one in batches if one.claim_slot and one.settled_state is None}
+    return [("slots", sorted(found, key=str))]
+
+
+def pause_of(rng: random.Random, session: r.SessionRow) -> list[tuple[str, Any]]:
+    """Return the ready row of a session that is paused now and then."""
+    row = r.ReadyRow(session.session_key, session.family, 0, "turn", 0, 0, None, 0, None, 1)
+    return [("ready", [row])] if rng.random() < 0.1 else []
 
 
 def claim_request(rng: random.Random, session_id: str, seqs: list[int], *, calm: bool) -> tuple[str, dict[str, Any]]:
@@ -182,10 +217,11 @@ def claim_object(session_id: str, claim_id: str, named: list[str], tampering: st
 
 
 @CLOCKS
-def test_claim_at_once_takes_the_prefix_that_the_rule_takes(twins: Twins, now_ms: int) -> None:
+@LIMITED
+def test_claim_at_once_takes_the_prefix_that_the_rule_takes(twins: Twins, now_ms: int, limited: bool) -> None:
     twins.clock.advance(now_ms - twins.clock.now_ms())
-    rng = twins.generator("claim")
-    tables: list[tuple[str, Any]] = []
+    rng = twins.generator(f"claim {limited}")
+    tables: list[tuple[str, Any]] = limits_of(now_ms) if limited else []
     situations = []
     for number in range(SITUATIONS):
         calm, session_id = rng.random() < 0.6, f"s{number}"
@@ -205,8 +241,13 @@ def test_claim_at_once_takes_the_prefix_that_the_rule_takes(twins: Twins, now_ms
                 wanted = pattern if rng.random() < alike else draft(rng, session_id, now_ms=now_ms)
                 # A claim of two batches whose holder names one was widened.
                 size = 2 if rng.random() < 0.15 else 1
-                batches.append(claimed(batch(seq, found[-1], wanted), rng.choice(pool), now_ms, size=size))
-            tables.append(("work", batches))
+                has_slot = limited and rng.random() < 0.8
+                batches.append(
+                    claimed(batch(seq, found[-1], wanted), rng.choice(pool), now_ms, size=size, slot=has_slot)
+                )
+            tables.append(("batches", batches))
+            if limited:
+                tables += [*slots_of(batches), *pause_of(rng, found[-1])]
         method, asked = claim_request(rng, session_id, seqs, calm=calm)
         if method == "claim":
             asked["holding"] = held_claim(rng, session_id, batches)
@@ -237,13 +278,14 @@ PROVEN: dict[str, Callable[[Store, holdfast.WorkClaim, int], Awaitable[Any]]] = 
 
 
 @CLOCKS
+@LIMITED
 @pytest.mark.parametrize("call", PROVEN)
 def test_a_claim_that_is_renewed_or_completed_at_once_is_proven_as_by_the_rule(
-    twins: Twins, now_ms: int, call: str
+    twins: Twins, now_ms: int, call: str, limited: bool
 ) -> None:
     twins.clock.advance(now_ms - twins.clock.now_ms())
-    rng = twins.generator(f"{call} a claim")
-    tables: list[tuple[str, Any]] = []
+    rng = twins.generator(f"{call} a claim {limited}")
+    tables: list[tuple[str, Any]] = limits_of(now_ms) if limited else []
     situations = []
     for number in range(SITUATIONS):
         state, session_id = rng.choice(SESSION_STATES), f"s{number}"
@@ -257,13 +299,16 @@ def test_a_claim_that_is_renewed_or_completed_at_once_is_proven_as_by_the_rule(
             pattern = draft(rng, session_id, now_ms=now_ms)
             left_ms = rng.choice((1, 3_000))
             batches = [
-                claimed(batch(seq, found[-1], pattern), held, now_ms, claim_id, left_ms, len(seqs)) for seq in seqs
+                claimed(batch(seq, found[-1], pattern), held, now_ms, claim_id, left_ms, len(seqs), limited)
+                for seq in seqs
             ]
             if lost != "none":
                 batches[-1] = claimed(
                     batch(seqs[-1], found[-1], pattern), "settled" if lost == "settled" else "other", now_ms
                 )
-            tables.append(("work", batches))
+            tables.append(("batches", batches))
+            if limited:
+                tables += [*slots_of(batches), *pause_of(rng, found[-1])]
         names = [f"b{seq}" for seq in seqs]
         altered = {
             "first": names[:1],

@@ -11,7 +11,7 @@ import pytest
 from tests.backends.postgres.wire import Wire
 
 import holdfast
-from holdfast.backends.postgres import PostgresBackend, PostgresOptions
+from holdfast.backends.postgres import PostgresBackend, PostgresOptions, prefetch
 from holdfast.backends.postgres.connection import statements_of
 from holdfast.backends.postgres.notifier import Notifier
 from holdfast.store import Context, Store
@@ -23,7 +23,7 @@ TYPES = (
     holdfast.EventType("progress"),
     holdfast.EventType("news", wake=holdfast.WakeRule(holdfast.Payload())),
 )
-COMMIT, ENQUEUE, CLAIM, APPEND = ["commit_turn"], ["enqueue_work"], ["claim_work"], ["append_event"]
+COMMIT, ENQUEUE, CLAIM, APPEND = ["commit_turn"], ["enqueue_batch"], ["claim_batches"], ["append_event"]
 ON_CHAT, ON_JOB = holdfast.OnSession("chat"), holdfast.OnProcess("job")
 
 
@@ -77,7 +77,7 @@ class Measured:
 
     def forget(self) -> None:
         """Clear the caches, as in a new process on a warm connection."""
-        self.backend._runs.cache.forget()
+        self.backend._executor.cache.forget()
 
 
 async def _pool_of_one(url: str) -> Any:
@@ -320,7 +320,7 @@ def test_a_turn_that_rests_on_other_nodes_is_one_transaction(measured: Measured)
     assert measured.trips(commit(graph=nodes("b1", parent="n1"))) == [
         "begin_write",
         "now_ms",
-        "lock_session",
+        "find_session",
         "load_commit_facts",
         "commit_turn",
         "commit",
@@ -451,11 +451,22 @@ def test_a_completion_after_the_end_is_refused_in_one_trip_and_so_is_a_lost_leas
 
 
 @pytest.mark.parametrize("last", [None, 1])
-def test_a_view_is_one_trip_whoever_made_it(measured: Measured, last: int | None) -> None:
+def test_a_view_of_any_store_s_turn_is_one_trip(measured: Measured, last: int | None) -> None:
     measured.warm(commit("warm"), load("warm", last))
     measured.elsewhere(commit(graph=nodes("n1", "n2"), config=1, usage=[holdfast.Usage("turn", "m", 1)]))
     assert measured.trips(load(last=last)) == ["gather_view"]
     assert measured.trips(load("nobody", last)) == ["gather_view"]
+
+
+def test_a_long_path_is_read_row_by_row(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "PATH_NODES", 3)
+    measured.warm(commit(graph=nodes("n1", "n2", "n3")), load())
+    assert measured.trips(load()) == ["gather_view"]
+    measured.warm(commit(graph=nodes("n4", parent="n3")), load())
+    assert "read_path" in measured.trips(load())
+    assert measured.trips(load(last=3)) == ["gather_view"]
+    view = measured.do(load())
+    assert [node.id for node in view.graph.nodes] == ["n1", "n2", "n3", "n4"]
 
 
 def test_the_wire_counts_what_the_backend_counts(measured: Measured) -> None:

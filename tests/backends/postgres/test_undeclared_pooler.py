@@ -20,7 +20,7 @@ from holdfast.backends.postgres.connector import OwnConnection
 from holdfast.cli import main
 
 SETTINGS = re.findall(r'^ +"(\w+)": ', Path(connector.__file__).read_text(encoding="utf-8"), re.MULTILINE)
-NAMED = r'options.pooler: .*PgBouncer.*PostgresOptions\(pooler="transaction"\)'
+NAMED = r"options.pooler: .*PgBouncer.*set options.pooler to transaction, or use a url that leads past"
 BEHIND = PostgresOptions(pooler="transaction")
 WORK = holdfast.WorkDraft(session_id="chat", payloads=["ship it"])
 
@@ -98,7 +98,7 @@ def test_the_command_line_says_how_to_declare_a_pooler(
     pgbouncer: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", "--url", pgbouncer()]) == 2
-    assert "add --pooler transaction, or give a --url that leads past the pooler" in capsys.readouterr().err
+    assert "set --pooler to transaction, or use a --url that leads past the pooler" in capsys.readouterr().err
 
 
 def test_a_callers_pool_through_pgbouncer_is_refused_unless_it_is_made_for_it(pgbouncer: Callable[..., str]) -> None:

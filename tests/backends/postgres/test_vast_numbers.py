@@ -11,7 +11,7 @@ import holdfast
 
 COLUMNS = (
     "sessions.session_key", "sessions.node_count", "sessions.epoch", "sessions.revision", "revisions.epoch",
-    "revisions.node_count", "work.enqueue_seq", "leases.fence", "processes.event_count",
+    "revisions.node_count", "batches.enqueue_seq", "leases.fence", "processes.event_count",
 )  # fmt: skip
 """Columns that keys are made of, or that are counted up."""
 

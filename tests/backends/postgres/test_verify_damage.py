@@ -30,8 +30,11 @@ VICTIMS = {
     "nodes": "node_id = 'n1'",
     "usage": "source = 'turn'",
     "blobs": "hash = (SELECT min(hash) FROM holdfast.blobs)",
-    "work": "source_key = 'claimed'",
+    "batches": "source_key = 'claimed'",
     "ready": "session_key = (SELECT session_key FROM holdfast.sessions WHERE session_id = 'x')",
+    "limits": "kind = 'capped'",
+    "slots": "kind = 'capped'",
+    "waiting_keys": "kind = 'capped'",
     "leases": "kind = 'process'",
     "attachments": "label = 'late'",
     "attachment_objects": "attachment_id = (SELECT min(attachment_id) FROM holdfast.attachment_objects)",
@@ -42,7 +45,9 @@ VICTIMS = {
     "subscriptions": "key = 'key'",
     "occurrences": "idempotency_key = 'i2'",
     "deliveries": "state = 'failed'",
+    "schedules": "name = 'nightly'",
     "artifacts": "kind = 'mod'",
+    "workers": "worker_id = 'w1'",
 }
 WAYS = {
     "text": {"other": "'zzz'", "blank": "''", "null": "NULL"},
@@ -95,7 +100,9 @@ def furnish(store: BlockingStore, url: str, clock: ManualClock, shelf: Path) -> 
     seed_sessions(store)
     seed_work(store)
     seed_processes(store)
+    store.schedules.put("nightly", "0 3 * * *", run=holdfast.Run("report", args={"a": 1}))
     store.artifacts.put_content("mod", b"content" * 100)
+    store.workers.heartbeat(holdfast.WorkerInfo("w1", host="here", pid=7), ttl_ms=60_000)
     with holdfast.open_blocking(url, clock=clock, attachments=shelf) as outside:
         ref = outside.sessions.create("shelf").attachments.put(b"outside")
     store.sessions.handle("shelf").attachments.forget(ref.id)
@@ -139,13 +146,13 @@ def restore(ground: Ground, table: str) -> None:
 def look(ground: Ground, place: tuple[str, str, str]) -> Iterator[str]:
     """Yield each wrong reaction of the store to one damage."""
     table, column, way = place
-    ground.backend._runs.forget()
+    ground.backend._executor.forget()
     named = {finding.table for finding in ground.store.maintenance.verify().findings}
     expected = expected_tables(table, column, way)
     if not (named >= expected if expected else not named):
         yield f"{table}.{column} {way}: named {sorted(named)}, expected {sorted(expected)}"
     after = answers(ground.store)
-    ground.backend._runs.forget()
+    ground.backend._executor.forget()
     if ground.store.sessions.handle("other").load(holdfast.FullGraph()) != ground.untouched:
         yield f"{table}.{column} {way}: another session reads differently"
     if way in ("garbage", "empty", "cut"):
@@ -187,7 +194,7 @@ def test_a_column_of_another_type_is_damage_and_nothing_but_our_errors_come(grou
         if not retype(ground, table, column, TYPES[kind].format(c=column)):
             continue
         tried.add(kind)
-        ground.backend._runs.forget()
+        ground.backend._executor.forget()
         try:
             named = {finding.table for finding in ground.store.maintenance.verify().findings}
             after = answers(ground.store)
@@ -196,7 +203,7 @@ def test_a_column_of_another_type_is_damage_and_nothing_but_our_errors_come(grou
         assert table in named, f"{table}.{column}: {named}"
         assert not {answer for answer in after.values() if answer == "HoldfastError"}, f"{table}.{column}: {after}"
     assert tried
-    ground.backend._runs.forget()
+    ground.backend._executor.forget()
     assert ground.store.maintenance.verify().findings == ()
 
 

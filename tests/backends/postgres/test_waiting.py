@@ -14,7 +14,7 @@ import pytest
 from holdfast.backends.postgres import listener as listening
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
-from holdfast.waiting import Signals
+from holdfast.signals import Signals
 
 LISTENERS = """
 SELECT pid FROM pg_stat_activity
@@ -35,7 +35,7 @@ def wait_for(condition: Any, within_s: float = 10) -> None:
         time.sleep(0.01)
 
 
-def test_nobody_listens_until_somebody_waits_and_nobody_afterwards(
+def test_a_connection_listens_only_while_there_is_a_waiter(
     open_store: Any, administrator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("QUIET_S", "LOOK_EVERY_S"):
@@ -152,7 +152,7 @@ class Quiet:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_who_hears_nothing_looks_every_half_minute_and_every_second_where_nothing_can_listen(listens: bool) -> None:
+def test_a_waiter_polls_every_half_minute_and_every_second_where_nothing_can_listen(listens: bool) -> None:
     connection, left = Quiet(), list[Any]()
 
     async def connect() -> Any:
@@ -269,7 +269,7 @@ def test_topics_of_many_commits_are_sent_together_and_never_twice_in_two_millise
     asyncio.run(body())
 
 
-def test_a_refused_operation_wakes_nobody(store: Any) -> None:
+def test_a_refused_operation_wakes_no_waiter(store: Any) -> None:
     async def failing(transaction: Any) -> None:
         transaction.notify("topic")
         raise LookupError
@@ -298,7 +298,7 @@ def test_the_notify_is_not_part_of_the_commit(open_store: Any, clean_postgres_ur
 
         async def operation(transaction: Any) -> None:
             transaction.notify("topic")
-            assert await transaction._link.all("ping") is not None
+            assert await transaction._runner.all("ping") is not None
 
         await store.backend.write(operation)
         for _ in range(100):

@@ -22,7 +22,7 @@ from tests.state_machine.sides import Outcome, counting_mint, first_difference, 
 import holdfast
 from holdfast import rows as r
 from holdfast.backends.postgres import PostgresBackend, PostgresOptions
-from holdfast.backends.postgres.executor import Runs
+from holdfast.backends.postgres.executor import Executor
 from holdfast.rules import leases
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
@@ -41,30 +41,30 @@ FIRST_FREE = 100_000
 
 OFFERS = """
     SELECT {schema}.touch_ready_v1(family, session_key, $1, true, max(enqueue_seq) FILTER (WHERE claim_id IS NOT NULL))
-    FROM {schema}.work
+    FROM {schema}.batches
     WHERE settled_state IS NULL
     GROUP BY family, session_key
 """
 """Makes the ready rows of queues that were written as they are."""
 
 
-class WatchedRuns(Runs):
+class WatchedExecutor(Executor):
     """Records for each operation and each view whether one statement was enough."""
 
     acted: list[bool]
 
-    async def one_step(self, operation: Any, attempt: Any) -> Any:
+    async def in_one_trip(self, operation: Any, attempt: Any) -> Any:
         try:
-            answer = await super().one_step(operation, attempt)
+            answer = await super().in_one_trip(operation, attempt)
         except holdfast.HoldfastError:
             self.acted.append(True)
             raise
         self.acted.append(answer is not None)
         return answer
 
-    async def gathered(self, operation: Any, view: Any) -> Any:
+    async def prefetched(self, operation: Any, view: Any) -> Any:
         try:
-            answer = await super().gathered(operation, view)
+            answer = await super().prefetched(operation, view)
         except holdfast.HoldfastError:
             self.acted.append(True)
             raise
@@ -78,8 +78,8 @@ class Watched(PostgresBackend):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.acted: list[bool] = []
-        self._runs.__class__ = WatchedRuns
-        self._runs.acted = self.acted
+        self._executor.__class__ = WatchedExecutor
+        self._executor.acted = self.acted
 
     def took_one_statement(self) -> bool:
         """Report whether one statement decided the last call. A call refused as invalid in itself never gets here."""
@@ -89,14 +89,14 @@ class Watched(PostgresBackend):
 
     def forget(self) -> None:
         """Clear the caches, as in a new process."""
-        self._runs.cache.forget()
+        self._executor.cache.forget()
 
 
-class RuleRuns(Runs):
+class RuleExecutor(Executor):
     """Runs operations in transactions without server functions."""
 
-    async def _transaction(self, link: Any, writes: bool, *, again: bool) -> Any:
-        transaction: Any = await super()._transaction(link, writes, again=again)
+    async def _transaction(self, runner: Any, writes: bool, *, is_retry: bool) -> Any:
+        transaction: Any = await super()._transaction(runner, writes, is_retry=is_retry)
         transaction.__class__ = RuleTransaction
         return transaction
 
@@ -106,18 +106,18 @@ class Plain(PostgresBackend):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._runs.__class__ = RuleRuns
+        self._executor.__class__ = RuleExecutor
 
     async def write(
         self,
         operation: Any,
         *,
-        one_step: bool = False,
-        repeatable: bool = False,
-        line: str | None = None,
+        single_write: bool = False,
+        idempotent: bool = False,
+        serialize_on: str | None = None,
         heavy: bool = False,
     ) -> Any:
-        return await super().write(operation, repeatable=repeatable, line=line, heavy=heavy)
+        return await super().write(operation, idempotent=idempotent, serialize_on=serialize_on, heavy=heavy)
 
     async def read(self, operation: Any, *, view: Any = None) -> Any:
         return await super().read(operation)
@@ -135,7 +135,8 @@ class ServersTime:
     def advance(self, by_ms: int) -> None:
         """Let every lease and claim expire earlier."""
         self._twins.run(f"UPDATE {{schema}}.leases SET expires_at_ms = expires_at_ms - {by_ms}")
-        self._twins.run(f"UPDATE {{schema}}.work SET claim_expires_at_ms = claim_expires_at_ms - {by_ms}")
+        self._twins.run(f"UPDATE {{schema}}.batches SET claim_expires_at_ms = claim_expires_at_ms - {by_ms}")
+        self._twins.run(f"UPDATE {{schema}}.slots SET expires_at_ms = expires_at_ms - {by_ms}")
         self._twins.run(f"UPDATE {{schema}}.ready SET due_at_ms = due_at_ms - {by_ms}")
 
 

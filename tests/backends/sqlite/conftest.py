@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
-from holdfast.waiting import BlockingWaiting, Ticket
+from holdfast.wait import BlockingWaiting, Ticket
 
 
 class ManualClock:
@@ -65,7 +65,7 @@ class Store:
 
     @property
     def connection(self) -> Any:
-        return self.backend._link.connection
+        return self.backend._runner.connection
 
     def submit(self, operation: Callable[[Any], Any]) -> Future[Any]:
         """Submit from a task of the event loop; the operation is accepted when this returns."""

@@ -20,7 +20,9 @@ def seed(path: Path, folder: Path) -> None:
         seed_sessions(store)
         seed_work(store)
         seed_processes(store)
+        store.schedules.put("nightly", "0 3 * * *", run=holdfast.Run("report", args={"a": 1}))
         store.artifacts.put_content("mod", b"content" * 100)
+        store.workers.heartbeat(holdfast.WorkerInfo("w1", host="here", pid=7), ttl_ms=60_000)
         assert store.maintenance.verify().findings == ()
     with holdfast.open_blocking(path, options=QUICK, clock=clock, attachments=folder) as store:
         ref = store.sessions.create("shelf").attachments.put(b"outside")
@@ -86,6 +88,10 @@ def seed_work(store: BlockingStore) -> None:
     store.queue.enqueue(holdfast.WorkDraft(session_id="x", payloads=[2]))
     store.queue.claim("x", owner_id="w", max_batches=1, exclusive=True)
     store.leases.claim(holdfast.OnSession("x"), owner_id="w", ttl_ms=10**7)
+    store.queue.set_limit("capped", at_once=9, per_key=1)
+    for name in ("other", "waiting"):
+        store.queue.enqueue(holdfast.WorkDraft(session_id=name, payloads=[1], kind="capped", key="ada"))
+        store.queue.claim_next(owner_id="w", kinds=["capped"])
 
 
 def seed_processes(store: BlockingStore) -> None:
@@ -166,6 +172,7 @@ def reads(store: BlockingStore) -> dict[str, Callable[[], object]]:
         "lease p": lambda: store.leases.holder(holdfast.OnProcess("p")),
         "subscriptions": store.triggers.list,
         "undelivered": store.triggers.undelivered,
+        "schedules": store.schedules.list,
         "artifact": lambda: store.artifacts.get("mod", ARTIFACT),
         "stats": store.maintenance.stats,
     }

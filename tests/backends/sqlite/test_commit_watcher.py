@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.backends.sqlite import commit_watcher
 from holdfast.errors import Conflict, StoreClosed
-from holdfast.waiting import AsyncWaiting
+from holdfast.wait import AsyncWaiting
 
 WAIT_MS = 60_000
 
@@ -37,7 +37,7 @@ OTHER_PROCESS = """
 import sys
 from holdfast import rows as r
 from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 class Clock:
     def now_ms(self):
@@ -76,7 +76,7 @@ def other_process(path: Path) -> Iterator[OtherProcess]:
         yield OtherProcess(process)
 
 
-def test_a_commit_wakes_those_who_watch_its_topics_and_nobody_else(store: Any) -> None:
+def test_a_commit_wakes_the_watchers_of_its_topics_and_no_others(store: Any) -> None:
     mine, yours = store.backend.watch("mine"), store.backend.watch("yours")
     store.write(tell("mine"))
     assert store.backend.drive(store.backend.pause(mine, WAIT_MS)) is True
@@ -87,7 +87,7 @@ def test_a_commit_wakes_those_who_watch_its_topics_and_nobody_else(store: Any) -
     assert store.backend.drive(store.backend.pause(yours, 0)) is False
 
 
-def test_a_refused_operation_wakes_nobody(store: Any) -> None:
+def test_a_refused_operation_wakes_no_waiter(store: Any) -> None:
     async def refused(transaction: Any) -> None:
         transaction.notify("topic")
         raise Conflict("no")
@@ -122,7 +122,7 @@ def test_a_commit_of_another_process_is_noticed_by_one_that_waits_for_the_lock(o
         future.result(60)
 
 
-def test_nothing_runs_until_somebody_writes_or_watches(open_store: Any) -> None:
+def test_nothing_runs_until_a_caller_writes_or_watches(open_store: Any) -> None:
     assert store_threads() == []
     store = open_store()
     store.ask("fence_floor")
@@ -134,7 +134,7 @@ def test_nothing_runs_until_somebody_writes_or_watches(open_store: Any) -> None:
     assert store_threads() == []
 
 
-class RecordingNews(commit_watcher.SteadyPace):
+class RecordingNews(commit_watcher.FixedInterval):
     """Reports when the thread sleeps without a timeout, and when it sleeps between two polls."""
 
     def __init__(self) -> None:
@@ -146,9 +146,9 @@ class RecordingNews(commit_watcher.SteadyPace):
         return super().wait(timeout_s)
 
 
-def test_the_thread_looks_around_only_while_somebody_watches(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_polls_only_while_there_is_a_watcher(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     news = RecordingNews()
-    monkeypatch.setattr(commit_watcher, "news_of", lambda _: news)
+    monkeypatch.setattr(commit_watcher, "wake_source", lambda _: news)
     store.write(tell("x"))
     assert store_threads() == []
     for _ in range(3):
@@ -163,7 +163,7 @@ def test_the_thread_looks_around_only_while_somebody_watches(store: Any, monkeyp
 def test_where_there_is_no_news_looking_at_a_steady_pace_finds_every_commit(
     store: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_watcher, "news_of", lambda _: commit_watcher.SteadyPace())
+    monkeypatch.setattr(commit_watcher, "wake_source", lambda _: commit_watcher.FixedInterval())
     with other_process(path) as other:
         for _ in range(3):
             change = store.backend.watch("topic")
@@ -180,7 +180,7 @@ def test_a_file_system_that_tells_nothing_delays_a_wake_and_loses_none(
 ) -> None:
     silent = tmp_path / "nobody-writes-here"
     silent.touch()
-    monkeypatch.setattr(commit_watcher, "news_of", lambda _: commit_watcher.LogWritten(str(silent)))
+    monkeypatch.setattr(commit_watcher, "wake_source", lambda _: commit_watcher.FileWatch(str(silent)))
     with other_process(path) as other:
         for _ in range(3):
             change = store.backend.watch("topic")
@@ -192,9 +192,9 @@ def test_a_file_system_that_tells_nothing_delays_a_wake_and_loses_none(
 def test_writing_the_file_is_news_and_silence_is_not(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
-    news = commit_watcher.news_of(str(log))
+    news = commit_watcher.wake_source(str(log))
     try:
-        assert isinstance(news, commit_watcher.LogWritten)
+        assert isinstance(news, commit_watcher.FileWatch)
         assert news.wait(0) is False
         log.write_bytes(b"x" * 10_000)
         assert news.wait(60) is True
@@ -209,7 +209,7 @@ def test_writing_the_file_is_news_and_silence_is_not(tmp_path: Path) -> None:
 def test_looks_come_quickly_after_news_and_ever_more_slowly_without(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
-    news = commit_watcher.news_of(str(log))
+    news = commit_watcher.wake_source(str(log))
     news.close()
     pauses_s = [news.next_pause_s(0.1, news=True)]
     while pauses_s[-1] < 0.1:
@@ -221,8 +221,8 @@ def test_looks_come_quickly_after_news_and_ever_more_slowly_without(tmp_path: Pa
 
 
 def test_a_file_that_cannot_be_watched_is_looked_at_steadily(tmp_path: Path) -> None:
-    news = commit_watcher.news_of(str(tmp_path / "missing"))
-    assert isinstance(news, commit_watcher.SteadyPace)
+    news = commit_watcher.wake_source(str(tmp_path / "missing"))
+    assert isinstance(news, commit_watcher.FixedInterval)
     assert [news.next_pause_s(pause_s, news=False) for pause_s in (0.0005, 0.1)] == [0.003, 0.003]
 
 
@@ -234,7 +234,7 @@ def test_a_store_in_memory_never_looks_around(open_store: Any) -> None:
     assert change.done()
 
 
-def test_a_clock_that_is_moved_by_hand_wakes_everybody(store: Any, clock: Any) -> None:
+def test_a_clock_that_is_moved_by_hand_wakes_all_waiters(store: Any, clock: Any) -> None:
     change = store.backend.watch("topic")
     clock.advance(1)
     assert change.done()
@@ -278,7 +278,7 @@ def test_tasks_wait_side_by_side(open_store: Any) -> None:
     assert asyncio.run(scenario()) == [True] * 100
 
 
-def test_closing_tells_those_who_wait(open_store: Any) -> None:
+def test_closing_wakes_the_waiters(open_store: Any) -> None:
     store = open_store()
     change = store.backend.watch("topic")
     store.close()

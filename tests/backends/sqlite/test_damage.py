@@ -10,9 +10,11 @@ from typing import Any
 import apsw
 import pytest
 
+import holdfast
 from holdfast import rows as r
 from holdfast.backends.sqlite.driver_errors import translated
 from holdfast.errors import Corrupt, HoldfastError, InvalidRequest, Unavailable
+from holdfast.testing.clock import ManualClock
 
 
 def rebuild_loosely(path: Path, table: str, *changes: str) -> None:
@@ -137,3 +139,24 @@ def test_every_error_of_the_driver_becomes_one_of_ours(path: Path, error: type[a
     assert str(found).count("restore it from a backup") == (expected is Corrupt)
     assert type(found) is expected
     assert found.outcome == "not_applied"
+
+
+def test_a_damaged_schedule_keeps_no_other_back(path: Path) -> None:
+    clock = ManualClock(1_000_000)
+    with holdfast.open_blocking(path, clock=clock) as store:
+        for name in ("first", "second"):
+            store.schedules.put(name, "0 3 * * *", run=holdfast.Run("report"))
+    other = apsw.Connection(str(path))
+    other.execute("UPDATE schedules SET body = X'ff00' WHERE name = 'first'")
+    other.close()
+    clock.advance(24 * 3_600_000)
+    with holdfast.open_blocking(path, clock=clock) as store:
+        firing = store.schedules.fire_next()
+        assert firing is not None
+        assert firing.name == "second"
+        assert store.schedules.fire_next() is None
+        with pytest.raises(Corrupt):
+            store.schedules.get("first")
+        store.schedules.put("first", "0 3 * * *", run=holdfast.Run("report"))
+        clock.advance(24 * 3_600_000)
+        assert store.schedules.fire_next() is not None

@@ -45,7 +45,7 @@ def test_a_file_that_is_used_and_in_order_has_no_concern(tmp_path: Path) -> None
         assert isinstance(engine, holdfast.SqliteFacts)
         assert (engine.synchronous, engine.journal_mode, engine.version) == ("full", "wal", apsw.SQLITE_VERSION_NUMBER)
         assert engine.log_bytes == (tmp_path / "state.db-wal").stat().st_size
-        assert (diagnosis.facts.schema_version, diagnosis.facts.ready_work) == (1, 1)
+        assert (diagnosis.facts.schema_version, diagnosis.facts.ready_batches) == (1, 1)
 
 
 def test_a_database_in_memory_has_no_concern() -> None:
@@ -65,10 +65,10 @@ def test_a_store_that_does_not_wait_for_the_disk_is_in_danger(tmp_path: Path, sy
 def test_a_dropped_index_is_named(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     holdfast.open_blocking(path).close()
-    change(path, "DROP INDEX work_source", "DROP INDEX events_type")
+    change(path, "DROP INDEX batches_source", "DROP INDEX events_type")
     with holdfast.open_blocking(path) as store:
         diagnosis = store.maintenance.diagnose()
-        assert diagnosis.facts.missing_indexes == ("work_source", "events_type")
+        assert diagnosis.facts.missing_indexes == ("batches_source", "events_type")
         assert names(store) == ["missing-index"]
 
 
@@ -102,7 +102,7 @@ def test_damaged_pages_are_a_danger_even_where_they_hide_the_facts(tmp_path: Pat
     assert (len(diagnosis.concerns), diagnosis.facts) == (1, None)
 
 
-def test_an_index_that_lost_an_entry_is_a_danger_unless_nobody_asks(tmp_path: Path) -> None:
+def test_an_index_that_lost_an_entry_is_a_danger_if_integrity_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with holdfast.open_blocking(path) as store:
         store.sessions.create("chat").commit(holdfast.Commit(turn_id="t-1"))
@@ -115,7 +115,7 @@ def test_an_index_that_lost_an_entry_is_a_danger_unless_nobody_asks(tmp_path: Pa
         assert names(store, integrity=False) == []
 
 
-def test_what_nobody_does_is_named_with_its_number(tmp_path: Path) -> None:
+def test_unattended_leases_deliveries_and_work_are_counted(tmp_path: Path) -> None:
     clock = ManualClock()
     with holdfast.open_blocking(tmp_path / "state.db", clock=clock) as store:
         store.sessions.create("chat")
@@ -133,7 +133,7 @@ def test_what_nobody_does_is_named_with_its_number(tmp_path: Path) -> None:
         diagnosis = store.maintenance.diagnose()
         assert [concern.name for concern in diagnosis.concerns] == ["expired-leases", "undelivered", "old-work"]
         facts = diagnosis.facts
-        assert (facts.expired_leases, facts.undelivered, facts.ready_work) == (1, 1, 1)
+        assert (facts.expired_leases, facts.undelivered, facts.ready_batches) == (1, 1, 1)
         store.leases.claim(holdfast.OnSession("chat"), owner_id="w")
         store.processes.register(holdfast.registration_for(delivery))
         store.queue.claim("chat", owner_id="w")

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.sqlite import budget
-from holdfast.backends.sqlite.connection import Link, statements
+from holdfast.backends.sqlite.connection import StatementRunner, statements
 from holdfast.backends.sqlite.schema_setup import schema_text
 
 PAGE_BYTES = 4_096
@@ -152,15 +152,15 @@ def test_rows_that_come_again_and_again_do_not_fill_the_memory(tmp_path: Path) -
     path = tmp_path / "state.db"
     furnish(path)
     knot(path, "sessions_family")
-    link = Link(str(path), create=False, place=str(path))
+    runner = StatementRunner(str(path), create=False, place=str(path))
     tracemalloc.start()
     try:
         with pytest.raises(holdfast.Corrupt, match="beyond what a file of this size can hold"):
-            link.all("family_sessions", (1,))
+            runner.all("family_sessions", (1,))
         assert tracemalloc.get_traced_memory()[1] < 4 * budget.BASE_BYTES
     finally:
         tracemalloc.stop()
-        link.close()
+        runner.close()
 
 
 def test_a_statement_that_is_given_much_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

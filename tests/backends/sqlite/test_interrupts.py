@@ -40,16 +40,16 @@ async def ring(_: Any) -> None:
 def test_a_read_that_was_left_in_its_transaction_is_ended_by_the_next(store: Any) -> None:
     store.read(nothing)
     reader = store.backend._readers._main
-    reader.link.connection.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
+    reader.runner.connection.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
     assert store.read(nothing) is None
-    assert not reader.link.connection.in_transaction
+    assert not reader.runner.connection.in_transaction
 
 
 def test_a_connection_in_the_wrong_state_is_not_damage(store: Any) -> None:
     store.connection.execute("BEGIN")
     for statement in ("begin_read", "release_member"):
         with pytest.raises(Unavailable, match="not in the expected state"):
-            store.backend._link.control(statement)
+            store.backend._runner.control(statement)
 
 
 def test_a_handler_that_raises_ends_its_read_and_no_other(store: Any, handled: Any) -> None:
@@ -209,7 +209,7 @@ async def interrupted(transaction):
 def locked():
     if kind == "read":
         reader = backend._readers._main
-        return reader.link.connection.in_transaction
+        return reader.runner.connection.in_transaction
     try:
         other.execute("BEGIN IMMEDIATE")
     except apsw.BusyError:
@@ -248,9 +248,9 @@ PLANTED = {
     "write": """
 right = writer.Writer.__init__
 
-def init(self, link, *arguments, **named):
-    right(self, link, *arguments, **named)
-    self._execute = lambda text: link.control("rollback")
+def init(self, runner, *arguments, **named):
+    right(self, runner, *arguments, **named)
+    self._execute = lambda text: runner.control("rollback")
 
 writer.Writer.__init__ = init
 """,
@@ -258,18 +258,18 @@ writer.Writer.__init__ = init
 right = readers.Readers._run_on
 
 class Slow:
-    def __init__(self, link):
-        self.link, self.names, self.control = link, link.names, link.control
+    def __init__(self, runner):
+        self.runner, self.names, self.control = runner, runner.names, runner.control
         self.connection = self
 
     def __getattr__(self, name):
-        return getattr(self.link, name) if name in link_names else getattr(self.link.connection, name)
+        return getattr(self.runner, name) if name in runner_names else getattr(self.runner.connection, name)
 
     def execute(self, *arguments):
-        return self.link.connection.execute(*arguments)
+        return self.runner.connection.execute(*arguments)
 
-link_names = ("all", "run", "run_many", "page", "path", "pragma")
-readers.Readers._run_on = lambda self, link, operation: right(self, Slow(link), operation)
+runner_names = ("all", "run", "run_many", "page", "path", "pragma")
+readers.Readers._run_on = lambda self, runner, operation: right(self, Slow(runner), operation)
 """,
 }
 

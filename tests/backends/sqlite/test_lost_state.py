@@ -12,7 +12,7 @@ from tests.backends import lost_numbers
 
 import holdfast
 from holdfast.operations import maintenance as operations
-from holdfast.operations.writes import hit
+from holdfast.operations.writes import expect_rows
 from holdfast.testing.clock import ManualClock
 
 
@@ -169,7 +169,7 @@ def test_the_roots_of_every_revision_are_proven_however_many_there_are(
         ("UPDATE revisions SET epoch = -1 WHERE session_key = 1", lambda store: store.sessions.handle("chat").load()),
         ("UPDATE usage SET input_tokens = -5", lambda store: store.sessions.handle("chat").load()),
         ("UPDATE leases SET fence = -1", lambda store: store.leases.holder(holdfast.OnSession("chat"))),
-        ("UPDATE work SET claim_fence = -1", lambda store: store.queue.list("chat")),
+        ("UPDATE batches SET claim_fence = -1", lambda store: store.queue.list("chat")),
         ("UPDATE nodes SET created_at_ms = -1", lambda store: store.sessions.handle("chat").load()),
     ],
     ids=["nodes", "head", "epoch", "tokens", "fence", "claim", "time"],
@@ -209,12 +209,12 @@ def test_a_delivery_of_something_lost_is_damage(store: holdfast.BlockingStore, p
 
 
 def test_a_write_that_hits_another_number_of_rows_than_were_read_is_damage() -> None:
-    hit(1, "sessions", 7)
-    hit(3, "work", "claim", expected=3)
+    expect_rows(1, "sessions", 7)
+    expect_rows(3, "batches", "claim", expected=3)
     for count, expected in ((0, 1), (2, 1), (2, 3)):
         with pytest.raises(holdfast.Corrupt) as info:
-            hit(count, "work", 7, expected=expected)
-        assert (info.value.table, info.value.key) == ("work", "7")
+            expect_rows(count, "batches", 7, expected=expected)
+        assert (info.value.table, info.value.key) == ("batches", "7")
 
 
 def test_lost_counters_are_never_read_as_an_empty_or_a_smaller_ledger(path: Path) -> None:

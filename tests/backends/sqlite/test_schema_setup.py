@@ -56,7 +56,7 @@ def test_the_durability_that_was_asked_for_holds_on_every_connection(open_store:
     store = open_store(synchronous=word)
 
     async def ask(transaction: Any) -> int:
-        return int(transaction._link.pragma("synchronous"))
+        return int(transaction._runner.pragma("synchronous"))
 
     assert (store.write(ask), store.read(ask)) == (number, number)
 
@@ -148,7 +148,7 @@ def test_a_truncated_file_is_corrupt(open_store: Any, path: Path, size: int) -> 
     open_store().close()
     os.truncate(path, size)
     with pytest.raises(Corrupt):
-        open_store().ask("census", 0)
+        open_store().ask("stats", 0)
 
 
 @pytest.mark.parametrize("content", [b"hello", b"x" * 5_000, b"\0" * 20_000], ids=["short", "long", "zeros"])
@@ -173,7 +173,7 @@ import ctypes, os, sys
 from holdfast.backends.sqlite import SqliteBackend, SqliteOptions, schema_setup
 from holdfast.backends.sqlite.connection import statements
 from holdfast.errors import Unavailable
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 schema_setup.schema_text(), schema_setup.migrations(), statements()  # what is read later must be read before
 if os.geteuid() == 0:
     os.setgid(65534)

@@ -24,6 +24,7 @@ from tests.backends.sqlite.literal_rows import (
 from holdfast import ports
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction import SqliteTransaction
+from holdfast.ports.limit_tables import Obstacles
 from holdfast.records.maintenance import Stats
 from holdfast.table_catalog import StoredBlob
 
@@ -32,7 +33,8 @@ replace = msgspec.structs.replace
 
 def claim(store: Any, seqs: list[int], *stamp: Any) -> int:
     """Write a claim (id, owner, token hash, fence, begin, end, exclusive) on batches."""
-    names = [field for field in r.BatchRow.__struct_fields__ if field.startswith("claim") and field != "claim_size"]
+    derived = {"claim_size", "claim_slot"}
+    names = [field for field in r.BatchRow.__struct_fields__ if field.startswith("claim") and field not in derived]
     rows = [row for row in walked(store, r.BatchRow) if row.enqueue_seq in seqs]
     written = dict(zip(names, stamp, strict=True), claim_size=len(rows), attempts=1)
     return int(store.call("save_batches", [replace(row, **written) for row in rows]))
@@ -147,7 +149,7 @@ def test_a_deleted_session_loses_its_usage_work_and_attachments(store: Any) -> N
     store.call("save_attachment", attachment(1, "a"))
     assert store.call("drop_session_content", 1) == (1, 3, 1)
     assert store.call("drop_session_content", 1) == (0, 0, 0)
-    assert [row[1] for row in store.backend.dump()["work"]] == ["z"]
+    assert [row[1] for row in store.backend.dump()["batches"]] == ["z"]
 
 
 # ---------------------------------------------------------------------------- commits
@@ -212,8 +214,8 @@ def test_a_commit_writes_its_plan_and_its_facts_are_found_again(store: Any) -> N
         turn=revision(1, 1, refs=b'["x"]'),
         nodes=(node(1, 2, parent=1),),
         hashes=frozenset({"x"}),
-        batches=(batch(3),),
-        sources=(settled, batch(4, source_key="s4")),
+        batches=(batch(3, payloads=b""),),
+        sources=(msgspec.structs.replace(settled, payloads=b""), batch(4, source_key="s4", payloads=b"")),
         lease=lease,
     )
     assert store.ask("load_commit_facts", r.CommitQuery(session=session(9), segments=())) == r.CommitFacts()
@@ -321,7 +323,7 @@ def test_blobs_that_no_revision_lists_are_counted_or_dropped(store: Any) -> None
     # Six bytes that start like binary JSON: parsed as such, this list would become another one.
     plan = r.CommitPlan(session=made, revision=revision(1, 1, refs=b'["q"] '), blobs=blobs)
     store.call("apply_commit", plan, 50)
-    assert store.ask("blob_census", 1) == (1, 1, 4)
+    assert store.ask("count_blobs", 1) == (1, 1, 4)
     assert store.ask("drop_unreferenced_blobs", 1, limit=9, dry_run=True) == (3, 6)
     assert store.call("drop_unreferenced_blobs", 1, limit=1, dry_run=False) == (1, 2)
     assert store.call("drop_unreferenced_blobs", 1, limit=9, dry_run=False) == (2, 4)
@@ -339,7 +341,7 @@ def test_batches_get_rising_sequence_numbers_that_are_never_used_again(store: An
     assert store.call("insert_batches", []) == []
     assert store.call("find_sources", [(1, "s"), (1, "t")]) == [batch(2, batch_id="y", source_key="s")]
     assert store.call("find_sources", []) == []
-    store.connection.execute("DELETE FROM work")
+    store.connection.execute("DELETE FROM batches")
     assert store.call("insert_batches", [batch(1)])[0].enqueue_seq == 3
 
 
@@ -363,17 +365,21 @@ def test_ready_is_what_is_available_unsettled_and_under_no_live_claim(store: Any
     assert store.ask("next_due_ms", 1, 60) is None
 
 
+def seen(claimed: bool, exclusively: bool) -> Obstacles:
+    return Obstacles(claimed=claimed, exclusively=exclusively, paused=False, any_limits=False)
+
+
 def test_other_live_claims_are_seen(store: Any) -> None:
     store.call("insert_batches", [batch(1), batch(2), batch(3)])
-    assert store.ask("other_claims", 1, "me", 10) == (False, False)
+    assert store.ask("obstacles", 1, "me", 10) == seen(False, False)
     claim(store, [1], "c1", "you", "th", 1, 0, 20, 0)
     claim(store, [2], "c2", "she", "th", 1, 0, 15, 1)
-    assert store.ask("other_claims", 1, "", 10) == (True, True)
-    assert store.ask("other_claims", 1, "c2", 10) == (True, False)
-    assert store.ask("other_claims", 1, "", 15) == (True, False)
-    assert store.ask("other_claims", 1, "c1", 15) == (False, False)
-    assert store.ask("other_claims", 1, "me", 20) == (False, False)
-    assert store.ask("other_claims", 2, "me", 10) == (False, False)
+    assert store.ask("obstacles", 1, "", 10) == seen(True, True)
+    assert store.ask("obstacles", 1, "c2", 10) == seen(True, False)
+    assert store.ask("obstacles", 1, "", 15) == seen(True, False)
+    assert store.ask("obstacles", 1, "c1", 15) == seen(False, False)
+    assert store.ask("obstacles", 1, "me", 20) == seen(False, False)
+    assert store.ask("obstacles", 2, "me", 10) == seen(False, False)
 
 
 def test_the_life_of_a_batch_is_saved_and_its_birth_stays(store: Any) -> None:
@@ -393,7 +399,7 @@ def test_the_life_of_a_batch_is_saved_and_its_birth_stays(store: Any) -> None:
     assert store.ask("find_claimed", 1, "c") == []
 
 
-def test_a_batch_in_back_off_is_ready_for_those_alone_who_ask(store: Any) -> None:
+def test_a_batch_in_back_off_is_ready_only_on_request(store: Any) -> None:
     store.call("insert_batches", [batch(1), batch(2)])
     store.call("save_batches", [batch(1, retry_at_ms=41)])
     assert [row.enqueue_seq for row in store.ask("ready_batches", 1, 40, 9, with_back_off=False)] == [2]
@@ -424,18 +430,18 @@ def test_ready_rows_come_by_priority_and_then_in_turn(store: Any) -> None:
 
     def order(levels: tuple[int, ...], kinds: list[str] | None) -> list[int]:
         passed: list[int] = []
-        while (row := store.ask("next_ready", levels, kinds, passed)) is not None:
+        while (row := store.ask("next_ready", levels, kinds, passed, 5)) is not None:
             passed.append(row.session_key)
         return passed
 
     assert order((1, 2), None) == [4, 3, 2, 1, 6]
     assert order((2,), ["turn"]) == [2, 1, 6]
     assert order((1, 2), ["mail", "other"]) == [4]
-    assert store.ask("offers_work", (1,), ["mail"]) is False
-    assert store.ask("offers_work", (1, 2), ["mail"]) is True
+    assert store.ask("offers_ready", (1,), ["mail"], 5) is False
+    assert store.ask("offers_ready", (1, 2), ["mail"], 5) is True
     assert [row.session_key for row in store.ask("due_ready", 9, 5)] == [5, 6]
     assert [row.session_key for row in store.ask("due_ready", 8, 5)] == [5]
-    assert store.ask("next_ready_due_ms") == 7
+    assert store.ask("next_ready_due_ms", 5) == 7
     store.call("save_ready", ready(5, level=2))
     assert store.ask("find_ready", 5) == ready(5)
     store.call("drop_ready", 5)
@@ -550,11 +556,11 @@ def test_the_census_has_the_fields_of_stats_and_counts_what_there_is(store: Any)
     store.call("insert_occurrence", occurrence("o"))
     store.call("insert_deliveries", [delivery("o", 1), delivery("o", 2, "started")])
     store.call("save_artifact", r.ArtifactRow("k", "r", "h", "raw", 1, 1, b"x"))
-    found = store.ask("census", 20)
+    found = store.ask("stats", 20)
     assert found.pop("bytes_on_disk") > 0
     assert Stats(**found) == Stats(
-        schema_version=1, sessions=1, deleted_sessions=1, revisions=1, nodes=1, blobs=1, blob_bytes=3, pending_work=2,
-        claimed_work=1, settled_work=1, attachments=1, attachment_bytes=7, processes=2, running_processes=1, events=1,
-        grants=1, live_leases=1, subscriptions=1, occurrences=1, undelivered=1, artifacts=1,
-        oldest_pending_work_at_ms=2,
+        schema_version=1, sessions=1, deleted_sessions=1, revisions=1, nodes=1, blobs=1, blob_bytes=3,
+        pending_batches=2, claimed_batches=1, settled_batches=1, attachments=1, attachment_bytes=7, processes=2,
+        running_processes=1, events=1, grants=1, live_leases=1, subscriptions=1, occurrences=1, undelivered=1,
+        schedules=0, artifacts=1, oldest_pending_batch_at_ms=2,
     )  # fmt: skip

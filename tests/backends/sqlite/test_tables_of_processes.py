@@ -128,7 +128,7 @@ def test_grants_are_listed_by_scope_and_by_process(store: Any) -> None:
     holders = [(g.session_id, g.frame_id) for g in store.ask("grants_of_process", "p", after=None, limit=9)]
     assert holders == [("s", ""), ("s", "f"), ("t", "")]
     assert store.ask("grants_of_process", "p", after=("s", "f"), limit=9) == [r.GrantRow("t", "", "p", b"")]
-    assert store.ask("grant_census", "s") == [("p", "running", 1), ("q", "failed", 0), ("r", "running", 0)]
+    assert store.ask("count_grants", "s") == [("p", "running", 1), ("q", "failed", 0), ("r", "running", 0)]
     assert store.call("drop_grant", "s", "", "p") == 1
     assert store.call("drop_grant", "s", "", "p") == 0
     assert store.call("drop_session_grants", "s") == 3
@@ -197,9 +197,11 @@ def test_a_delivery_is_reserved_once_and_found_by_its_process(store: Any) -> Non
 
 def test_undelivered_is_what_is_reserved_and_has_no_process(store: Any) -> None:
     rows = [delivery("b", 1, at_ms=1), delivery("a", 1, at_ms=2), delivery("a", 2, at_ms=2), delivery("c", 1, at_ms=3)]
+    rows[1] = msgspec.structs.replace(rows[1], run_kind="report")
     store.call("insert_deliveries", [*rows, delivery("d", 1, "started"), delivery("e", 1)])
     store.call("insert_process", process("e-1"))
-    page = {"reserved_until_ms": 2, "after": None, "limit": 9}
+    page = {"reserved_until_ms": 2, "runs_only": False, "after": None, "limit": 9}
+    assert store.ask("list_undelivered", **{**page, "runs_only": True}) == [rows[1]]
     assert store.ask("list_undelivered", **page) == rows[:3]
     assert store.ask("list_undelivered", **{**page, "after": (2, "a", 1)}) == [rows[2]]
 

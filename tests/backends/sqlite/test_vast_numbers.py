@@ -20,7 +20,7 @@ WHOLE = os.environ.get("HOLDFAST_WHOLE") == "1"
 VALUES = (2**31, 2**32, 2**62, 2**63 - 1) if WHOLE else (2**62, 2**63 - 1)
 COUNTED_ON = (
     "sessions.session_key", "sessions.family", "sessions.node_count", "sessions.epoch", "sessions.revision",
-    "sessions.incarnation", "revisions.epoch", "revisions.node_count", "settings.value", "work.enqueue_seq",
+    "sessions.incarnation", "revisions.epoch", "revisions.node_count", "settings.value", "batches.enqueue_seq",
     "leases.fence", "processes.event_count", "subscriptions.sequence",
 )  # fmt: skip
 """Columns that keys are made of, or that are counted up."""

@@ -26,7 +26,7 @@ VICTIMS = {
     "nodes": "node_id = 'n1'",
     "usage": "source = 'turn'",
     "blobs": "rowid = (SELECT min(rowid) FROM blobs)",
-    "work": "source_key = 'claimed'",
+    "batches": "source_key = 'claimed'",
     "ready": "session_key = (SELECT session_key FROM sessions WHERE session_id = 'x')",
     "leases": "kind = 'process'",
     "attachments": "label = 'late'",
@@ -38,7 +38,12 @@ VICTIMS = {
     "subscriptions": "key = 'key'",
     "occurrences": "idempotency_key = 'i2'",
     "deliveries": "state = 'failed'",
+    "schedules": "name = 'nightly'",
     "artifacts": "kind = 'mod'",
+    "limits": "kind = 'capped'",
+    "slots": "kind = 'capped'",
+    "waiting_keys": "kind = 'capped'",
+    "workers": "worker_id = 'w1'",
 }
 
 WAYS: dict[str, dict[str, str]] = {
@@ -167,7 +172,7 @@ def test_what_belongs_to_a_session_that_cannot_be_read_is_checked_all_the_same(s
         seeded,
         f"UPDATE nodes SET payload = X'00' WHERE node_id = 'n1' AND session_key = {x}",
         f"UPDATE revisions SET refs = X'00' WHERE session_key = {x} AND revision = 2",
-        "UPDATE work SET payloads = X'00' WHERE source_key = 'claimed'",
+        "UPDATE batches SET payloads = X'00' WHERE source_key = 'claimed'",
         "UPDATE sessions SET name = CAST(X'ff' AS TEXT) WHERE session_id = 'x'",
         "UPDATE processes SET status = CAST(X'ff' AS TEXT) WHERE process_id = 'p'",
         "UPDATE events SET payload = X'00' WHERE process_id = 'p' AND sequence = 2",
@@ -176,7 +181,7 @@ def test_what_belongs_to_a_session_that_cannot_be_read_is_checked_all_the_same(s
     found = findings(path)
     assert ("sessions", "row 1 after the start") in found
     assert ("processes", "row 1 after the start") in found
-    assert {"nodes", "revisions", "work", "events"} <= {table for table, _ in found}
+    assert {"nodes", "revisions", "batches", "events"} <= {table for table, _ in found}
     # A row is not called an orphan only because its parent cannot be read.
     assert len(found) == 6, found
 

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import rows as r
 from holdfast.errors import Conflict, HoldfastError, PoolTimeout, StoreClosed, Unavailable
-from holdfast.waiting import AsyncWaiting
+from holdfast.wait import AsyncWaiting
 
 WAIT_S = 60
 
@@ -83,7 +83,7 @@ def test_a_group_is_no_larger_than_allowed(open_store: Any) -> None:
     assert len(commits) == 2
 
 
-def test_a_refused_member_leaves_no_trace_and_harms_nobody(store: Any) -> None:
+def test_a_refused_member_leaves_no_trace_and_harms_no_other(store: Any) -> None:
     before, refused, after = Group(store).run(put("a"), put_then_raise("b", Conflict("no")), put("c"))
     assert (before.result(), after.result()) == ("a", "c")
     with pytest.raises(Conflict):
@@ -116,7 +116,7 @@ def test_an_operation_that_suspends_is_refused(store: Any) -> None:
     assert stored(store) == []
 
 
-def test_nobody_hears_of_anything_before_the_commit(store: Any) -> None:
+def test_no_waiter_is_woken_before_the_commit(store: Any) -> None:
     seen: list[list[bool]] = []
     group = Group(store)
     futures = [store.submit(operation) for operation in (put("a"), put_then_raise("b", Conflict("no")))]
@@ -197,7 +197,7 @@ from pathlib import Path
 from holdfast import rows as r
 from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
 from holdfast.errors import Unavailable
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 class Clock:
     def now_ms(self):
@@ -328,7 +328,7 @@ def test_a_store_in_memory_reads_what_it_wrote(open_store: Any) -> None:
     assert store.backend.durability == "ephemeral"
     store.write(put("a"))
     assert store.ask("find_artifact", "k", "a").ref == "a"
-    assert store.ask("census", 0)["bytes_on_disk"] is None
+    assert store.ask("stats", 0)["bytes_on_disk"] is None
     assert stored(store) == ["a"]
     assert len(open_store(":memory:").backend.dump()["artifacts"]) == 0
 
@@ -363,7 +363,7 @@ FORK = """
 import os, sys
 from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
 from holdfast.errors import Unavailable
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 
 class Clock:
     def now_ms(self):

@@ -54,7 +54,7 @@ def test_a_caller_that_may_block_writes_in_its_own_thread(store: Any) -> None:
     assert stored(store) == ["a"]
 
 
-def test_who_finds_somebody_writing_takes_his_turn_behind_him(store: Any) -> None:
+def test_a_writer_waits_behind_the_one_that_writes(store: Any) -> None:
     with ThreadPoolExecutor(4) as threads:
         held = Held(store, threads)
         later = [threads.submit(store.write, put(f"later-{index}")) for index in range(3)]
@@ -91,20 +91,20 @@ def test_an_interrupt_in_an_operation_is_the_callers_and_leaves_nothing(store: A
 class Interrupting:
     """A connection wrapper that is interrupted right after one of its statements."""
 
-    def __init__(self, link: Any, statement: str, interrupt: type[BaseException]) -> None:
-        self._link, self._statement, self._interrupt = link, statement, interrupt
+    def __init__(self, runner: Any, statement: str, interrupt: type[BaseException]) -> None:
+        self._runner, self._statement, self._interrupt = runner, statement, interrupt
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._link, name)
+        return getattr(self._runner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             object.__setattr__(self, name, value)
         else:
-            setattr(self._link, name, value)
+            setattr(self._runner, name, value)
 
     def control(self, name: str) -> None:
-        self._link.control(name)
+        self._runner.control(name)
         if name == self._statement:
             object.__setattr__(self, "_statement", "")
             raise self._interrupt
@@ -118,11 +118,11 @@ def test_an_interrupt_between_two_steps_is_heard_and_the_next_write_works(
     writer = store.backend._writer
     told: list[str] = []
     writer._signals.publish = told.extend
-    link = writer._link
-    writer._link = Interrupting(link, statement, interrupt)
+    runner = writer._runner
+    writer._runner = Interrupting(runner, statement, interrupt)
     with pytest.raises(interrupt):
         store.write(put("a"))
-    writer._link = link
+    writer._runner = runner
     assert stored(store) == left
     # Watchers are told of a stored write, although its caller was interrupted.
     assert told == left
@@ -228,7 +228,7 @@ INTERRUPTED_WHILE_IT_TELLS = """
 import json, random, signal, sys
 from concurrent.futures import wait
 from holdfast.backends.sqlite import SqliteBackend, SqliteOptions
-from holdfast.waiting import BlockingWaiting
+from holdfast.wait import BlockingWaiting
 from holdfast import rows as r
 
 class Clock:

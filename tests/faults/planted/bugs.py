@@ -15,15 +15,17 @@ import asyncpg
 import msgspec
 
 import holdfast
-from holdfast.backends.postgres.caller_transaction import BorrowedPostgres
-from holdfast.backends.postgres.connection import Link
-from holdfast.backends.postgres.executor import Runs
+from holdfast.backends.postgres.caller_transaction import PostgresCallerTransaction
+from holdfast.backends.postgres.connection import StatementRunner
+from holdfast.backends.postgres.executor import Executor
 from holdfast.backends.postgres.loop_thread import LoopThread
 from holdfast.backends.postgres.notifier import channel_of, digest
 from holdfast.backends.postgres.transaction.base import Base
-from holdfast.backends.sqlite import connection, file_locks, readers, schema_setup, writer
-from holdfast.backends.sqlite.caller_transaction import BorrowedSqlite
+from holdfast.backends.sqlite import connection, file_locks, open_transaction, readers, schema_setup, writer
+from holdfast.backends.sqlite.caller_transaction import SqliteCallerTransaction
+from holdfast.backends.sqlite.writer_jobs import Call, Request
 from holdfast.errors import WaitTimeout
+from holdfast.open_transaction import OpenTransaction
 from holdfast.operations import events
 from holdfast.rules import claims, commits, leases
 from holdfast.store.context import Context
@@ -34,13 +36,13 @@ Set = Callable[[Any, str, Any], None]
 
 def synchronous_normal(put: Set) -> None:
     """A commit does not wait for the disk."""
-    right = connection.Link.configure
+    right = connection.StatementRunner.configure
 
     def configure(self: Any, options: Any) -> None:
         right(self, options)
         self.pragma("synchronous", "normal")
 
-    put(connection.Link, "configure", configure)
+    put(connection.StatementRunner, "configure", configure)
 
 
 def acknowledged_before_commit(put: Set) -> None:
@@ -228,10 +230,10 @@ def cursor_before_processing(put: Set) -> None:
 def failed_connection_returned(put: Set) -> None:
     """A connection returns to the pool with its failed transaction still open."""
 
-    async def recover(self: Any, link: Any, *, in_doubt: bool) -> None:
-        await self.connections.release(link.connection)
+    async def recover(self: Any, runner: Any, *, in_doubt: bool) -> None:
+        await self.connections.release(runner.connection)
 
-    put(Runs, "_recover", recover)
+    put(Executor, "_recover", recover)
 
 
 def commit_not_awaited(put: Set) -> None:
@@ -248,31 +250,31 @@ def commit_not_awaited(put: Set) -> None:
 def callers_commit_not_awaited(put: Set) -> None:
     """A notification turns off the wait for the disk, and the check that settings are unchanged is skipped."""
 
-    async def leave(self: Any, link: Any, topics: list[str], settings: list[str | None]) -> None:
+    async def leave(self: Any, runner: Any, topics: list[str], settings: list[str | None]) -> None:
         for topic in topics:
-            await link.all("notify", channel_of(self._terms.schema), f":{digest(topic)}")
+            await runner.all("notify", channel_of(self._parts.schema), f":{digest(topic)}")
 
-    put(BorrowedPostgres, "_leave", leave)
+    put(PostgresCallerTransaction, "_leave", leave)
 
 
 def callers_transaction_committed(put: Set) -> None:
     """An operation in a caller's transaction is durable at once, even if the caller rolls back."""
-    right = BorrowedSqlite._run
+    right = SqliteCallerTransaction._run
 
     def run(self: Any, operation: Any) -> Any:
         result = right(self, operation)
-        self._link.control("commit")
-        self._link.control("begin_write")
+        self._runner.control("commit")
+        self._runner.control("begin_write")
         return result
 
-    put(BorrowedSqlite, "_run", run)
+    put(SqliteCallerTransaction, "_run", run)
 
 
 def replay_without_standby(put: Set) -> None:
     """A replayed turn is rolled back, because it wrote nothing, and so waits for no standby."""
-    right = Link.write_at_once
+    right = StatementRunner.call_function
 
-    async def write_at_once(self: Any, name: str, *bindings: Any) -> Any:
+    async def call_function(self: Any, name: str, *bindings: Any) -> Any:
         if name not in {"commit_turn", "show_head"}:
             return await right(self, name, *bindings)
         await self.script("BEGIN")
@@ -280,7 +282,7 @@ def replay_without_standby(put: Set) -> None:
         await self.script("ROLLBACK")
         return found if found[0][0] == "replayed" else await right(self, name, *bindings)
 
-    put(Link, "write_at_once", write_at_once)
+    put(StatementRunner, "call_function", call_function)
 
 
 def family_of_a_key_remembered(put: Set) -> None:
@@ -292,3 +294,35 @@ def family_of_a_key_remembered(put: Set) -> None:
         self._families = known
 
     put(Base, "__init__", init)
+
+
+def block_committed_call_by_call(put: Set) -> None:
+    """Each call of a transaction is committed by itself."""
+    right = writer.Writer._run_member
+
+    def run_member(self: Any, job: Any, *, alone: bool) -> None:
+        right(self, job, alone=alone)
+        if isinstance(job, Call):
+            self._runner.control("commit")
+            self._runner.control("begin_write")
+
+    put(writer.Writer, "_run_member", run_member)
+
+
+def block_always_committed(put: Set) -> None:
+    """A transaction whose block raised is committed."""
+    put(OpenTransaction, "roll_back", OpenTransaction.commit)
+
+
+def block_acknowledged_before_commit(put: Set) -> None:
+    """The end of a block does not wait for its commit."""
+
+    async def commit(self: Any) -> None:
+        self._put(Call(Request.COMMIT, open_transaction._nothing, self._waiting.ticket()))
+
+    put(open_transaction.SqliteOpenTransaction, "_commit", commit)
+
+
+def block_left_open_by_an_interrupt(put: Set) -> None:
+    """A transaction does not look whether an interrupt has left its block."""
+    put(OpenTransaction, "is_left", lambda _: False)

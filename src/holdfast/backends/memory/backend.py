@@ -11,22 +11,24 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from holdfast.backends.base import LocalBackend
 from holdfast.backends.memory.open_transaction import Held, MemoryOpenTransaction, Parts
 from holdfast.backends.memory.tables import Table, Tables
 from holdfast.backends.memory.transaction import POSITION, SCHEMA_VERSION, MemoryTransaction
 from holdfast.errors import InvalidRequest, NestedCall, StoreClosed, StoreForked
+from holdfast.interrupts import OfThisThread
 from holdfast.loop_budget import BudgetExceeded, is_limited
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, Operation
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation
 from holdfast.ports.freshness import Freshness, foreign
 from holdfast.read_only import ReadingBackend
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import OfThisThread, Waiting, WaitingBackend, run_made
+from holdfast.wait import Waiting, run_made
 
 T = TypeVar("T")
 
 
-class MemoryBackend(WaitingBackend):
+class MemoryBackend(LocalBackend):
     """Implements `ports.Backend`. Several stores may share one backend, as several connections share a database."""
 
     durability: Literal["ephemeral", "durable"] = "ephemeral"
@@ -41,8 +43,6 @@ class MemoryBackend(WaitingBackend):
         self._closed = False
         self._committing = False
         self._held_by: MemoryOpenTransaction | None = None
-        self._busy = False
-        """A thread holds the lock. A hint, so that an event loop does not wait for it."""
 
     def __repr__(self) -> str:
         return "memory:"
@@ -55,9 +55,9 @@ class MemoryBackend(WaitingBackend):
         self,
         operation: Operation[T],
         *,
-        one_step: bool = False,
-        repeatable: bool = False,
-        line: str | None = None,
+        single_write: bool = False,
+        idempotent: bool = False,
+        serialize_on: str | None = None,
         heavy: bool = False,
     ) -> T:
         """Run an operation alone. Keep its staged writes only if it returns."""
@@ -77,16 +77,13 @@ class MemoryBackend(WaitingBackend):
     def _with_lock(self, call: Callable[[], T]) -> T:
         if self._this_thread.is_inside:
             raise NestedCall
-        if is_limited() and self._busy:
+        if is_limited() and self._lock.locked():
+            # An event loop does not wait for the thread that holds it.
             raise BudgetExceeded
         try:
             self._this_thread.is_inside = True
             with self._lock:
-                self._busy = True
-                try:
-                    return call()
-                finally:
-                    self._busy = False
+                return call()
         finally:
             self._this_thread.is_inside = False
 
@@ -174,29 +171,29 @@ class MemoryBackend(WaitingBackend):
             for name, table in self._tables.all().items()
         }
 
-    def borrow(self, connection: object) -> Backend:
+    def within(self, connection: object) -> Backend:
         """Raises InvalidRequest: there is no connection to memory."""
         raise InvalidRequest(
             "connection", "a store in memory has no transactions of a caller: use SQLite or PostgreSQL"
         )
 
-    async def begin(self, timeout_ms: int) -> Begun:
+    async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> Begun:
         """Begin a transaction for several operations, once no other is open."""
         self._check_usable()
         refuse_inside(self, "another transaction")
         while True:
             try:
-                begun = await self._locked(partial(self._with_lock, partial(self._begin, timeout_ms)))
+                begun = await self._locked(partial(self._with_lock, partial(self._begin, timeout_ms, is_left)))
             except Held as held:
                 await held.transaction.wait_end()
             else:
                 return Begun(begun, begun)
 
-    def _begin(self, timeout_ms: int) -> MemoryOpenTransaction:
+    def _begin(self, timeout_ms: int, is_left: IsLeft | None) -> MemoryOpenTransaction:
         self._check_usable()
         self._check_free()
         parts = Parts(self._with_lock, self._settle, self._store, self._now_ms, self._signals)
-        self._held_by = MemoryOpenTransaction(self, self._tables, parts, self._waiting, timeout_ms)
+        self._held_by = MemoryOpenTransaction(self, self._tables, parts, self._waiting, timeout_ms, is_left)
         return self._held_by
 
     def _check_free(self) -> None:

@@ -8,11 +8,12 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.memory.attachments import MemoryAttachments
-from holdfast.backends.memory.queue import MemoryWork
-from holdfast.backends.memory.tables import Tables, starting_with
+from holdfast.backends.memory.queue import MemoryQueue
+from holdfast.backends.memory.tables import SCAN_WEIGHT, Tables, starting_with
+from holdfast.loop_budget import charge_rows
 
 
-class MemoryGraph(MemoryWork, MemoryAttachments):
+class MemoryGraph(MemoryQueue, MemoryAttachments):
     """Implements `ports.GraphTables`."""
 
     tables: Tables
@@ -28,8 +29,8 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
             hashes=frozenset(
                 hash for hash in query.hashes if self.tables.blobs.get((session.family, hash)) is not None
             ),
-            batches=tuple(await self.find_batches(session.session_key, query.batch_ids)),
-            sources=tuple(await self.find_sources(query.sources)),
+            batches=_without_payloads(await self.find_batches(session.session_key, query.batch_ids)),
+            sources=_without_payloads(await self.find_sources(query.sources)),
             attachment_ids=frozenset(
                 attachment_id
                 for attachment_id in query.attachment_ids
@@ -50,8 +51,8 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         for usage in plan.usage:
             self._add_usage(session_key, usage)
         settled = {"settled_state": "completed", "settled_at_ms": now_ms, "settled_revision": plan.session.revision}
-        for row in list(self.tables.work.scan(lambda row: row.enqueue_seq in plan.completed_seqs)):
-            self.tables.work.put(row.enqueue_seq, msgspec.structs.replace(row, **settled))
+        for row in list(self.tables.batches.scan(lambda row: row.enqueue_seq in plan.completed_seqs)):
+            self.tables.batches.put(row.enqueue_seq, msgspec.structs.replace(row, **settled))
         await self.stamp_attachments(session_key, plan.attachment_ids, now_ms)
         await self.insert_batches(plan.enqueues)
 
@@ -95,6 +96,7 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
         path: list[r.NodeRow] = []
         node = self.tables.nodes.get(leaf_key)
         while node is not None and node.mark == r.LIVE and (last is None or len(path) < last):
+            charge_rows(SCAN_WEIGHT)
             path.append(self._with_parent(node))
             node = None if node.parent_key is None else self.tables.nodes.get(node.parent_key)
         return path
@@ -185,6 +187,10 @@ class MemoryGraph(MemoryWork, MemoryAttachments):
             self.tables.blobs.drop((family, row.hash))
         return len(found[:limit]), sum(len(row.body) for row in found[:limit])
 
-    async def blob_census(self, family: int) -> tuple[int, int, int]:
+    async def count_blobs(self, family: int) -> tuple[int, int, int]:
         revisions = len(list(self.tables.revisions.scan(lambda row: row.family == family)))
         return revisions, len(self._listed_hashes(family)), len(self.tables.blobs.keys_between(*starting_with(family)))
+
+
+def _without_payloads(rows: Sequence[r.BatchRow]) -> tuple[r.BatchRow, ...]:
+    return tuple(msgspec.structs.replace(row, payloads=b"") for row in rows)

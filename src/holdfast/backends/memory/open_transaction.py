@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast.backends.memory.tables import Table, Tables
+from holdfast.backends.memory.tables import WRITE_WEIGHT, Table, Tables
 from holdfast.backends.memory.transaction import MemoryTransaction
+from holdfast.loop_budget import charge_rows
 from holdfast.open_transaction import End, OpenTransaction
-from holdfast.ports import Backend, Operation
-from holdfast.waiting import Signals, Waiting, run_made
+from holdfast.ports import Backend, IsLeft, Operation
+from holdfast.signals import Signals
+from holdfast.wait import Waiting, run_made
 
 T = TypeVar("T")
 
@@ -43,8 +45,10 @@ class Parts(NamedTuple):
 class MemoryOpenTransaction(OpenTransaction):
     """Implements `ports.Backend` inside one transaction in memory."""
 
-    def __init__(self, outer: Backend, tables: Tables, parts: Parts, waiting: Waiting, timeout_ms: int) -> None:
-        super().__init__(outer, waiting, timeout_ms)
+    def __init__(
+        self, outer: Backend, tables: Tables, parts: Parts, waiting: Waiting, timeout_ms: int, is_left: IsLeft | None
+    ) -> None:
+        super().__init__(outer, waiting, timeout_ms, is_left)
         self._tables = tables
         self._parts = parts
         self._kept: list[dict[Any, Any]] = [{} for _ in tables.all()]
@@ -101,6 +105,7 @@ class MemoryOpenTransaction(OpenTransaction):
 
     def _store(self) -> None:
         self._check_sound()
+        charge_rows(WRITE_WEIGHT * sum(map(len, self._kept)))
         tables = self._parts.settle()
         for table, kept in zip(tables, self._kept, strict=True):
             table.resume(kept)
@@ -115,16 +120,18 @@ class MemoryOpenTransaction(OpenTransaction):
             self._parts.signals.publish([ENDED])
 
     def expire_if_due(self) -> None:
-        """End the transaction if it was open for too long."""
+        """End the transaction if it was open for too long, or if its block was left."""
         if self.left_s() <= 0:
             self._give_up(End.EXPIRED)
+        elif self.is_left():
+            self._give_up(End.INTERRUPTED)
 
     async def wait_end(self) -> None:
         """Wait until the transaction has ended, at most until its time limit. May return earlier."""
         change = self._parts.signals.watch(ENDED)
         try:
             if self.is_open:
-                await self._waiting.pause(change, max(1, int(self.left_s() * 1000) + 1))
+                await self._waiting.pause(change, max(1, int(self.look_in_s() * 1000) + 1))
             self.expire_if_due()
         finally:
             change.cancel()

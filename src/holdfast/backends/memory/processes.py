@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.memory.queue import MemoryWork
+from holdfast.backends.memory.queue import MemoryQueue
 from holdfast.backends.memory.tables import Tables, starting_with
+from holdfast.schedule_rows import MatchRow
 
 
-class MemoryProcesses(MemoryWork):
+class MemoryProcesses(MemoryQueue):
     """Implements `ports.ProcessTables` and `ports.GrantTables`."""
 
     tables: Tables
@@ -51,6 +52,11 @@ class MemoryProcesses(MemoryWork):
         )
         first = min(found, default=None)
         return None if first is None else (first[1], first[0])
+
+    async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
+        row = self.tables.processes.get(process_id)
+        if row is not None:
+            self.tables.processes.put(process_id, msgspec.structs.replace(row, claimable_at_ms=claimable_at_ms))
 
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
         found = self.tables.processes.scan(
@@ -155,15 +161,15 @@ class MemoryProcesses(MemoryWork):
         )
         return list(found)[:limit]
 
-    async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:
+    async def count_grants(self, session_id: str) -> list[tuple[str, str, int]]:
         held = {row.process_id for row in self.tables.grants.scan(lambda row: row.session_id == session_id)}
         others = [row.process_id for row in self.tables.grants.scan(lambda row: row.session_id != session_id)]
-        census: list[tuple[str, str, int]] = []
+        counts: list[tuple[str, str, int]] = []
         for process_id in sorted(held):
             process = self.tables.processes.get(process_id)
             if process is not None:
-                census.append((process_id, process.status, others.count(process_id)))
-        return census
+                counts.append((process_id, process.status, others.count(process_id)))
+        return counts
 
     async def drop_session_grants(self, session_id: str) -> int:
         return sum(self.tables.grants.drop(key) for key in self.tables.grants.keys_between(*starting_with(session_id)))
@@ -217,6 +223,12 @@ class MemoryTriggers:
         )
         return list(found)[: filter.limit]
 
+    async def matching_subscriptions(
+        self, source_type: str, source_key: str, *, after: int, limit: int
+    ) -> list[MatchRow]:
+        filter = r.SubscriptionFilter(limit, source_type=source_type, source_key=source_key, enabled=1, after=after)
+        return [MatchRow(row.sequence, row.run_kind) for row in await self.list_subscriptions(filter)]
+
     async def drop_session_subscriptions(self, session_id: str) -> int:
         sequences = {row.sequence for row in self.tables.subscriptions.scan(lambda row: row.session_id == session_id)}
         for key in [key for key in self.tables.deliveries.keys_between() if key[1] in sequences]:
@@ -261,7 +273,7 @@ class MemoryTriggers:
         return int(known)
 
     async def list_undelivered(
-        self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+        self, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
     ) -> list[r.DeliveryRow]:
         def place(row: r.DeliveryRow) -> tuple[int, str, int]:
             return row.reserved_at_ms, row.occurrence_id, row.subscription_sequence
@@ -270,6 +282,7 @@ class MemoryTriggers:
             lambda row: (
                 row.state == "reserved"
                 and row.reserved_at_ms <= reserved_until_ms
+                and (row.run_kind is not None or not runs_only)
                 and self.tables.processes.get(row.process_id) is None
                 and (after is None or place(row) > after)
             )

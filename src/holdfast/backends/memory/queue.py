@@ -1,4 +1,4 @@
-"""The queue and leases in memory."""
+"""The queue in memory."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.memory.tables import Tables
+from holdfast.backends.memory.leases import MemoryLeases
+from holdfast.backends.memory.limits import MemoryLimits
+from holdfast.ports.limit_tables import Obstacles
 
 
-class MemoryWork:
-    """Implements `ports.WorkTables`."""
-
-    tables: Tables
+class MemoryQueue(MemoryLeases, MemoryLimits):
+    """Implements `ports.QueueTables`."""
 
     def _unsettled(self, session_key: int) -> list[r.BatchRow]:
-        return list(self.tables.work.scan(lambda row: row.session_key == session_key and row.settled_state is None))
+        return list(self.tables.batches.scan(lambda row: row.session_key == session_key and row.settled_state is None))
 
     async def find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
         wanted = set(pairs)
-        return list(self.tables.work.scan(lambda row: (row.session_key, row.source_key) in wanted))
+        return list(self.tables.batches.scan(lambda row: (row.session_key, row.source_key) in wanted))
 
     async def insert_batches(self, batches: Sequence[r.BatchRow]) -> list[r.BatchRow]:
         stored: list[r.BatchRow] = []
         for batch in batches:
             row = msgspec.structs.replace(batch, enqueue_seq=self.tables.next_number("enqueue_seq"))
-            self.tables.work.put(row.enqueue_seq, row)
+            self.tables.batches.put(row.enqueue_seq, row)
             stored.append(row)
         return stored
 
@@ -42,7 +42,7 @@ class MemoryWork:
         ]
         return ready[:limit]
 
-    async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
+    async def sessions_with_ready(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
         found = [
             (session.session_key, session.session_id)
             for session in self.tables.sessions.scan(lambda row: row.session_key > after)
@@ -50,24 +50,30 @@ class MemoryWork:
         ]
         return found[:limit]
 
-    async def other_claims(self, session_key: int, claim_id: str, now_ms: int) -> tuple[bool, bool]:
+    async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
         others = [row for row in self._unsettled(session_key) if row.is_claimed(now_ms) and row.claim_id != claim_id]
-        return bool(others), any(row.claim_exclusive for row in others)
+        queue = self.tables.ready.get(session_key)
+        return Obstacles(
+            claimed=bool(others),
+            exclusively=any(row.claim_exclusive for row in others),
+            paused=queue is not None and queue.paused > 0,
+            any_limits=any(self.tables.limits.keys_between()),
+        )
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         wanted = set(batch_ids)
-        return list(self.tables.work.scan(lambda row: row.session_key == session_key and row.batch_id in wanted))
+        return list(self.tables.batches.scan(lambda row: row.session_key == session_key and row.batch_id in wanted))
 
     async def find_claimed(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
         return [row for row in self._unsettled(session_key) if row.claim_id == claim_id]
 
     async def save_batches(self, rows: Sequence[r.BatchRow]) -> int:
         for row in rows:
-            self.tables.work.put(row.enqueue_seq, row)
+            self.tables.batches.put(row.enqueue_seq, row)
         return len(rows)
 
     async def list_dead(self, session_key: int | None, kind: str | None, *, after: int, limit: int) -> list[r.BatchRow]:
-        found = self.tables.work.scan(
+        found = self.tables.batches.scan(
             lambda row: (
                 row.settled_state == "dead"
                 and row.enqueue_seq > after
@@ -78,7 +84,7 @@ class MemoryWork:
         return list(found)[:limit]
 
     @property
-    def ready_tables(self) -> MemoryWork:
+    def ready_tables(self) -> MemoryQueue:
         return self
 
     async def find_ready(self, session_key: int) -> r.ReadyRow | None:
@@ -102,23 +108,31 @@ class MemoryWork:
         return front
 
     async def next_ready(
-        self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int]
+        self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int], now_ms: int
     ) -> r.ReadyRow | None:
-        offers = self.tables.ready.scan(
-            lambda row: row.level in levels and (kinds is None or row.kind in kinds) and row.session_key not in passed
-        )
-        return min(offers, key=lambda row: (-row.priority, row.served), default=None)
+        open_keys = self._open_keys(kinds, passed, now_ms)
+
+        def is_offered(row: r.ReadyRow) -> bool:
+            if row.session_key in passed or (kinds is not None and row.kind not in kinds):
+                return False
+            if row.waits_for is not None:
+                return (row.kind, row.waits_for) in open_keys
+            return row.level in levels and not self._is_closed(row.kind, now_ms)
+
+        return min(self.tables.ready.scan(is_offered), key=lambda row: (-row.priority, row.served), default=None)
 
     async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
         due = self.tables.ready.scan(lambda row: row.due_at_ms is not None and row.due_at_ms <= now_ms)
         return sorted(due, key=lambda row: (row.due_at_ms or 0, row.session_key))[:limit]
 
-    async def offers_work(self, levels: Sequence[int], kinds: Sequence[str] | None) -> bool:
-        return await self.next_ready(levels, kinds, ()) is not None
+    async def offers_ready(self, levels: Sequence[int], kinds: Sequence[str] | None, now_ms: int) -> bool:
+        return await self.next_ready(levels, kinds, (), now_ms) is not None
 
-    async def next_ready_due_ms(self) -> int | None:
-        times = (row.due_at_ms for row in self.tables.ready.scan() if row.due_at_ms is not None)
-        return min(times, default=None)
+    async def next_ready_due_ms(self, now_ms: int) -> int | None:
+        times = [row.due_at_ms for row in self.tables.ready.scan() if row.due_at_ms is not None]
+        kinds = [row.opens_at_ms for row in self.tables.limits.scan()]
+        keys = [row.opens_at_ms for row in self.tables.waiting_keys.scan()]
+        return min([*times, *(time for time in (*kinds, *keys) if time > now_ms)], default=None)
 
     async def list_batches(
         self, session_key: int, *, pending_at_ms: int | None, after: int, limit: int
@@ -139,26 +153,11 @@ class MemoryWork:
         return min(times, default=None)
 
     async def drop_settled_batches(self, *, settled_until_ms: int, limit: int, dry_run: bool) -> int:
-        found = self.tables.work.scan(
+        found = self.tables.batches.scan(
             lambda row: row.settled_state not in (None, "dead") and (row.settled_at_ms or 0) <= settled_until_ms
         )
         old = sorted(found, key=lambda row: (row.settled_at_ms, row.enqueue_seq))[:limit]
         if not dry_run:
             for row in old:
-                self.tables.work.drop(row.enqueue_seq)
+                self.tables.batches.drop(row.enqueue_seq)
         return len(old)
-
-    async def find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
-        return self.tables.leases.get((kind, resource))
-
-    async def save_lease(self, row: r.LeaseRow) -> None:
-        self.tables.leases.put((row.kind, row.resource), row)
-
-    async def drop_lease(self, kind: str, resource: str) -> None:
-        row = self.tables.leases.get((kind, resource))
-        if row is not None:
-            self.tables.settings.put("fence_floor", max(await self.fence_floor(), row.fence))
-            self.tables.leases.drop((kind, resource))
-
-    async def fence_floor(self) -> int:
-        return self.tables.settings.get("fence_floor") or 0

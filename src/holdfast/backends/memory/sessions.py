@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -10,13 +11,15 @@ from holdfast import rows as r
 from holdfast.backends.memory.tables import Tables, starting_with
 from holdfast.records.limits import CHANGE_BUCKET_MS
 
+NO_METADATA: Final[dict[str, Any]] = dict.fromkeys(["name", "owner", "model", "cwd", "parent_session_id", "caused_by"])
+
 
 class MemorySessions:
     """Implements `ports.SessionTables`."""
 
     tables: Tables
 
-    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
+    async def find_session(self, session_id: str, *, key_only: bool = False) -> r.SessionRow | None:
         found = list(self.tables.sessions.scan(lambda row: row.session_id == session_id))
         return max(found, key=lambda row: row.incarnation, default=None)
 
@@ -56,7 +59,8 @@ class MemorySessions:
         return sorted(found, key=place)[: filter.limit]
 
     async def family_sessions(self, family: int) -> list[r.SessionRow]:
-        return list(self.tables.sessions.scan(lambda row: row.family == family))
+        found = self.tables.sessions.scan(lambda row: row.family == family)
+        return [msgspec.structs.replace(row, **NO_METADATA) for row in found]
 
     async def list_families(self, after: int, limit: int) -> list[int]:
         return sorted({row.family for row in self.tables.sessions.scan(lambda row: row.family > after)})[:limit]
@@ -105,8 +109,8 @@ class MemorySessions:
         usage = sum(tables.usage.drop(key) for key in self._usage_keys(session_key))
         tables.ready.drop(session_key)
         work = sum(
-            tables.work.drop(row.enqueue_seq)
-            for row in list(tables.work.scan(lambda row: row.session_key == session_key))
+            tables.batches.drop(row.enqueue_seq)
+            for row in list(tables.batches.scan(lambda row: row.session_key == session_key))
         )
         attachments = sum(
             tables.attachments.drop((session_key, row.attachment_id))

@@ -1,4 +1,8 @@
-"""Tables in memory: dictionaries whose writes are staged until the transaction commits."""
+"""Tables in memory: dictionaries whose writes are staged until the transaction commits.
+
+Rows that are scanned or staged on an event loop are charged to its budget. So an operation over many rows, however
+small they are, starts over in another thread, before anything of it is committed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from holdfast import rows as r
+from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
+from holdfast.loop_budget import charge_rows
+from holdfast.schedule_rows import ScheduleRow
+from holdfast.worker_rows import WorkerRow
+
+SCAN_WEIGHT = 64
+"""Weight of a row that is scanned, in bytes of text."""
+WRITE_WEIGHT = 512
+"""Weight of a row that is staged and committed."""
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -31,6 +44,7 @@ class Table(Generic[K, R]):
         self._stage(key, row)
 
     def _stage(self, key: K, row: R | None) -> None:
+        charge_rows(WRITE_WEIGHT)
         if self._replaced is not None:
             self._replaced.append((key, self._staged.get(key), key in self._staged))
         self._staged[key] = row
@@ -46,6 +60,7 @@ class Table(Generic[K, R]):
         """Return the keys of existing rows in order, from `first` to `last` inclusive; None means no bound."""
         low = 0 if first is None else bisect_left(self._order, first)
         high = len(self._order) if last is None else bisect_right(self._order, last)
+        charge_rows(SCAN_WEIGHT * (high - low + len(self._staged)))
         found = self._order[low:high]
         new: list[Any] = [
             key
@@ -133,8 +148,11 @@ class Tables:
         self.nodes: Table[int, r.NodeRow] = Table()
         self.usage: Table[tuple[int, str, str], r.UsageRow] = Table()
         self.blobs: Table[tuple[int, str], r.BlobRow] = Table()
-        self.work: Table[int, r.BatchRow] = Table()
+        self.batches: Table[int, r.BatchRow] = Table()
         self.ready: Table[int, r.ReadyRow] = Table()
+        self.limits: Table[str, LimitRow] = Table()
+        self.slots: Table[tuple[str, str, int, str], SlotRow] = Table()
+        self.waiting_keys: Table[tuple[str, str], WaitingKeyRow] = Table()
         self.leases: Table[tuple[str, str], r.LeaseRow] = Table()
         self.attachments: Table[tuple[int, str], r.AttachmentRow] = Table()
         self.attachment_objects: Table[tuple[int, str], r.ObjectRow] = Table()
@@ -145,7 +163,9 @@ class Tables:
         self.subscriptions: Table[int, r.SubscriptionRow] = Table()
         self.occurrences: Table[str, r.OccurrenceRow] = Table()
         self.deliveries: Table[tuple[str, int], r.DeliveryRow] = Table()
+        self.schedules: Table[str, ScheduleRow] = Table()
         self.artifacts: Table[tuple[str, str], r.ArtifactRow] = Table()
+        self.workers: Table[str, WorkerRow] = Table()
         self.settings: Table[str, int] = Table()
 
     def all(self) -> dict[str, Table[Any, Any]]:

@@ -8,10 +8,12 @@ from typing import Any
 from holdfast import rows as r
 from holdfast.backends.memory.graph import MemoryGraph
 from holdfast.backends.memory.processes import MemoryProcesses, MemoryTriggers
+from holdfast.backends.memory.schedules import MemorySchedules
 from holdfast.backends.memory.sessions import MemorySessions
 from holdfast.backends.memory.tables import Table, Tables
 from holdfast.backends.memory.verification import MemoryVerification
-from holdfast.ports.fast_paths import NoShortcuts
+from holdfast.backends.memory.workers import MemoryWorkers
+from holdfast.ports.fast_paths import NoFastPaths
 from holdfast.records.diagnosis import StoreFacts
 
 SCHEMA_VERSION = 1
@@ -38,13 +40,13 @@ class MemoryHousekeeping(MemoryVerification):
     async def drop_artifact(self, kind: str, ref: str) -> int:
         return self.tables.artifacts.drop((kind, ref))
 
-    async def census(self, now_ms: int) -> dict[str, int | None]:
+    async def stats(self, now_ms: int) -> dict[str, int | None]:
         tables = self.tables
 
         def count(table: Table[Any, Any], matches: Callable[[Any], bool] = lambda _: True) -> int:
             return sum(1 for _ in table.scan(matches))
 
-        waiting = [row for row in tables.work.scan() if row.settled_state is None and not row.is_claimed(now_ms)]
+        waiting = [row for row in tables.batches.scan() if row.settled_state is None and not row.is_claimed(now_ms)]
         return {
             "schema_version": SCHEMA_VERSION,
             "sessions": count(tables.sessions, lambda row: row.deleted_at_ms is None),
@@ -53,9 +55,9 @@ class MemoryHousekeeping(MemoryVerification):
             "nodes": count(tables.nodes),
             "blobs": count(tables.blobs),
             "blob_bytes": sum(len(row.body) for row in tables.blobs.scan()),
-            "pending_work": len(waiting),
-            "claimed_work": count(tables.work, lambda row: row.settled_state is None and row.is_claimed(now_ms)),
-            "settled_work": count(tables.work, lambda row: row.settled_state is not None),
+            "pending_batches": len(waiting),
+            "claimed_batches": count(tables.batches, lambda row: row.settled_state is None and row.is_claimed(now_ms)),
+            "settled_batches": count(tables.batches, lambda row: row.settled_state is not None),
             "attachments": count(tables.attachments),
             "attachment_bytes": sum(len(row.body) for row in tables.attachment_objects.scan()),
             "processes": count(tables.processes),
@@ -69,8 +71,9 @@ class MemoryHousekeeping(MemoryVerification):
                 tables.deliveries,
                 lambda row: row.state == "reserved" and tables.processes.get(row.process_id) is None,
             ),
+            "schedules": count(tables.schedules),
             "artifacts": count(tables.artifacts),
-            "oldest_pending_work_at_ms": min((row.enqueued_at_ms for row in waiting), default=None),
+            "oldest_pending_batch_at_ms": min((row.enqueued_at_ms for row in waiting), default=None),
             "bytes_on_disk": None,
         }
 
@@ -87,7 +90,7 @@ class MemoryHousekeeping(MemoryVerification):
         ]
         work = [
             max(row.available_at_ms, row.enqueued_at_ms, row.retry_at_ms)
-            for row in tables.work.scan(lambda row: row.settled_state is None and row.ready_at_ms(now_ms) <= now_ms)
+            for row in tables.batches.scan(lambda row: row.settled_state is None and row.ready_at_ms(now_ms) <= now_ms)
         ]
         return StoreFacts(
             now_ms=now_ms,
@@ -96,12 +99,21 @@ class MemoryHousekeeping(MemoryVerification):
             oldest_expired_lease_at_ms=min(leases, default=None),
             undelivered=len(deliveries),
             oldest_undelivered_at_ms=min(deliveries, default=None),
-            ready_work=len(work),
-            oldest_ready_work_at_ms=min(work, default=None),
+            ready_batches=len(work),
+            oldest_ready_batch_at_ms=min(work, default=None),
         )
 
 
-class MemoryTransaction(NoShortcuts, MemorySessions, MemoryGraph, MemoryProcesses, MemoryTriggers, MemoryHousekeeping):
+class MemoryTransaction(
+    NoFastPaths,
+    MemorySessions,
+    MemoryGraph,
+    MemoryProcesses,
+    MemoryTriggers,
+    MemorySchedules,
+    MemoryWorkers,
+    MemoryHousekeeping,
+):
     """Implements `ports.Transaction` over one set of tables."""
 
     def __init__(self, tables: Tables, now_ms: int) -> None:

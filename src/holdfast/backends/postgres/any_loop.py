@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.postgres.loop_thread import LoopThread
-from holdfast.backends.postgres.other_loops import OtherLoops, on_loop
+from holdfast.backends.postgres.other_loops import OtherLoops, Undo, on_loop
 from holdfast.errors import InvalidRequest
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, Operation
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
@@ -63,29 +63,34 @@ class AnyLoopPostgres(PostgresBackend):
         """True if the caller runs on the loop of the connections."""
         return asyncio.get_running_loop() is self._loop
 
-    async def _elsewhere(self, call: Callable[[PostgresBackend], Awaitable[T]]) -> T:
+    async def _elsewhere(self, call: Callable[[PostgresBackend], Awaitable[T]], undo: Undo[T] | None = None) -> T:
         """Run a call for a task of another loop."""
         self._check_usable(anywhere=True)
         if self._others is not None:
-            return await self._others.run(call)
+            return await self._others.run(call, undo)
         if not self._loop.is_running():
             raise InvalidRequest("store", "has a pool of an event loop that does not run: open the store with a URL")
-        return await on_loop(self._loop, partial(call, self))
+        return await on_loop(self._loop, partial(call, self), undo)
 
     async def write(
         self,
         operation: Operation[T],
         *,
-        one_step: bool = False,
-        repeatable: bool = False,
-        line: str | None = None,
+        single_write: bool = False,
+        idempotent: bool = False,
+        serialize_on: str | None = None,
         heavy: bool = False,
     ) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace."""
         if self._is_home:
-            return await super().write(operation, one_step=one_step, repeatable=repeatable, line=line, heavy=heavy)
+            return await super().write(
+                operation, single_write=single_write, idempotent=idempotent, serialize_on=serialize_on, heavy=heavy
+            )
+        refuse_inside(self, "this write")
         return await self._elsewhere(
-            lambda other: other.write(operation, one_step=one_step, repeatable=repeatable, line=line, heavy=heavy)
+            lambda other: other.write(
+                operation, single_write=single_write, idempotent=idempotent, serialize_on=serialize_on, heavy=heavy
+            )
         )
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
@@ -94,11 +99,11 @@ class AnyLoopPostgres(PostgresBackend):
             return await super().read(operation, view=view)
         return await self._elsewhere(lambda other: other.read(operation, view=view))
 
-    async def begin(self, timeout_ms: int) -> Begun:
+    async def begin(self, timeout_ms: int, is_left: IsLeft | None = None, outer: Backend | None = None) -> Begun:
         """Begin a transaction for several operations, on a connection of its own."""
         if self._is_home:
-            return await super().begin(timeout_ms)
-        return await self._elsewhere(lambda other: other.begin(timeout_ms))
+            return await super().begin(timeout_ms, is_left, outer)
+        return await self._elsewhere(lambda other: other.begin(timeout_ms, is_left, outer or self), _undone)
 
     def reader(self, freshness: Freshness) -> Backend:
         """Return this store for reads only, by the replica if there is one and it has reached the position."""
@@ -134,3 +139,8 @@ class AnyLoopPostgres(PostgresBackend):
         elif not self._loop.is_closed():
             # It is paused. Its connections are closed when it goes on, or when it ends.
             self._loop.call_soon_threadsafe(self.begin_closing)
+
+
+async def _undone(begun: Begun) -> None:
+    """Roll back a transaction whose caller was cancelled when it had just begun."""
+    await begun.ending.roll_back()

@@ -1,4 +1,4 @@
-"""The PostgreSQL backend. Retries an operation while that is safe: it was not applied, or it is repeatable."""
+"""The PostgreSQL backend. Retries an operation while that is safe: it was not applied, or it is idempotent."""
 
 from __future__ import annotations
 
@@ -8,35 +8,43 @@ import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
 
-from holdfast.backends.postgres.caller_transaction import BorrowedPostgres, Terms
+from holdfast.backends.postgres.caller_transaction import PostgresCallerTransaction, StoreParts
 from holdfast.backends.postgres.connection import Connection, Values, statements_of
 from holdfast.backends.postgres.connector import Address
-from holdfast.backends.postgres.driver_errors import TRIES, DriverFailure, Trouble, is_in_doubt, translated, trouble_of
-from holdfast.backends.postgres.executor import Attempt, Runs
+from holdfast.backends.postgres.driver_errors import (
+    TRIES,
+    DriverFailure,
+    FailureKind,
+    failure_kind,
+    is_in_doubt,
+    translated,
+)
+from holdfast.backends.postgres.executor import Executor, RetryState
 from holdfast.backends.postgres.listener import Listener
 from holdfast.backends.postgres.loop_thread import LoopThread
 from holdfast.backends.postgres.notifier import Notifier, channel_of, digest
 from holdfast.backends.postgres.open_transaction import PostgresOpenTransaction
-from holdfast.backends.postgres.pool import Connections, LentPool, Pool, farewell
+from holdfast.backends.postgres.pool import CallerPool, Connections, Pool, farewell
 from holdfast.backends.postgres.positions import UNKNOWN, position_of, system_text
-from holdfast.backends.postgres.replica import ACQUIRE_MS, Following, FreshReads, ProvenConnections
+from holdfast.backends.postgres.replica import ACQUIRE_MS, FreshReads, ProvenConnections, TimelineCheck
 from holdfast.backends.postgres.schema_setup import SCHEMA_VERSION, ddl_text, prepare
 from holdfast.backends.postgres.server_watch import ServerWatch
-from holdfast.backends.postgres.session_queue import Lines
+from holdfast.backends.postgres.session_queue import SessionQueue
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError, InvalidRequest, StoreClosed, StoreForked, Unavailable
-from holdfast.log import DEBUG, INFO, note
+from holdfast.log import DEBUG, INFO, log_event
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, Operation, Transaction
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, Transaction
 from holdfast.ports.freshness import Freshness
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PostgresOptions
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import AsyncWaiting, Deferred, Signals
+from holdfast.signals import Signals
+from holdfast.wait import AsyncWaiting, Deferred
 
 T = TypeVar("T")
 
@@ -48,6 +56,8 @@ class PostgresBackend:
 
     durability: Literal["ephemeral", "durable"] = "durable"
     schema_version = SCHEMA_VERSION
+    pool_class: ClassVar[type[Pool]] = Pool
+    """Pool of a store that connects by itself."""
 
     def __init__(
         self,
@@ -66,10 +76,10 @@ class PostgresBackend:
         self._process_id = os.getpid()
         self._texts = statements_of(options.schema)
         self._watch = ServerWatch(self._start_over)
-        self._runs = Runs(connections, self._texts, options, clock, self._watch, lent=address.lent is not None)
-        if isinstance(connections, Pool) and not self._runs.pooled:
-            connections.greet = self._runs.greet
-        self._lines = Lines()
+        self._executor = Executor(connections, self._texts, options, clock, self._watch, lent=address.lent is not None)
+        if isinstance(connections, Pool) and not self._executor.pooled:
+            connections.identify_server = self._executor.identify_server
+        self._session_queue = SessionQueue()
         self._waiting = AsyncWaiting()
         self._signals = Signals()
         self._notifier = Notifier(self._send)
@@ -81,13 +91,13 @@ class PostgresBackend:
             connect=self._connect_listener() if address.can_listen else None,
             disconnect=self._disconnect_listener,
         )
-        following = Following(self._find_timeline, address.read_label or "")
-        self._replica = None if address.read_label is None else self._open_replica(following)
+        timeline_check = TimelineCheck(self._find_timeline, address.read_label or "")
+        self._replica = None if address.read_label is None else self._open_replica(timeline_check)
         self._fresh = FreshReads(
-            partial(self._reading_runs, connections, options),
+            partial(self._reading_executor, connections, options),
             self._retried,
-            None if self._replica is None else partial(self._reading_runs, self._replica, _direct(options)),
-            following,
+            None if self._replica is None else partial(self._reading_executor, self._replica, _direct(options)),
+            timeline_check,
             address.read_label or "",
         )
         self._active = 0
@@ -112,9 +122,9 @@ class PostgresBackend:
         address = Address(url, options)
         connections: Connections
         if address.lent is None:
-            connections = Pool(address.connect, options)
+            connections = cls.pool_class(address.connect, options)
         else:
-            connections = LentPool(address.lent, options)
+            connections = CallerPool(address.lent, options)
         backend = cls(address, connections, options, clock, thread)
         try:
             await backend._retried(backend._prepare)
@@ -142,7 +152,7 @@ class PostgresBackend:
     @property
     def statements_run(self) -> int:
         """Number of statements that operations have run, without those that begin and end transactions."""
-        return self._runs.counter.statements
+        return self._executor.counter.statements
 
     def ddl(self) -> str:
         """Return the statements that create the schema."""
@@ -154,49 +164,50 @@ class PostgresBackend:
         self,
         operation: Operation[T],
         *,
-        one_step: bool = False,
-        repeatable: bool = False,
-        line: str | None = None,
+        single_write: bool = False,
+        idempotent: bool = False,
+        serialize_on: str | None = None,
         heavy: bool = False,
     ) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace.
 
-        With `one_step`, a server function first tries it without a transaction (see `single_trip`).
+        With `single_write`, a server function first tries it without a transaction (see `single_trip`).
         """
         refuse_inside(self, "this write")
-        attempt = Attempt(repeatable=repeatable, heavy=heavy)
+        state = RetryState(idempotent=idempotent, heavy=heavy)
 
         async def run() -> tuple[T, list[str]]:
-            held = line is not None and await self._lines.enter(line)
+            held = serialize_on is not None and await self._session_queue.enter(serialize_on)
             try:
-                answer = await self._runs.one_step(operation, attempt) if one_step and not attempt.again else None
-                return await self._runs.in_transaction(operation, attempt, writes=True) if answer is None else answer
+                in_one_trip = single_write and not state.is_retry
+                answer = await self._executor.in_one_trip(operation, state) if in_one_trip else None
+                return await self._executor.in_transaction(operation, state, writes=True) if answer is None else answer
             finally:
                 if held:
-                    self._lines.leave(cast("str", line))
+                    self._session_queue.leave(cast("str", serialize_on))
 
-        return await self._run(run, attempt)
+        return await self._run(run, state)
 
     async def read(self, operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
         """Run an operation that only reads, in one snapshot. One statement fetches the rows of `view`."""
-        attempt = Attempt(repeatable=False)
+        state = RetryState(idempotent=False)
 
         async def run() -> tuple[T, list[str]]:
-            answer = None if view is None else await self._runs.gathered(operation, view)
-            return await self._runs.in_transaction(operation, attempt, writes=False) if answer is None else answer
+            answer = None if view is None else await self._executor.prefetched(operation, view)
+            return await self._executor.in_transaction(operation, state, writes=False) if answer is None else answer
 
-        return await self._run(run, attempt)
+        return await self._run(run, state)
 
-    async def _run(self, call: Callable[[], Awaitable[tuple[T, list[str]]]], attempt: Attempt) -> T:
+    async def _run(self, call: Callable[[], Awaitable[tuple[T, list[str]]]], state: RetryState) -> T:
         try:
-            result, topics = await self._counted(partial(self._retried, call, attempt))
+            result, topics = await self._counted(partial(self._retried, call, state))
         except DurabilityUncertain:
-            self._tell(attempt.topics)
+            self._tell(state.topics)
             raise
         except Unavailable as error:
-            if attempt.again and error.outcome == "not_applied":
+            if state.is_retry and error.outcome == "not_applied":
                 # The check if the first run was applied has failed.
-                raise Unavailable(str(error), outcome="unknown") from error
+                raise Unavailable(error.text, *error.next_step, outcome="unknown") from error
             raise
         self._tell(topics)
         return result
@@ -226,8 +237,8 @@ class PostgresBackend:
             self._signals.publish(digests)
             self._notifier.add(digests)
 
-    async def _retried(self, call: Callable[[], Awaitable[T]], attempt: Attempt | None = None) -> T:
-        """Run a call. Retry while that is safe: not applied, or repeatable."""
+    async def _retried(self, call: Callable[[], Awaitable[T]], state: RetryState | None = None) -> T:
+        """Run a call. Retry while that is safe: not applied, or idempotent."""
         tried = 0
         wait_s = RETRY_FIRST_S
         while True:
@@ -235,33 +246,33 @@ class PostgresBackend:
             try:
                 return await call()
             except DriverFailure as failure:
-                trouble = trouble_of(failure.cause)
-                if trouble in {Trouble.LOST, Trouble.SILENT}:
+                kind = failure_kind(failure.cause)
+                if kind in {FailureKind.LOST, FailureKind.SILENT}:
                     # The server may have gone, and every connection with it.
-                    await self._connections.distrust()
-                    self._runs.forget()
-                if attempt is not None and attempt.committing and is_in_doubt(failure.cause):
-                    if not attempt.repeatable:
+                    await self._connections.discard_idle()
+                    self._executor.forget()
+                if state is not None and state.committing and is_in_doubt(failure.cause):
+                    if not state.idempotent:
                         raise translated(failure.cause, self._address.label, "unknown") from failure.cause
-                    attempt.again = True
-                if tried >= TRIES[trouble]:
+                    state.is_retry = True
+                if tried >= TRIES[kind]:
                     raise translated(failure.cause, self._address.label) from failure.cause
-                level = INFO if trouble in {Trouble.LOST, Trouble.SILENT} else DEBUG
-                note("retries", level, "run again after %(error_class)s", error_class=type(failure.cause).__name__)
+                level = INFO if kind in {FailureKind.LOST, FailureKind.SILENT} else DEBUG
+                log_event("retries", level, "run again after %(error_class)s", error_class=type(failure.cause).__name__)
             # Jitter keeps transactions that conflicted from conflicting again.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))  # noqa: S311
             wait_s = min(wait_s * 2, RETRY_LONGEST_S)
 
     async def _prepare(self) -> None:
         connection = await self._connections.acquire()
-        link = self._runs.link(connection)
+        runner = self._executor.runner(connection)
         try:
-            self._runs.distribution = await prepare(link, self._options, self._runs.probe)
-            if self._runs.distribution:
-                self._texts = self._runs.texts = statements_of(self._options.schema, self._runs.distribution)
-            if self._runs.distribution and isinstance(self._connections, Pool) and not self._runs.pooled:
+            self._executor.distribution = await prepare(runner, self._options, self._executor.probe)
+            if self._executor.distribution:
+                self._texts = self._executor.texts = statements_of(self._options.schema, self._executor.distribution)
+            if self._executor.distribution and isinstance(self._connections, Pool) and not self._executor.pooled:
                 self._address.plans_once = False
-                await link.control("plan_each_time")
+                await runner.control("plan_each_time")
         except BaseException:
             await self._connections.discard(connection)
             raise
@@ -269,20 +280,21 @@ class PostgresBackend:
 
     def _start_over(self) -> None:
         """Drop all hints, and let waiters look again, because another server or database answers."""
-        self._runs.forget()
-        self._runs.system = UNKNOWN
+        self._executor.forget()
+        self._executor.system = UNKNOWN
         self._identity = None
         self._signals.publish_all()
 
-    async def begin(self, timeout_ms: int) -> Begun:
-        """Begin a transaction for several operations, on a connection of its own."""
+    async def begin(self, timeout_ms: int, is_left: IsLeft | None = None, outer: Backend | None = None) -> Begun:
+        """Begin a transaction for several operations, on a connection of its own. It belongs to `outer`, if given."""
         self._check_usable()
-        refuse_inside(self, "another transaction")
+        refuse_inside(outer or self, "another transaction")
         begun = PostgresOpenTransaction(
-            self,
-            self._runs,
+            outer or self,
+            self._executor,
             self._waiting,
             timeout_ms,
+            is_left,
             label=self._address.label,
             tell=self._tell,
             ended=self._leave,
@@ -300,22 +312,20 @@ class PostgresBackend:
     def reader(self, freshness: Freshness) -> Backend:
         """Return this store for reads only, by the replica if there is one and it has reached the position."""
         self._check_usable(anywhere=True)
-        position = None if freshness.position is None else position_of(freshness.position, self._runs.system)
+        position = None if freshness.position is None else position_of(freshness.position, self._executor.system)
 
         async def read(operation: Operation[T], *, view: ViewQuery | EventFilter | None = None) -> T:
             return await self._counted(partial(self._fresh.read, operation, view, freshness, position))
 
         return ReadingBackend(self, read)
 
-    def _open_replica(self, following: Following) -> ProvenConnections:
+    def _open_replica(self, timeline_check: TimelineCheck) -> ProvenConnections:
         pool = Pool(self._address.connect_reader, _direct(self._options))
-        return ProvenConnections(pool, self._runs.link, self._options.schema, self._identify, following)
+        return ProvenConnections(pool, self._executor.runner, self._options.schema, self._identify, timeline_check)
 
-    def _reading_runs(self, connections: Connections, options: PostgresOptions) -> Runs:
-        lent = isinstance(connections, LentPool)
-        return Runs(connections, self._texts, options, self._clock, ServerWatch(_nothing), lent=lent)
-
-    # Waiting.
+    def _reading_executor(self, connections: Connections, options: PostgresOptions) -> Executor:
+        lent = isinstance(connections, CallerPool)
+        return Executor(connections, self._texts, options, self._clock, ServerWatch(_nothing), lent=lent)
 
     def watch(self, topic: str) -> Future[None]:
         """Return a future that is done at the next change of the topic, in any process."""
@@ -342,14 +352,14 @@ class PostgresBackend:
 
     async def _send(self, payload: str) -> None:
         connection = await self._connections.acquire()
-        link = self._runs.link(connection)
+        runner = self._executor.runner(connection)
         try:
-            if self._runs.pooled:
+            if self._executor.pooled:
                 # Behind a pooler, only a transaction sends the two messages of one statement to the same server.
-                await self._runs.begin(link, writes=True)
-            await link.all("notify", channel_of(self._options.schema), payload)
-            if self._runs.pooled:
-                await link.end()
+                await self._executor.begin(runner, writes=True)
+            await runner.all("notify", channel_of(self._options.schema), payload)
+            if self._executor.pooled:
+                await runner.end()
         except BaseException:
             await self._connections.discard(connection)
             raise
@@ -368,30 +378,30 @@ class PostgresBackend:
 
     # Lending.
 
-    def borrow(self, connection: object) -> BorrowedPostgres:
+    def within(self, connection: object) -> PostgresCallerTransaction:
         """Return this store inside a transaction of a caller's asyncpg connection to the same database."""
         self._check_usable(anywhere=self._thread is not None)
         if self._thread is not None:
             raise InvalidRequest(
                 "store", "a blocking store has an event loop of its own, and your connection another: use holdfast.open"
             )
-        terms = Terms(
+        parts = StoreParts(
             self._texts,
             self._options.schema,
             self._address.label,
             None if self._options.statement_timeout_ms is None else self._options.statement_timeout_ms / 1000,
-            self._runs.counter,
-            self._runs.system,
+            self._executor.counter,
+            self._executor.system,
             self._clock,
             self._waiting,
             self._loop,
             self._check_usable,
             self._identify,
-            self._runs.distribution,
+            self._executor.distribution,
         )
         # A connection of the store's own lent pool needs no proof, which would take a second connection of that pool.
         pool = getattr(getattr(connection, "_holder", None), "_pool", None)
-        return BorrowedPostgres(connection, terms, identified=pool is not None and pool is self._address.lent)
+        return PostgresCallerTransaction(connection, parts, identified=pool is not None and pool is self._address.lent)
 
     async def _identify(self, *, anew: bool = False) -> Values:
         """Return the identity of the schema and its database, cached unless `anew`."""
@@ -402,7 +412,7 @@ class PostgresBackend:
                 return await transaction.identify()
 
             self._identity = await self.read(identify)
-            self._runs.system = system_text(self._identity[0])
+            self._executor.system = system_text(self._identity[0])
         return self._identity
 
     async def _find_timeline(self) -> int | None:
@@ -412,9 +422,7 @@ class PostgresBackend:
             assert isinstance(transaction, PostgresTransaction)
             return await transaction.timeline()
 
-        return await self.read(find) if self._runs.tells_log else None
-
-    # Ends.
+        return await self.read(find) if self._executor.tells_log else None
 
     def drive(self, work: Awaitable[T]) -> T:
         """Run a coroutine of this backend to its end for a blocking caller."""
@@ -458,9 +466,8 @@ class PostgresBackend:
 
     async def _let_go(self) -> None:
         await self._idle.wait()
-        await self._notifier.close()
-        await self._listener.close()
-        await self._connections.close()
+        for part in (self._executor.shared, self._notifier, self._listener, self._connections):
+            await part.close()
         if self._replica is not None:
             await self._replica.close()
         self._signals.fail_all(StoreClosed)

@@ -15,16 +15,16 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from holdfast import rows as r
-from holdfast.backends.postgres.connection import Connection, Counter, Distribution, Link, Values, cut_off
+from holdfast.backends.postgres.connection import Connection, Counter, Distribution, StatementRunner, Values, cut_off
 from holdfast.backends.postgres.driver_errors import (
     STATEMENT_MISPLACED,
     DriverFailure,
-    Trouble,
+    FailureKind,
+    failure_kind,
     names_shared,
     rows_hidden,
     state_of,
     translated,
-    trouble_of,
 )
 from holdfast.backends.postgres.notifier import TOPICS_A_PAYLOAD, channel_of, digest
 from holdfast.backends.postgres.pooler_check import check_names
@@ -32,11 +32,11 @@ from holdfast.backends.postgres.schema_setup import SCHEMA_VERSION, ddl_text
 from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import HoldfastError, InvalidRequest, Unavailable
-from holdfast.open_transaction import BorrowedBackend
+from holdfast.open_transaction import CallerTransaction
 from holdfast.ports import Clock, Operation
 from holdfast.statements import Statements
 from holdfast.table_catalog import table_names
-from holdfast.waiting import Waiting
+from holdfast.wait import Waiting
 
 T = TypeVar("T")
 
@@ -55,8 +55,8 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
     {
         "identify",
         "position",
-        "enqueue_work",
-        "claim_work",
+        "enqueue_batch",
+        "claim_batches",
         "claim_next",
         "settle_claim",
         "settle_and_claim",
@@ -68,7 +68,7 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "renew_claim",
         "take_lease",
         "renew_lease",
-        "lock_session",
+        "find_session",
         "insert_session",
         "save_session",
         "session_ids",
@@ -88,29 +88,33 @@ SAFE_IN_A_SNAPSHOT: Final = frozenset(
         "insert_batches",
         "lock_batches",
         "save_batches",
-        "lock_lease",
+        "find_lease",
         "share_lease",
         "release_lease",
         "save_lease",
-        "lock_process",
+        "find_process",
         "insert_process",
         "save_process",
         "find_event",
         "find_replay",
         "insert_event",
         "ack_wake",
-        "lock_subscription",
-        "lock_subscription_key",
+        "find_subscription",
+        "find_subscription_key",
         "insert_subscription",
         "save_subscription",
-        "share_subscriptions_of_source",
-        "lock_occurrence",
+        "list_subscriptions_of_source",
+        "find_occurrence",
         "insert_occurrence",
         "insert_deliveries",
-        "lock_delivery",
-        "lock_process_delivery",
+        "find_delivery",
+        "find_process_delivery",
         "save_delivery",
-        "lock_grant",
+        "find_schedule",
+        "insert_schedule",
+        "save_schedule",
+        "drop_schedule",
+        "find_grant",
         "save_grant",
         "drop_grant",
         "find_artifact",
@@ -131,7 +135,7 @@ class Identity(Protocol):
     async def __call__(self, *, anew: bool) -> Values: ...
 
 
-class Terms(NamedTuple):
+class StoreParts(NamedTuple):
     """Parts of a store that operations on a lent connection use."""
 
     texts: Statements
@@ -148,8 +152,8 @@ class Terms(NamedTuple):
     distribution: Distribution
 
 
-class SnapshotLink(Link):
-    """Link of a writer with an old snapshot. Refuses every statement that could decide on stale rows."""
+class SnapshotRunner(StatementRunner):
+    """Statement runner of a writer with an old snapshot. Refuses every statement that could decide on stale rows."""
 
     __slots__ = ()
 
@@ -175,7 +179,7 @@ class SnapshotTransaction(PostgresTransaction):
     __slots__ = ()
 
     # A shared key lock would not fail if the session was changed since the snapshot.
-    PRESENCE_LOCK = "lock_session"
+    KEY_LOCK = "find_session"
 
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         """Return the facts that a commit is judged by. They are current, or this is a serialization failure."""
@@ -184,33 +188,33 @@ class SnapshotTransaction(PostgresTransaction):
         return await super().load_commit_facts(query)
 
 
-class BorrowedPostgres(BorrowedBackend):
+class PostgresCallerTransaction(CallerTransaction):
     """Implements `ports.Backend` inside transactions of one lent connection."""
 
     durability: Literal["ephemeral", "durable"] = "durable"
     schema_version = SCHEMA_VERSION
 
-    def __init__(self, connection: object, terms: Terms, *, identified: bool) -> None:
-        self._terms = terms
-        self._connection = checked(connection, terms.loop)
+    def __init__(self, connection: object, parts: StoreParts, *, identified: bool) -> None:
+        self._parts = parts
+        self._connection = checked(connection, parts.loop)
         self._lock = asyncio.Lock()
         self._identified = identified
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"postgresql://{self._terms.label} within a transaction"
+        return f"postgresql://{self._parts.label} within a transaction"
 
     def ddl(self) -> str:
         """Return the statements that create the schema."""
-        return ddl_text(self._terms.schema)
+        return ddl_text(self._parts.schema)
 
     async def write(
         self,
         operation: Operation[T],
         *,
-        one_step: bool = False,
-        repeatable: bool = False,
-        line: str | None = None,
+        single_write: bool = False,
+        idempotent: bool = False,
+        serialize_on: str | None = None,
         heavy: bool = False,
     ) -> T:
         """Run an operation in the lent transaction. If it raises, the transaction is as it was before."""
@@ -221,15 +225,15 @@ class BorrowedPostgres(BorrowedBackend):
         return await self._run(operation, writes=False)
 
     async def _run(self, operation: Operation[T], *, writes: bool, heavy: bool = False) -> T:
-        self._terms.check_usable()
+        self._parts.check_usable()
         # Savepoints are nested: two concurrent operations would end each other's.
         async with self._lock:
             if self._closed:
                 raise InvalidRequest("store", "was closed: call within() again")
-            checked(self._connection, self._terms.loop)
+            checked(self._connection, self._parts.loop)
             for anew in (False, True):
                 # Before the savepoint, because it takes one of the store's own connections and may wait for it.
-                expected = None if self._identified else await self._terms.identity(anew=anew)
+                expected = None if self._identified else await self._parts.identity(anew=anew)
                 try:
                     return await self._attempt(operation, writes, expected, heavy=heavy)
                 except AnotherDatabase:
@@ -239,61 +243,63 @@ class BorrowedPostgres(BorrowedBackend):
             raise InvalidRequest("connection", "leads to another database than the store's")
 
     async def _attempt(self, operation: Operation[T], writes: bool, expected: Values | None, *, heavy: bool) -> T:
-        link = self._link(Link)
-        await link.control("save_operation")
+        runner = self._runner(StatementRunner)
+        await runner.control("save_operation")
         try:
             if expected is not None:
-                await self._identify(link, expected)
-            transaction, settings, own = await self._begin(link, writes)
+                await self._identify(runner, expected)
+            transaction, settings, own = await self._begin(runner, writes)
             result = await Steps(own, heavy=heavy).run(operation(transaction))
-            await self._leave(link, transaction.topics, settings)
-            await link.control("release_write" if writes else "release_operation")
+            await self._leave(runner, transaction.topics, settings)
+            await runner.control("release_write" if writes else "release_operation")
         except BaseException:
-            await self._undo(link)
+            await self._undo(runner)
             raise
         return result
 
-    def _link(self, kind: type[Link]) -> Link:
-        terms = self._terms
+    def _runner(self, kind: type[StatementRunner]) -> StatementRunner:
+        parts = self._parts
         return kind(
             self._connection,
-            terms.texts,
-            terms.timeout_s,
-            terms.counter,
-            terms.system,
-            distribution=terms.distribution,
+            parts.texts,
+            parts.timeout_s,
+            parts.counter,
+            parts.system,
+            distribution=parts.distribution,
         )
 
-    async def _identify(self, link: Link, expected: Values) -> None:
-        [found] = await link.all("identify", self._terms.schema)
+    async def _identify(self, runner: StatementRunner, expected: Values) -> None:
+        [found] = await runner.all("identify", self._parts.schema)
         if tuple(found) != tuple(expected):
             raise AnotherDatabase
         self._identified = True
 
-    async def _begin(self, link: Link, writes: bool) -> tuple[PostgresTransaction, list[str | None], Link]:
-        """Return the operation's transaction, the caller's settings before it, and the operation's link."""
-        schema = self._terms.schema
-        entered = await link.all("enter_transaction", list(SETTINGS), schema, table_names())
+    async def _begin(
+        self, runner: StatementRunner, writes: bool
+    ) -> tuple[PostgresTransaction, list[str | None], StatementRunner]:
+        """Return the operation's transaction, the caller's settings before it, and its statement runner."""
+        schema = self._parts.schema
+        entered = await runner.all("enter_transaction", list(SETTINGS), schema, table_names())
         [(now_ms, isolation, read_only, server_pid, settings, filtered)] = entered
-        if server_pid != link.server_pid():
-            await check_names(link, "connection")
+        if server_pid != runner.server_pid():
+            await check_names(runner, "connection")
         if filtered is not None:
-            raise rows_hidden(self._terms.label, f"{schema}.{filtered}")
-        if self._terms.clock is not None:
-            now_ms = self._terms.clock.now_ms()
+            raise rows_hidden(self._parts.label, f"{schema}.{filtered}")
+        if self._parts.clock is not None:
+            now_ms = self._parts.clock.now_ms()
         fresh = isolation in FRESH
         if read_only == "on" and (writes or fresh):
             raise InvalidRequest(
                 "connection", "its transaction is read-only: reads need REPEATABLE READ, writes need more"
             )
-        kind, own = PostgresTransaction, link
+        kind, own = PostgresTransaction, runner
         if writes and not fresh:
-            kind, own = SnapshotTransaction, self._link(SnapshotLink)
+            kind, own = SnapshotTransaction, self._runner(SnapshotRunner)
         # Without a snapshot a reader locks the rows it reads, so that its statements agree.
         locks = writes or fresh
-        return kind(own, now_ms, schema, writes=locks, clock=self._terms.clock), settings, own
+        return kind(own, now_ms, schema, writes=locks, clock=self._parts.clock), settings, own
 
-    async def _leave(self, link: Link, topics: list[str], settings: list[str | None]) -> None:
+    async def _leave(self, runner: StatementRunner, topics: list[str], settings: list[str | None]) -> None:
         """Queue notifications, and check that the caller's settings are unchanged.
 
         The server delivers notifications at the caller's commit. They carry no origin: this store has not woken its own
@@ -304,18 +310,18 @@ class BorrowedPostgres(BorrowedBackend):
             ":" + ",".join(digests[first : first + TOPICS_A_PAYLOAD])
             for first in range(0, len(digests), TOPICS_A_PAYLOAD)
         ]
-        [(after, _)] = await link.all("leave_transaction", list(SETTINGS), channel_of(self._terms.schema), payloads)
+        [(after, _)] = await runner.all("leave_transaction", list(SETTINGS), channel_of(self._parts.schema), payloads)
         changed = [name for name, old, new in zip(SETTINGS, settings, after, strict=True) if old != new]
         if changed:
             # Rolling back the savepoint undoes the change as well.
             raise HoldfastError(
-                f"{self._terms.label}: {', '.join(changed)} of your transaction changed during the operation, which "
+                f"{self._parts.label}: {', '.join(changed)} of your transaction changed during the operation, which "
                 "was undone: remove the trigger that sets it, or report this as a bug of Holdfast"
             )
 
-    async def _undo(self, link: Link) -> None:
+    async def _undo(self, runner: StatementRunner) -> None:
         """Roll the operation back, even if the task is cancelled meanwhile, also repeatedly."""
-        undoing = asyncio.ensure_future(self._take_back(link))
+        undoing = asyncio.ensure_future(self._take_back(runner))
         interruption: asyncio.CancelledError | None = None
         while not undoing.done():
             try:
@@ -325,34 +331,34 @@ class BorrowedPostgres(BorrowedBackend):
         if interruption is not None:
             raise interruption
 
-    async def _take_back(self, link: Link) -> None:
+    async def _take_back(self, runner: StatementRunner) -> None:
         try:
-            await link.control("undo_operation")
+            await runner.control("undo_operation")
         except DriverFailure:
             # Half an operation must not be committed, not even by a caller that ignores errors.
             cut_off(self._connection)
 
     def _translated(self, cause: BaseException) -> HoldfastError:
-        place = self._terms.label
+        place = self._parts.label
         if state_of(cause) == "25P02":
             return InvalidRequest("connection", "its transaction has failed already: roll it back")
         if state_of(cause) in STATEMENT_MISPLACED:
             return names_shared("connection")
-        match trouble_of(cause):
-            case Trouble.CONTENTION | Trouble.RACE | Trouble.LOCKED:
+        match failure_kind(cause):
+            case FailureKind.CONTENTION | FailureKind.RACE | FailureKind.LOCKED:
                 return Unavailable(f"{place}: another transaction was in the way: roll yours back and run it again")
-            case Trouble.LOST | Trouble.SILENT:
+            case FailureKind.LOST | FailureKind.SILENT:
                 return Unavailable(f"{place}: the connection was lost, and your transaction with it: run it again")
-            case Trouble.OTHER:
+            case FailureKind.OTHER:
                 return translated(cause, place)
 
     async def compute(self, call: Callable[[], T]) -> tuple[T, bool]:
         """Run a pure call. Return its result, and whether it was heavy."""
-        return await self._terms.waiting.compute(call)
+        return await self._parts.waiting.compute(call)
 
     async def offload(self, call: Callable[[], T]) -> T:
         """Run blocking file work without blocking other operations."""
-        return await self._terms.waiting.offload(call)
+        return await self._parts.waiting.offload(call)
 
     def drive(self, work: Awaitable[T]) -> T:
         """Never reached: connections are lent only to stores that run on an event loop."""

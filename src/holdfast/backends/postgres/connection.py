@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
-from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure, Silence
+from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure, NoResponse
 from holdfast.backends.postgres.positions import UNKNOWN
 from holdfast.backends.postgres.thread_offload import LeaveLoop, LoopCall
-from holdfast.errors import DurabilityUncertain, Unavailable
+from holdfast.errors import DurabilityUncertain, HoldfastError, Unavailable
 from holdfast.loop_budget import BUDGET_BYTES
 from holdfast.statements import Statements, load_statements
 
@@ -31,6 +31,7 @@ class Connection(Protocol):
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str: ...
     async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> list[Any]: ...
+    async def fetchmany(self, query: str, args: Any, *, timeout: float | None = None) -> list[Any]: ...
     async def add_listener(self, channel: str, callback: Any) -> None: ...
     async def close(self, *, timeout: float | None = None) -> None: ...
     def add_termination_listener(self, callback: Any) -> None: ...
@@ -76,11 +77,12 @@ def statements_of(schema: str, distribution: Distribution = Distribution.NONE) -
     return load_statements("holdfast.backends.postgres", schema=schema, settled=distribution.parts, swaps=swaps)
 
 
-class Link:
+class StatementRunner:
     """A connection with its statements and a deadline for each of them."""
 
     __slots__ = (
-        *("_counter", "_timeout_s", "connection", "distribution", "heavy", "reached", "stepping", "system", "texts"),
+        *("_counter", "_timeout_s", "connection", "distribution", "heavy", "is_connected", "reached"),
+        *("stepping", "system", "texts"),
     )
 
     def __init__(
@@ -94,6 +96,7 @@ class Link:
         distribution: Distribution = Distribution.NONE,
     ) -> None:
         self.connection = connection
+        self.is_connected = True
         self.distribution = distribution
         self.system = system
         """The name of the database cluster in positions."""
@@ -140,15 +143,25 @@ class Link:
 
     async def commit(self) -> None:
         """Commit, which also makes durable all that the transaction has seen. Raises if that is not certain."""
-        _require_committed(await self._heeding(self.script(self.texts["commit"])))
+        _require_committed(await self._check_replication(self.script(self.texts["commit"])))
 
     async def end(self) -> None:
         """Commit a transaction that need not wait for standbys, so no warning is checked."""
         _require_committed(await self.script(self.texts["end_transaction"]))
 
-    async def write_at_once(self, name: str, *bindings: Any) -> list[Values]:
+    async def call_function(self, name: str, *bindings: Any) -> list[Values]:
         """Call a function in a transaction of its own. Return its rows once that is durable."""
-        return await self._heeding(self.all(name, *bindings), _is_refusal)
+        return await self._check_replication(self.all(name, *bindings), _is_refusal)
+
+    async def call_together(self, name: str, calls: Sequence[Sequence[Any]]) -> list[Values | DurabilityUncertain]:
+        """Call a function that returns one row several times in one transaction. Return the rows once it is durable."""
+        self._counter.statements += len(calls)
+        warnings: list[object] = getattr(self.connection, "replication_warnings", [])
+        warnings.clear()
+        found = await self._ask(self.connection.fetchmany, self.texts[name], calls, timeout_s=self._timeout_s)
+        if not warnings:
+            return found
+        return [row if row[0] in REFUSALS else _uncertain() for row in found]
 
     def server_pid(self) -> int:
         """Return the process id that the server gave at the start of the connection."""
@@ -157,7 +170,9 @@ class Link:
         except DRIVER_ERRORS as error:
             raise _failure(error) from error
 
-    async def _heeding(self, committing: Coroutine[Any, Any, T], is_harmless: Callable[[T], bool] | None = None) -> T:
+    async def _check_replication(
+        self, committing: Coroutine[Any, Any, T], is_harmless: Callable[[T], bool] | None = None
+    ) -> T:
         """Return a commit's answer. Raises DurabilityUncertain if the server warns that it did not wait for standbys.
 
         A harmless answer promises nothing that a standby could lack, and is returned all the same.
@@ -169,13 +184,13 @@ class Link:
             warnings.clear()
             answer = await committing
         if warnings and (is_harmless is None or not is_harmless(answer)):
-            raise DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")
+            raise _uncertain()
         return answer
 
     async def _listening(self, committing: Coroutine[Any, Any, T]) -> tuple[T, list[object]]:
         """Return a commit's answer and the warnings about replication. A lent connection has no listener of its own."""
         warnings: list[object] = []
-        heed = partial(heed_replication, warnings)
+        heed = partial(collect_replication_warning, warnings)
         try:
             self.connection.add_log_listener(heed)
         except DRIVER_ERRORS as error:
@@ -190,7 +205,40 @@ class Link:
                 self.connection.remove_log_listener(heed)
 
 
-def heed_replication(warnings: list[object], _: object, message: Any) -> None:
+class LateRunner(StatementRunner):
+    """A runner that takes a connection when it first needs one."""
+
+    __slots__ = ("_acquire", "failure")
+
+    def __init__(self, acquire: Callable[[], Awaitable[Connection]], *parts: Any, **more: Any) -> None:
+        super().__init__(cast("Connection", None), *parts, **more)
+        self._acquire = acquire
+        self.is_connected = False
+        self.failure: HoldfastError | None = None
+        """The error for which there is no connection."""
+
+    async def connect(self) -> None:
+        """Take a connection, unless there is one."""
+        if self.is_connected:
+            return
+        work = self._acquire
+        try:
+            self.connection = await (LoopCall(work) if self.stepping else work())
+        except HoldfastError as error:
+            self.failure = error
+            raise
+        self.is_connected = True
+
+    async def all(self, name: str, *bindings: Any) -> list[Values]:
+        await self.connect()
+        return await super().all(name, *bindings)
+
+
+def _uncertain() -> DurabilityUncertain:
+    return DurabilityUncertain("the commit is stored, but its replication was not confirmed", outcome="applied")
+
+
+def collect_replication_warning(warnings: list[object], _: object, message: Any) -> None:
     """Add a message of the server to the warnings if it reports that a commit did not wait for standbys."""
     if getattr(message, "server_source_function", None) == REPLICATION_WAIT:
         warnings.append(message)
@@ -222,4 +270,4 @@ def _require_committed(status: str) -> None:
 
 def _failure(error: BaseException) -> DriverFailure:
     """Wrap the driver's error. A timeout means silence: not even the server's own limit has produced an answer."""
-    return DriverFailure(Silence() if isinstance(error, TimeoutError) else error)
+    return DriverFailure(NoResponse() if isinstance(error, TimeoutError) else error)

@@ -11,7 +11,12 @@ from typing import Any, Final, cast
 import asyncpg
 
 from holdfast import dsn
-from holdfast.backends.postgres.connection import STATEMENT_CACHE, Connection, heed_replication, statements_of
+from holdfast.backends.postgres.connection import (
+    STATEMENT_CACHE,
+    Connection,
+    collect_replication_warning,
+    statements_of,
+)
 from holdfast.backends.postgres.pool import LABEL
 from holdfast.backends.postgres.pooler_check import Field, check_own
 from holdfast.errors import InvalidRequest
@@ -149,7 +154,7 @@ class Address:
                 f"is not a valid URL, or a PG… environment variable such as PGPORT is wrong: use {dsn.FORM}",
             )
         # Once for all commits: adding and removing a listener takes the driver longer than sending a statement.
-        connection.add_log_listener(partial(heed_replication, connection.replication_warnings))
+        connection.add_log_listener(partial(collect_replication_warning, connection.replication_warnings))
         found = cast("Connection", connection)
         if not pooled:
             try:

@@ -2,8 +2,8 @@
 -- on the schema.
 --
 -- Rows of a session are on the node of its family, rows of a process on the node of the process. Leases of processes
--- are spread like those of sessions. Grants and triggers are copied to every node; artifacts and all sequences stay on
--- the coordinator.
+-- are spread like those of sessions. Grants, triggers and schedules are copied to every node; artifacts, workers and
+-- all sequences stay on the coordinator.
 
 -- A unique index of a distributed table must contain the distribution column.
 DROP INDEX {schema}.sessions_key;
@@ -57,7 +57,7 @@ SELECT create_distributed_table('{schema}.sessions', 'family', colocate_with := 
 
 SELECT create_distributed_table('{schema}.' || name, 'family', colocate_with := '{schema}.sessions')
 FROM unnest(ARRAY[
-    'revisions', 'nodes', 'usage', 'blobs', 'work', 'ready', 'leases', 'attachments', 'attachment_objects',
+    'revisions', 'nodes', 'usage', 'blobs', 'batches', 'ready', 'leases', 'attachments', 'attachment_objects',
     'doomed_objects'
 ]) AS name;
 
@@ -68,7 +68,9 @@ SELECT create_distributed_table('{schema}.processes', 'process_id', colocate_wit
 SELECT create_distributed_table('{schema}.events', 'process_id', colocate_with := '{schema}.processes');
 
 SELECT create_reference_table('{schema}.' || name)
-FROM unnest(ARRAY['settings', 'grants', 'subscriptions', 'occurrences', 'deliveries']) AS name;
+FROM unnest(ARRAY[
+    'settings', 'limits', 'slots', 'waiting_keys', 'grants', 'subscriptions', 'occurrences', 'deliveries', 'schedules'
+]) AS name;
 
 CREATE FUNCTION {schema}.family_v1(p_session_id text) RETURNS bigint
 LANGUAGE plpgsql STABLE
@@ -102,7 +104,7 @@ BEGIN
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = auto', v_function.signature);
         CASE
             WHEN v_function.name IN (
-                'commit_turn_v1', 'show_head_v1', 'enqueue_work_v1', 'claim_work_v1', 'claim_next_v1',
+                'commit_turn_v1', 'show_head_v1', 'enqueue_batch_v1', 'claim_batches_v1', 'claim_next_v1',
                 'settle_claim_v1', 'renew_claim_v1', 'take_lease_v1', 'renew_lease_v1'
             ) THEN
                 PERFORM create_distributed_function(

@@ -11,6 +11,7 @@ from typing import Final
 import asyncpg
 
 from holdfast.errors import Corrupt, HoldfastError, Incompatible, InvalidRequest, Outcome, Unavailable
+from holdfast.next_step import RETRY, NextStep
 
 DRIVER_ERRORS: Final = (
     asyncpg.PostgresError,
@@ -23,7 +24,7 @@ DRIVER_ERRORS: Final = (
 """All errors that a call of the driver can raise."""
 
 
-class Trouble(enum.Enum):
+class FailureKind(enum.Enum):
     """Kind of failure, as far as it matters for retries."""
 
     CONTENTION = "the server aborted the transaction because of another one"
@@ -35,47 +36,53 @@ class Trouble(enum.Enum):
 
 
 TRIES = {
-    Trouble.CONTENTION: 12,
-    Trouble.RACE: 12,
-    Trouble.LOST: 12,
-    Trouble.LOCKED: 3,
-    Trouble.SILENT: 2,
-    Trouble.OTHER: 1,
+    FailureKind.CONTENTION: 12,
+    FailureKind.RACE: 12,
+    FailureKind.LOST: 12,
+    FailureKind.LOCKED: 3,
+    FailureKind.SILENT: 2,
+    FailureKind.OTHER: 1,
 }
 """Most runs of an operation, by the kind of failure: about a second in all, with growing pauses. Waits for a lock or
 for an answer are long already."""
 
 
 _BY_STATE: Final = {
-    "40001": Trouble.CONTENTION,
-    "40P01": Trouble.CONTENTION,
-    "55P03": Trouble.LOCKED,
-    "23505": Trouble.RACE,
+    "40001": FailureKind.CONTENTION,
+    "40P01": FailureKind.CONTENTION,
+    "55P03": FailureKind.LOCKED,
+    "23505": FailureKind.RACE,
     # Terminated by an administrator, by a crash of a neighbour, or not accepting connections yet.
-    "57P01": Trouble.LOST,
-    "57P02": Trouble.LOST,
-    "57P03": Trouble.LOST,
-    "57P05": Trouble.LOST,
+    "57P01": FailureKind.LOST,
+    "57P02": FailureKind.LOST,
+    "57P03": FailureKind.LOST,
+    "57P05": FailureKind.LOST,
     # Killed in the middle of a transaction, because the client was silent for too long.
-    "25P03": Trouble.LOST,
-    "25P04": Trouble.LOST,
+    "25P03": FailureKind.LOST,
+    "25P04": FailureKind.LOST,
 }
 
-ADVICE: Final = (
-    ("40001", "other transactions kept interfering: retry"),
-    ("40P01", "other transactions kept interfering: retry"),
-    ("55P03", "another transaction holds what this one needs: retry, or raise lock_timeout_ms"),
-    ("57014", "the statement took too long or was cancelled: retry, or raise statement_timeout_ms"),
-    ("57P03", "the server is starting or shutting down: retry"),
-    ("53300", "the server has no connection left: lower max_connections, or raise the server's limit"),
-    ("53100", "the server's disk is full: make room and retry"),
-    ("53", "the server is out of resources: retry with less at once"),
-    ("25006", "the server is read-only: connect to the primary"),
-    ("42501", "this role lacks a right that it needs: grant it"),
-    ("08", "the connection was lost: retry"),
-    ("57", "the server ended the connection: retry"),
-    ("25P", "the server ended the connection: retry"),
-    ("58", "the server's disk reported an error: check the disk and retry"),
+RAISE_STATEMENT_TIMEOUT: Final = NextStep("raise", "options.statement_timeout_ms")
+ADVICE: Final[tuple[tuple[str, str, *tuple[NextStep, ...]], ...]] = (
+    ("40001", "other transactions kept interfering", RETRY),
+    ("40P01", "other transactions kept interfering", RETRY),
+    ("55P03", "another transaction holds what this one needs", RETRY, NextStep("raise", "options.lock_timeout_ms")),
+    ("57014", "the statement took too long or was cancelled", RETRY, RAISE_STATEMENT_TIMEOUT),
+    ("57P03", "the server is starting or shutting down", RETRY),
+    (
+        "53300",
+        "the server has no connection left",
+        NextStep("lower", "options.max_connections"),
+        NextStep("raise the server's limit"),
+    ),
+    ("53100", "the server's disk is full", NextStep("make room and retry")),
+    ("53", "the server is out of resources", NextStep("retry with less at once")),
+    ("25006", "the server is read-only", NextStep("connect to the primary")),
+    ("42501", "this role lacks a right that it needs", NextStep("grant it")),
+    ("08", "the connection was lost", RETRY),
+    ("57", "the server ended the connection", RETRY),
+    ("25P", "the server ended the connection", RETRY),
+    ("58", "the server's disk reported an error", NextStep("check the disk and retry")),
 )
 """Advice on transient errors, by SQLSTATE or its beginning. The first match counts."""
 
@@ -124,7 +131,7 @@ STATEMENT_MISPLACED: Final = ("42P05", "26000")
 """SQLSTATEs for a prepared statement that exists unexpectedly, or is missing: another client shares the connection."""
 
 
-class Silence(TimeoutError):
+class NoResponse(TimeoutError):
     """No answer to a statement, although the server has its own time limit for it."""
 
 
@@ -141,23 +148,23 @@ def state_of(error: BaseException) -> str:
     return str(getattr(error, "sqlstate", None) or "") if isinstance(error, asyncpg.PostgresError) else ""
 
 
-def trouble_of(error: BaseException) -> Trouble:
+def failure_kind(error: BaseException) -> FailureKind:
     """Return the kind of an error, for retries."""
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         # Prepared before a column's type was changed. The driver drops the statement, and a retry prepares it anew.
-        return Trouble.CONTENTION
+        return FailureKind.CONTENTION
     state = state_of(error)
     if _is_poolers(error):
-        return Trouble.OTHER
+        return FailureKind.OTHER
     if state:
-        return _BY_STATE.get(state, Trouble.LOST if state.startswith("08") else Trouble.OTHER)
-    if isinstance(error, Silence):
-        return Trouble.SILENT
+        return _BY_STATE.get(state, FailureKind.LOST if state.startswith("08") else FailureKind.OTHER)
+    if isinstance(error, NoResponse):
+        return FailureKind.SILENT
     if isinstance(error, TimeoutError):
-        return Trouble.OTHER
+        return FailureKind.OTHER
     if isinstance(error, asyncpg.InterfaceError) and not any(said in str(error) for said in CONNECTION_GONE):
-        return Trouble.OTHER
-    return Trouble.LOST
+        return FailureKind.OTHER
+    return FailureKind.LOST
 
 
 def _is_poolers(error: BaseException) -> bool:
@@ -181,8 +188,9 @@ def behind_pooler(place: str, field: str = "options.pooler") -> InvalidRequest:
         )
     return InvalidRequest(
         field,
-        f"{place}: a connection pooler such as PgBouncer stands before the server: "
-        'open the store with PostgresOptions(pooler="transaction"), or with a URL that leads past the pooler',
+        f"{place}: a connection pooler such as PgBouncer stands before the server",
+        NextStep("set", "options.pooler", "to transaction"),
+        NextStep("use a", "url", "that leads past the pooler"),
     )
 
 
@@ -214,7 +222,7 @@ def rows_hidden(place: str, table: str | None = None) -> Incompatible:
 
 def is_in_doubt(error: BaseException) -> bool:
     """Return whether the outcome of the statement is unknown: the server may have run it, or may still run it."""
-    return not state_of(error) or trouble_of(error) is Trouble.LOST
+    return not state_of(error) or failure_kind(error) is FailureKind.LOST
 
 
 def translated(error: BaseException, place: str, outcome: Outcome = "not_applied") -> HoldfastError:
@@ -249,9 +257,9 @@ def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastE
     found = _told_apart(error, place)
     if found is not None:
         return found
-    for beginning, advice in ADVICE:
+    for beginning, problem, *steps in ADVICE:
         if state.startswith(beginning):
-            return Unavailable(f"{place}: {advice}")
+            return Unavailable(f"{place}: {problem}", *steps)
     for beginning, field, problem in REFUSALS:
         if state.startswith(beginning):
             return InvalidRequest(field, f"{place}: {problem}")
@@ -260,9 +268,10 @@ def _translated(error: BaseException, place: str, outcome: Outcome) -> HoldfastE
             return Corrupt("database", place, f"{reason} ({error})")
     if isinstance(error, TimeoutError):
         return Unavailable(
-            f"{place}: the server did not answer in time: retry, or raise statement_timeout_ms; a pooler before it may "
-            "have too few server connections"
+            f"{place}: the server did not answer in time, or a pooler before it has too few server connections",
+            RETRY,
+            RAISE_STATEMENT_TIMEOUT,
         )
-    if not state and trouble_of(error) is Trouble.LOST:
+    if not state and failure_kind(error) is FailureKind.LOST:
         return Unavailable(f"{place}: the server cannot be reached, or the connection was lost: retry")
     return HoldfastError(f"{place}: PostgreSQL refused a call in a way that Holdfast does not expect: {error}")

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeVar, cast
 
-from holdfast.backends.postgres.connection import Connection, Counter, Distribution, Link
+from holdfast.backends.postgres.connection import Connection, Counter, Distribution, LateRunner, StatementRunner
 from holdfast.backends.postgres.connector import CONNECT_TIMEOUT_S
 from holdfast.backends.postgres.driver_errors import DriverFailure, is_in_doubt
 from holdfast.backends.postgres.pool import Connections
 from holdfast.backends.postgres.positions import UNKNOWN, system_text
-from holdfast.backends.postgres.prefetch import gather
+from holdfast.backends.postgres.prefetch import prefetch
 from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.server_watch import ServerWatch
+from holdfast.backends.postgres.shared_trips import SharedTrips
 from holdfast.backends.postgres.single_trip import TRIPS, NeedsTransaction, SingleTrip
 from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
@@ -34,25 +35,25 @@ NO_LIMIT: Final = 0
 """The server's value for no timeout."""
 
 
-class Attempt:
+class RetryState:
     """State of the runs of one operation.
 
-    `committing`: the last run may have been applied. `again`: an earlier run may have been applied. `declined`: a
+    `committing`: the last run may have been applied. `is_retry`: an earlier run may have been applied. `declined`: a
     server function did not decide the operation.
     """
 
-    __slots__ = ("again", "committing", "declined", "heavy", "repeatable", "topics")
+    __slots__ = ("committing", "declined", "heavy", "idempotent", "is_retry", "topics")
 
-    def __init__(self, *, repeatable: bool, heavy: bool = False) -> None:
-        self.repeatable = repeatable
+    def __init__(self, *, idempotent: bool, heavy: bool = False) -> None:
+        self.idempotent = idempotent
         self.heavy = heavy
         self.committing = False
-        self.again = False
+        self.is_retry = False
         self.declined = False
         self.topics: list[str] = []
 
 
-class Step:
+class TripState:
     """State of a single trip: `begun` if it began a transaction, `committing` while that is being committed."""
 
     __slots__ = ("begun", "committing", "trip")
@@ -63,7 +64,7 @@ class Step:
         self.committing = False
 
 
-class Runs:
+class Executor:
     """Runs operations on connections of a pool, and caches the rows they saw."""
 
     def __init__(
@@ -79,6 +80,7 @@ class Runs:
         self.connections = connections
         self.cache = RowCache(clock, watch.remember)
         self.counter = Counter()
+        self.shared = SharedTrips(connections, self.runner)
         self.watch = watch
         self.system = UNKNOWN
         # The statement without the log position, until the server is known to report that.
@@ -99,128 +101,140 @@ class Runs:
         self.watch.hold()
         self.cache.forget()
 
-    async def one_step(self, operation: Operation[T], attempt: Attempt) -> tuple[T, list[str]] | None:
+    async def in_one_trip(self, operation: Operation[T], state: RetryState) -> tuple[T, list[str]] | None:
         """Run an operation without a transaction. Return None, with no trace left, if it needs one."""
-        attempt.committing = False
-        connection = await self.connections.acquire()
-        link = self.link(connection)
+        state.committing = False
+        test_ms = None if self._clock is None else self._clock.now_ms()
+        runner = self._late_runner()
+        # A shared trip is a transaction of its own, without the limits and the clock of one that begins here.
+        shared = None if self.distribution or self._begins_trips else self.shared
+        trip_state = TripState(TRIPS[self.distribution](runner, self.cache, test_ms=test_ms, shared=shared))
         try:
-            test_ms = None if self._clock is None else self._clock.now_ms()
-            step = Step(TRIPS[self.distribution](link, self.cache, test_ms=test_ms))
-        except BaseException:
-            await self.connections.release(connection)
-            raise
-        try:
-            result = await self._proceed(link, operation, step, Steps(link, heavy=attempt.heavy))
+            result = await self._proceed(runner, operation, trip_state, Steps(runner, heavy=state.heavy))
         except DurabilityUncertain:
-            attempt.topics = step.trip.topics
-            await self._end_step(link, step)
+            state.topics = trip_state.trip.topics
+            await self._end_trip(runner, trip_state)
             raise
         except NeedsTransaction:
-            await self._end_step(link, step)
-            attempt.declined = True
+            await self._end_trip(runner, trip_state)
+            if runner.failure is not None:
+                raise runner.failure from None
+            state.declined = True
             return None
         except HoldfastError:
-            await self._end_step(link, step)
-            if step.trip.answered:
+            await self._end_trip(runner, trip_state)
+            if trip_state.trip.answered or runner.failure is not None:
                 raise
-            attempt.declined = True
+            state.declined = True
             return None
         except DriverFailure as failure:
-            attempt.committing = step.trip.calling and (step.committing or not step.begun)
+            state.committing = trip_state.trip.calling and (trip_state.committing or not trip_state.begun)
             if is_in_doubt(failure.cause):
-                await self.connections.discard(connection)
+                await self._drop(runner)
             else:
-                await self._end_step(link, step)
+                await self._end_trip(runner, trip_state)
             raise
         except BaseException:
-            await self.connections.discard(connection)
+            await self._drop(runner)
             raise
-        await self.connections.release(connection)
-        step.trip.learn()
-        return result, step.trip.topics
+        if runner.is_connected:
+            await self.connections.release(runner.connection)
+        trip_state.trip.learn()
+        return result, trip_state.trip.topics
 
-    async def _proceed(self, link: Link, operation: Operation[T], step: Step, steps: Steps) -> T:
+    async def _drop(self, runner: LateRunner) -> None:
+        if runner.is_connected:
+            await self.connections.discard(runner.connection)
+
+    @property
+    def _begins_trips(self) -> bool:
+        """True if a single trip needs a transaction around it."""
+        return self._limits_each_time or (self._clock is not None and not self.distribution)
+
+    async def _proceed(self, runner: LateRunner, operation: Operation[T], trip_state: TripState, steps: Steps) -> T:
         # Needs a transaction behind a pooler, where otherwise the two messages of one statement may reach two servers;
         # on a lent connection, for its limits; and with a test clock, which the function cannot read: if the clock was
         # moved meanwhile, the trip is rolled back. Not for a test clock on a cluster: a client transaction would keep
         # the function from running on the node that has the rows.
-        step.begun = self._limits_each_time or (self._clock is not None and not self.distribution)
-        if step.begun:
-            await self.begin(link, writes=True)
-        result = await steps.run(operation(cast("Transaction", step.trip)))
-        if not step.trip.answered:
+        trip_state.begun = self._begins_trips
+        if trip_state.begun:
+            await runner.connect()
+            await self.begin(runner, writes=True)
+        result = await steps.run(operation(cast("Transaction", trip_state.trip)))
+        if not trip_state.trip.answered:
             # The result rests on plain reads, which wait for no standby. A transaction locks the rows it reads, and
             # waits.
             raise NeedsTransaction("an answer without a verdict")
-        if step.begun and self._clock is not None and self._clock.now_ms() != step.trip.given_ms:
-            step.trip.answered = False
+        if trip_state.begun and self._clock is not None and self._clock.now_ms() != trip_state.trip.given_ms:
+            trip_state.trip.answered = False
             raise NeedsTransaction("the clock was moved")
-        if step.begun:
-            step.committing = True
-            await link.commit()
+        if trip_state.begun:
+            trip_state.committing = True
+            await runner.commit()
         return result
 
-    async def _end_step(self, link: Link, step: Step) -> None:
-        """Give back the connection of a step whose result is not returned."""
-        if step.begun:
-            await self._recover(link, in_doubt=False)
+    async def _end_trip(self, runner: LateRunner, trip_state: TripState) -> None:
+        """Give back the connection of a trip whose result is not returned."""
+        if trip_state.begun:
+            if runner.is_connected:
+                await self._recover(runner, in_doubt=False)
             return
         try:
-            await step.trip.take_back()
-        except DriverFailure:
+            await trip_state.trip.take_back()
+        except (DriverFailure, HoldfastError):
             # The claim stays and expires by itself. The caller needs the error for which it was not handed out.
-            await self.connections.discard(link.connection)
+            await self._drop(runner)
         except BaseException:
-            await self.connections.discard(link.connection)
+            await self._drop(runner)
             raise
         else:
-            await self.connections.release(link.connection)
+            if runner.is_connected:
+                await self.connections.release(runner.connection)
 
-    async def gathered(self, operation: Operation[T], view: ViewQuery | EventFilter) -> tuple[T, list[str]] | None:
+    async def prefetched(self, operation: Operation[T], view: ViewQuery | EventFilter) -> tuple[T, list[str]] | None:
         """Run a read on rows fetched by one statement. Return None if it needs a transaction."""
         if self.distribution:
             # The nodes of a cluster cannot send each other rows inside arrays.
             return None
         connection = await self.connections.acquire()
-        link = self.link(connection)
-        steps = Steps(link)
+        runner = self.runner(connection)
+        steps = Steps(runner)
         begun = self._limits_each_time
         try:
             if begun:
-                await self.begin(link, writes=False)
-            gathered: Any = await steps.run(gather(link, view, self.cache))
+                await self.begin(runner, writes=False)
+            prefetched: Any = await steps.run(prefetch(runner, view, self.cache))
             if begun:
-                await link.end()
+                await runner.end()
         except NeedsTransaction:
-            await (self._recover(link, in_doubt=False) if begun else self.connections.release(connection))
+            await (self._recover(runner, in_doubt=False) if begun else self.connections.release(connection))
             return None
         except BaseException:
             await self.connections.discard(connection)
             raise
         await self.connections.release(connection)
         try:
-            return await steps.run(operation(gathered)), []
+            return await steps.run(operation(prefetched)), []
         except NeedsTransaction:
             return None
 
-    async def in_transaction(self, operation: Operation[T], attempt: Attempt, *, writes: bool) -> tuple[T, list[str]]:
+    async def in_transaction(self, operation: Operation[T], state: RetryState, *, writes: bool) -> tuple[T, list[str]]:
         """Run an operation once in a transaction: it is durable then, or left no trace, or the commit is in doubt."""
-        attempt.committing = False
+        state.committing = False
         connection = await self.connections.acquire()
-        link = self.link(connection)
+        runner = self.runner(connection)
         try:
-            transaction = await self._transaction(link, writes, again=attempt.again)
-            transaction.declined = attempt.declined
-            result = await Steps(link, heavy=attempt.heavy).run(operation(transaction))
-            attempt.committing, attempt.topics = writes, transaction.topics
-            await (link.commit() if writes else link.end())
+            transaction = await self._transaction(runner, writes, is_retry=state.is_retry)
+            transaction.declined = state.declined
+            result = await Steps(runner, heavy=state.heavy).run(operation(transaction))
+            state.committing, state.topics = writes, transaction.topics
+            await (runner.commit() if writes else runner.end())
         except DriverFailure as failure:
-            await self._recover(link, in_doubt=is_in_doubt(failure.cause))
+            await self._recover(runner, in_doubt=is_in_doubt(failure.cause))
             raise
         except Exception:
-            attempt.committing = False
-            await self._recover(link, in_doubt=False)
+            state.committing = False
+            await self._recover(runner, in_doubt=False)
             raise
         except BaseException:
             # A cancelled task does not wait for a rollback: the server does that when the connection is gone.
@@ -237,38 +251,40 @@ class Runs:
         for process in transaction.seen.processes:
             self.cache.learn_process(process)
 
-    async def begin(self, link: Link, *, writes: bool) -> None:
+    async def begin(self, runner: StatementRunner, *, writes: bool) -> None:
         """Begin a transaction, and set its limits if the connection does not have them."""
-        await link.script(self._begin_write if writes else self._begin_read)
+        await runner.script(self._begin_write if writes else self._begin_read)
 
-    async def begin_held(self, link: Link, *, idle_ms: int) -> None:
+    async def begin_held(self, runner: StatementRunner, *, idle_ms: int) -> None:
         """Begin a transaction of several operations, with its first savepoint and a limit for each pause of it."""
         limit = f"; SET LOCAL idle_in_transaction_session_timeout = {int(idle_ms)}; "
-        await link.script(self._begin_write + limit + self.texts["save_operation"])
+        await runner.script(self._begin_write + limit + self.texts["save_operation"])
 
-    async def joined(self, link: Link) -> PostgresTransaction:
+    async def joined(self, runner: StatementRunner) -> PostgresTransaction:
         """Return the next operation's view of a transaction that has begun. Its reads lock, so that they agree."""
-        return await self._view(link, writes=True, again=False)
+        return await self._view(runner, writes=True, is_retry=False)
 
-    async def _transaction(self, link: Link, writes: bool, *, again: bool) -> PostgresTransaction:
-        await self.begin(link, writes=writes)
-        return await self._view(link, writes=writes, again=again)
+    async def _transaction(self, runner: StatementRunner, writes: bool, *, is_retry: bool) -> PostgresTransaction:
+        await self.begin(runner, writes=writes)
+        return await self._view(runner, writes=writes, is_retry=is_retry)
 
-    async def _view(self, link: Link, *, writes: bool, again: bool) -> PostgresTransaction:
-        now_ms = await self._read_clock(link) if self._clock is None else self._clock.now_ms()
+    async def _view(self, runner: StatementRunner, *, writes: bool, is_retry: bool) -> PostgresTransaction:
+        now_ms = await self._read_clock(runner) if self._clock is None else self._clock.now_ms()
         self.cache.learn_clock(now_ms)
-        return PostgresTransaction(link, now_ms, self._options.schema, writes=writes, again=again, clock=self._clock)
+        return PostgresTransaction(
+            runner, now_ms, self._options.schema, writes=writes, is_retry=is_retry, clock=self._clock
+        )
 
-    async def _read_clock(self, link: Link) -> int:
+    async def _read_clock(self, runner: StatementRunner) -> int:
         """Return the time of the server's clock, and note if another server answers than before."""
-        [(now_ms, *origin)] = await link.all(self._clock_text)
+        [(now_ms, *origin)] = await runner.all(self._clock_text)
         self.watch.see(tuple(origin))
         if self.watch.question is not None:
-            [(known,)] = await link.all("knows_head", *self.watch.question)
+            [(known,)] = await runner.all("knows_head", *self.watch.question)
             self.watch.answer(known=known)
         return int(now_ms)
 
-    async def greet(self, connection: Connection, timeout_s: float) -> bool:
+    async def identify_server(self, connection: Connection, timeout_s: float) -> bool:
         """Identify the server behind a new connection. Return whether it is another server or database than before."""
         patience_s = min(timeout_s, CONNECT_TIMEOUT_S)
         [(_, *origin)] = await connection.fetch(self.texts[self._clock_text], timeout=patience_s)
@@ -279,48 +295,54 @@ class Runs:
             self.watch.answer(known=known)
         return changed
 
-    async def probe(self, link: Link) -> None:
+    async def probe(self, runner: StatementRunner) -> None:
         """Identify the server for the first time. Fails the transaction if the server reports no log position."""
         try:
-            [(_, *origin)] = await link.all("now_ms")
+            [(_, *origin)] = await runner.all("now_ms")
         except DriverFailure as failure:
             if is_in_doubt(failure.cause):
                 raise
         else:
             self._clock_text = "now_ms"
             self.watch.see(tuple(origin))
-            await self._identify(link)
+            await self._identify(runner)
 
     @property
     def tells_log(self) -> bool:
         """True if the server reports its log position."""
         return self._clock_text == "now_ms"
 
-    async def _identify(self, link: Link) -> None:
+    async def _identify(self, runner: StatementRunner) -> None:
         """Read the identifier of this cluster for positions. Fails the transaction if the role may not read it."""
         try:
-            [(identifier, *_)] = await link.all("identify", self._options.schema)
+            [(identifier, *_)] = await runner.all("identify", self._options.schema)
         except DriverFailure as failure:
             if is_in_doubt(failure.cause):
                 raise
         else:
             self.system = system_text(identifier)
 
-    async def _recover(self, link: Link, *, in_doubt: bool) -> None:
+    async def _recover(self, runner: StatementRunner, *, in_doubt: bool) -> None:
         """Roll back and keep the connection, or drop the connection, which rolls back, too."""
         kept = False
         try:
             if not in_doubt:
-                await link.control("rollback")
+                await runner.control("rollback")
                 kept = True
         except DriverFailure:
             pass  # it is dropped below, and with it the transaction
         finally:
-            await (self.connections.release if kept else self.connections.discard)(link.connection)
+            await (self.connections.release if kept else self.connections.discard)(runner.connection)
 
-    def link(self, connection: Connection) -> Link:
+    def runner(self, connection: Connection) -> StatementRunner:
         """Return the connection with its statements and limits."""
-        return Link(connection, self.texts, self.timeout_s, self.counter, self.system, distribution=self.distribution)
+        return StatementRunner(
+            connection, self.texts, self.timeout_s, self.counter, self.system, distribution=self.distribution
+        )
+
+    def _late_runner(self) -> LateRunner:
+        parts = (self.connections.acquire, self.texts, self.timeout_s, self.counter, self.system)
+        return LateRunner(*parts, distribution=self.distribution)
 
 
 def limits_text(options: PostgresOptions) -> str:

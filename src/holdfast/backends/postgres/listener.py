@@ -14,8 +14,8 @@ from contextlib import suppress
 from holdfast.backends.postgres.connection import Connection
 from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure
 from holdfast.errors import HoldfastError, InvalidRequest
-from holdfast.log import DEBUG, INFO, WARNING, note
-from holdfast.waiting import Signals
+from holdfast.log import DEBUG, INFO, WARNING, log_event
+from holdfast.signals import Signals
 
 POLL_S = 1.0
 """Poll interval of waiters where LISTEN is impossible."""
@@ -66,7 +66,7 @@ class Listener:
 
     async def _run(self) -> None:
         if self._connect is None:
-            note("listener", INFO, "nothing can listen here: waiters look every %(seconds)s s", seconds=POLL_S)
+            log_event("listener", INFO, "nothing can listen here: waiters look every %(seconds)s s", seconds=POLL_S)
         try:
             while self._signals.watched and not self._closed:
                 if self._connect is None:
@@ -99,7 +99,7 @@ class Listener:
         message = "cannot listen (%(error_class)s%(reason)s): waiters look every %(seconds)s s meanwhile"
         # The text of a refused option says how to correct it, and contains no data and no secrets.
         reason = f": {cause}" if isinstance(cause, InvalidRequest) else ""
-        note("listener", level, message, error_class=type(cause).__name__, reason=reason, seconds=self._retry_s)
+        log_event("listener", level, message, error_class=type(cause).__name__, reason=reason, seconds=self._retry_s)
         self._signals.publish_all()
         await asyncio.sleep(self._retry_s)
         self._retry_s = min(self._retry_s * 2, RETRY_LONGEST_S)
@@ -116,7 +116,7 @@ class Listener:
         connection.add_termination_listener(end)
         await connection.add_listener(self._channel, hear)
         again = self._retry_s != RETRY_FIRST_S
-        note("listener", INFO if again else DEBUG, "listening again" if again else "listening")
+        log_event("listener", INFO if again else DEBUG, "listening again" if again else "listening")
         self._retry_s = RETRY_FIRST_S
         # For changes from before LISTEN.
         self._signals.publish_all()
@@ -135,7 +135,7 @@ class Listener:
             if now_s - pinged_s >= PING_EVERY_S and not lost.is_set():
                 pinged_s = now_s
                 await connection.fetch(self._ping, timeout=PING_TIMEOUT_S)
-        note("listener", WARNING, "the listening connection was lost: connecting again")
+        log_event("listener", WARNING, "the listening connection was lost: connecting again")
 
     async def close(self) -> None:
         """Stop listening."""

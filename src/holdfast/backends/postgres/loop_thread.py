@@ -13,7 +13,8 @@ from concurrent.futures import CancelledError
 from typing import Any, Generic, TypeVar, cast
 
 from holdfast.errors import NestedCall, StoreClosed
-from holdfast.waiting import raised_by_handler, run_to_end, start_thread
+from holdfast.interrupts import raised_by_handler, start_thread
+from holdfast.wait import run_to_end
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from holdfast.backends.postgres.driver_errors import DriverFailure
 from holdfast.errors import HoldfastError
-from holdfast.log import WARNING, note
+from holdfast.log import WARNING, log_event
 
 EVERY_S, BUSY_EVERY_S = 0.002, 0.01
 """Shortest interval between two notifications: after the first, and while changes keep coming. Each is a trip."""
@@ -81,7 +81,9 @@ class Notifier:
             except (DriverFailure, HoldfastError):
                 continue
             return
-        note("notifier", WARNING, "waiters elsewhere could not be told of a change: they find it when they look again")
+        log_event(
+            "notifier", WARNING, "waiters elsewhere could not be told of a change: they find it when they look again"
+        )
 
     async def close(self) -> None:
         """Send all pending digests, also those of a task that was cancelled at the end of its event loop."""

@@ -13,22 +13,22 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.driver_errors import (
     DriverFailure,
-    Trouble,
+    FailureKind,
+    failure_kind,
     is_in_doubt,
     translated,
-    trouble_of,
 )
-from holdfast.backends.postgres.executor import Runs
+from holdfast.backends.postgres.executor import Executor
 from holdfast.backends.postgres.other_loops import on_loop
 from holdfast.backends.postgres.thread_offload import Steps
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.errors import DurabilityUncertain, HoldfastError, Unavailable
-from holdfast.open_transaction import End, OpenTransaction
-from holdfast.ports import Backend, Operation
-from holdfast.waiting import Waiting
+from holdfast.open_transaction import LOOK_S, End, OpenTransaction
+from holdfast.ports import Backend, IsLeft, Operation
+from holdfast.wait import Waiting
 
 T = TypeVar("T")
 
@@ -42,20 +42,21 @@ class PostgresOpenTransaction(OpenTransaction):
     def __init__(
         self,
         outer: Backend,
-        runs: Runs,
+        executor: Executor,
         waiting: Waiting,
         timeout_ms: int,
+        is_left: IsLeft | None,
         *,
         label: str,
         tell: Callable[[list[str]], None],
         ended: Callable[[], None],
     ) -> None:
-        super().__init__(outer, waiting, timeout_ms)
-        self._runs = runs
+        super().__init__(outer, waiting, timeout_ms, is_left)
+        self._executor = executor
         self._label = label
         self._tell = tell
         self._ended = ended
-        self._link: Link | None = None
+        self._runner: StatementRunner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._busy = False
@@ -64,17 +65,17 @@ class PostgresOpenTransaction(OpenTransaction):
 
     async def open(self) -> None:
         """Take a connection and begin on it."""
-        connection = await self._runs.connections.acquire()
-        link = self._runs.link(connection)
+        connection = await self._executor.connections.acquire()
+        runner = self._executor.runner(connection)
         try:
             # The server's own limit holds also if this process stops.
-            await self._runs.begin_held(link, idle_ms=self.timeout_ms)
+            await self._executor.begin_held(runner, idle_ms=self.timeout_ms)
         except BaseException:
-            await self._runs.connections.discard(connection)
+            await self._executor.connections.discard(connection)
             raise
-        self._link, self._loop = link, asyncio.get_running_loop()
+        self._runner, self._loop = runner, asyncio.get_running_loop()
         self.deadline_s = time.monotonic() + self.timeout_ms / 1000
-        self._timer = self._loop.call_later(self.timeout_ms / 1000, self._expire)
+        self._timer = self._loop.call_later(self.look_in_s(), self._look)
 
     async def _apply(self, operation: Operation[T], *, heavy: bool) -> T:
         return await self._here(partial(self._apply_here, operation, heavy=heavy))
@@ -98,7 +99,7 @@ class PostgresOpenTransaction(OpenTransaction):
                 try:
                     return await self._attempt(operation, heavy=heavy)
                 except DriverFailure as failure:
-                    if last or trouble_of(failure.cause) is not Trouble.RACE:
+                    if last or failure_kind(failure.cause) is not FailureKind.RACE:
                         raise self._translated(failure.cause) from failure.cause
             raise AssertionError("unreachable")  # pragma: no cover
         except Exception:
@@ -109,118 +110,123 @@ class PostgresOpenTransaction(OpenTransaction):
         finally:
             self._busy = False
             if self.is_open and self.left_s() <= 0:
-                self._expire()
+                self._look()
 
     async def _attempt(self, operation: Operation[T], *, heavy: bool) -> T:
         # A fresh one, which has the position of this operation only.
-        link = self._runs.link(self._held().connection)
+        runner = self._executor.runner(self._held().connection)
         try:
-            transaction = await self._runs.joined(link)
-            result = await Steps(link, heavy=heavy).run(operation(transaction))
-            await link.control("next_operation")
+            transaction = await self._executor.joined(runner)
+            result = await Steps(runner, heavy=heavy).run(operation(transaction))
+            await runner.control("next_operation")
         except DriverFailure as failure:
             if is_in_doubt(failure.cause):
                 self._give_up(End.LOST)
             else:
-                await self._undo_operation(link)
+                await self._undo_operation(runner)
             raise
         except Exception:
-            await self._undo_operation(link)
+            await self._undo_operation(runner)
             raise
         self.topics += transaction.topics
         self._applied.append(transaction)
         return result
 
-    async def _undo_operation(self, link: Link) -> None:
+    async def _undo_operation(self, runner: StatementRunner) -> None:
         try:
-            await link.control("undo_held_operation")
+            await runner.control("undo_held_operation")
         except DriverFailure:
             self._give_up(End.LOST)
 
-    def _held(self) -> Link:
+    def _held(self) -> StatementRunner:
         self.check_open()
-        assert self._link is not None, "a transaction is open before it is used"
-        return self._link
+        assert self._runner is not None, "a transaction is open before it is used"
+        return self._runner
 
     def _translated(self, cause: BaseException) -> HoldfastError:
-        match trouble_of(cause):
-            case Trouble.CONTENTION | Trouble.RACE | Trouble.LOCKED:
+        match failure_kind(cause):
+            case FailureKind.CONTENTION | FailureKind.RACE | FailureKind.LOCKED:
                 return Unavailable(f"{self._label}: another transaction was in the way: raise, and run the block again")
-            case Trouble.LOST | Trouble.SILENT:
+            case FailureKind.LOST | FailureKind.SILENT:
                 if self.left_s() <= 0:
                     # The server's limit was quicker than the timer.
                     self._end = End.EXPIRED
                     return self.error_of_end()
                 return Unavailable(f"{self._label}: the connection was lost, and all was rolled back: run it again")
-            case Trouble.OTHER:
+            case FailureKind.OTHER:
                 return translated(cause, self._label)
 
     # The end.
 
     async def _commit_here(self) -> None:
-        link = self._held()
+        runner = self._held()
         if self.left_s() <= 0:
-            self._expire()
+            self._look()
         self.check_open()
         self.decide(End.COMMITTED)
         try:
-            await link.commit()
+            await runner.commit()
         except DurabilityUncertain:
-            await self._release(link)
+            await self._release(runner)
             self._tell(self.topics)
             raise
         except DriverFailure as failure:
             unknown = is_in_doubt(failure.cause)
-            await (self._drop(link) if unknown else self._roll_back_and_release(link))
+            await (self._drop(runner) if unknown else self._roll_back_and_release(runner))
             raise translated(failure.cause, self._label, "unknown" if unknown else "not_applied") from failure.cause
         except BaseException:
-            await self._drop(link)
+            await self._drop(runner)
             raise
         for transaction in self._applied:
-            self._runs.remember(transaction)
-        await self._release(link)
+            self._executor.remember(transaction)
+        await self._release(runner)
         self._tell(self.topics)
 
     async def _undo_here(self) -> None:
-        link = self._link
-        if link is None:
+        runner = self._runner
+        if runner is None:
             return
         if self._busy:
             # Another task is in the middle of a call: cut it off.
-            await self._drop(link)
+            await self._drop(runner)
             return
         # In a task of its own: a cancelled caller does not leave the rollback half done.
-        self._ending = asyncio.ensure_future(self._roll_back_and_release(link))
+        self._ending = asyncio.ensure_future(self._roll_back_and_release(runner))
         await asyncio.shield(self._ending)
 
-    def _expire(self) -> None:
+    def _look(self) -> None:
+        """End the transaction if its time is up, or if its block was left."""
         # During a call, the end of that call looks at the time.
-        if not self._busy:
+        if not self._busy and self.left_s() <= 0:
             self._give_up(End.EXPIRED)
+        elif not self._busy and self.is_left():
+            self._give_up(End.INTERRUPTED)
+        elif self._end is None and self._loop is not None:
+            self._timer = self._loop.call_later(max(self.look_in_s(), LOOK_S), self._look)
 
     def _give_up(self, end: End) -> None:
-        if self.decide(end) and self._link is not None:
-            self._ending = asyncio.ensure_future(self._drop(self._link))
+        if self.decide(end) and self._runner is not None:
+            self._ending = asyncio.ensure_future(self._drop(self._runner))
 
-    async def _roll_back_and_release(self, link: Link) -> None:
+    async def _roll_back_and_release(self, runner: StatementRunner) -> None:
         try:
-            await link.control("rollback")
+            await runner.control("rollback")
         except DriverFailure:
-            await self._drop(link)
+            await self._drop(runner)
         except BaseException:
-            await self._drop(link)
+            await self._drop(runner)
             raise
         else:
-            await self._release(link)
+            await self._release(runner)
 
-    async def _drop(self, link: Link) -> None:
+    async def _drop(self, runner: StatementRunner) -> None:
         """Drop the connection: the server rolls back."""
         self._finish()
-        await self._runs.connections.discard(link.connection)
+        await self._executor.connections.discard(runner.connection)
 
-    async def _release(self, link: Link) -> None:
+    async def _release(self, runner: StatementRunner) -> None:
         self._finish()
-        await self._runs.connections.release(link.connection)
+        await self._executor.connections.release(runner.connection)
 
     def _finish(self) -> None:
         if self._timer is not None:

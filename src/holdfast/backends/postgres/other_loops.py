@@ -9,32 +9,68 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from holdfast.backends.postgres.loop_thread import LoopThread
 from holdfast.errors import StoreClosed
-from holdfast.waiting import Change
+from holdfast.signals import Change
 
 T = TypeVar("T")
 
+Undo: TypeAlias = Callable[[T], Coroutine[Any, Any, None]]
 
-class Served(Protocol):
+
+class LoopBackend(Protocol):
     """The backend on the background loop."""
 
     def watch(self, topic: str) -> Future[None]: ...
     async def close(self) -> None: ...
 
 
-B = TypeVar("B", bound=Served)
+B = TypeVar("B", bound=LoopBackend)
 
 
-async def on_loop(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]]) -> T:
-    """Await on another loop, from this one. Cancelling the caller cancels the work."""
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(make), loop))
+async def on_loop(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]], undo: Undo[T] | None = None) -> T:
+    """Await on another loop, from this one. Cancelling the caller cancels the work.
+
+    The work may end before it hears of that. Then nothing but `undo` gets its result.
+    """
+    if undo is None:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(make), loop))
+    work = _Undoable(make, undo)
+    try:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work.run(), loop))
+    except BaseException:
+        with suppress(RuntimeError):  # the loop is closed, and has ended its work
+            loop.call_soon_threadsafe(work.give_up)
+        raise
+
+
+class _Undoable(Generic[T]):
+    """Work whose result is undone if its caller has given up. Runs on the loop of the work."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]], undo: Undo[T]) -> None:
+        self._make = make
+        self._undo = undo
+        self._results: list[T] = []
+        self._given_up = False
+        self._undoing: asyncio.Task[None] | None = None
+
+    async def run(self) -> T:
+        result = await self._make()
+        self._results.append(result)
+        if self._given_up:
+            self.give_up()
+        return result
+
+    def give_up(self) -> None:
+        self._given_up = True
+        while self._results:
+            self._undoing = asyncio.get_running_loop().create_task(self._undo(self._results.pop()))
 
 
 async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
@@ -53,12 +89,12 @@ class OtherLoops(Generic[B]):
         """Watches from before the backend was open. Its opening ends them, so that their callers look again."""
         self._closed = False
 
-    async def run(self, call: Callable[[B], Awaitable[T]]) -> T:
-        """Run a call of the backend for a task of any loop."""
+    async def run(self, call: Callable[[B], Awaitable[T]], undo: Undo[T] | None = None) -> T:
+        """Run a call of the backend for a task of any loop. `undo` gets a result that no caller waits for any more."""
         # Shielded: other callers wait for the same opening.
         backend = await asyncio.shield(asyncio.wrap_future(self._opened()))
         try:
-            return await on_loop(self._loop(), partial(call, backend))
+            return await on_loop(self._loop(), partial(call, backend), undo)
         except (CancelledError, RuntimeError) as error:
             if self._closed and not isinstance(error, asyncio.CancelledError):
                 raise StoreClosed from None

@@ -15,6 +15,7 @@ from holdfast.backends.postgres.connection import Connection, cut_off, statement
 from holdfast.backends.postgres.driver_errors import DRIVER_ERRORS, DriverFailure
 from holdfast.backends.postgres.pooler_check import check_lent
 from holdfast.errors import HoldfastError, PoolTimeout, StoreClosed
+from holdfast.next_step import RETRY, NextStep
 from holdfast.records.options import PostgresOptions
 
 CLOSE_TIMEOUT_S = 2.0
@@ -42,7 +43,7 @@ class Connections(Protocol):
         """Drop a connection whose state is in doubt."""
         ...
 
-    async def distrust(self) -> None:
+    async def discard_idle(self) -> None:
         """Drop every idle connection: the server may be gone, and they with it."""
         ...
 
@@ -79,7 +80,7 @@ class Pool:
         self._tidying: asyncio.TimerHandle | None = None
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.greet: Callable[[Connection, float], Awaitable[bool]] | None = None
+        self.identify_server: Callable[[Connection, float], Awaitable[bool]] | None = None
         """Identifies the server behind each new connection. Returns whether it is another one than before."""
 
     @property
@@ -153,8 +154,10 @@ class Pool:
 
     def _too_late(self) -> PoolTimeout:
         return PoolTimeout(
-            f"none of the {self._most} connections became free within {int(self._acquire_s * 1000)} ms: "
-            "retry, or raise max_connections or acquire_timeout_ms"
+            f"none of the {self._most} connections became free within {int(self._acquire_s * 1000)} ms",
+            RETRY,
+            NextStep("raise", "options.max_connections"),
+            NextStep("raise", "options.acquire_timeout_ms"),
         )
 
     async def _open(self, deadline_s: float) -> Pooled:
@@ -177,8 +180,8 @@ class Pool:
     async def _connect_and_greet(self, timeout_s: float) -> Connection:
         connection = await self._connect(timeout_s)
         try:
-            if self.greet is not None and await self.greet(connection, timeout_s):
-                await self.distrust()
+            if self.identify_server is not None and await self.identify_server(connection, timeout_s):
+                await self.discard_idle()
         except BaseException:
             connection.terminate()
             raise
@@ -214,7 +217,7 @@ class Pool:
 
     async def discard(self, connection: Connection) -> None:
         """Terminate the connection in the background. Its place is free once it is gone, and its statement with it."""
-        self._see_to(self._cut_off(connection), connection)
+        self._run_in_background(self._cut_off(connection), connection)
 
     async def _cut_off(self, connection: Connection) -> None:
         # Closing cancels the statement in the server first; after a mere disconnect it would go on there.
@@ -222,7 +225,7 @@ class Pool:
         self._used.pop(connection, None)
         self._offer_room()
 
-    async def distrust(self) -> None:
+    async def discard_idle(self) -> None:
         """Terminate every idle connection."""
         unused, self._idle = self._idle, []
         for pooled in unused:
@@ -232,9 +235,9 @@ class Pool:
     def _part_with(self, connection: Connection) -> None:
         """Close the connection gracefully, in the background."""
         if not connection.is_closed():
-            self._see_to(farewell(connection), connection)
+            self._run_in_background(farewell(connection), connection)
 
-    def _see_to(self, work: Coroutine[Any, Any, None], connection: Connection | None = None) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, None], connection: Connection | None = None) -> None:
         """Run work in the background. `close` waits for it."""
         chore = asyncio.get_running_loop().create_task(work)
         self._chores.add(chore)
@@ -265,7 +268,7 @@ class Pool:
                 kept.append(pooled)
         self._idle = kept
         if self.size < self._least:
-            self._see_to(self._refill())
+            self._run_in_background(self._refill())
         if self._idle:
             self._tidy_later()
 
@@ -289,7 +292,7 @@ class Pool:
             await asyncio.wait(self._chores)
 
 
-class LentPool:
+class CallerPool:
     """Implements `Connections` with a lent pool, which the caller keeps and closes."""
 
     def __init__(self, pool: Any, options: PostgresOptions) -> None:
@@ -345,7 +348,7 @@ class LentPool:
         with suppress(*DRIVER_ERRORS):
             await self._pool.release(connection)
 
-    async def distrust(self) -> None:
+    async def discard_idle(self) -> None:
         """Expire all connections: the lent pool replaces each when it is next acquired."""
         with suppress(*DRIVER_ERRORS):
             await self._pool.expire_connections()

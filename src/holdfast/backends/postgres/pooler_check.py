@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from holdfast.backends.postgres.connection import Connection, Counter, Link
+from holdfast.backends.postgres.connection import Connection, Counter, StatementRunner
 from holdfast.backends.postgres.driver_errors import (
     DRIVER_ERRORS,
     STATEMENT_MISPLACED,
@@ -47,21 +47,21 @@ async def check_lent(connection: Connection, texts: Statements, place: str, pool
     if pooled and pooler == "none":
         raise behind_pooler(place)
     if pooled:
-        link = Link(connection, texts, CHECK_TIMEOUT_S, Counter())
-        await link.control("begin_read")
+        runner = StatementRunner(connection, texts, CHECK_TIMEOUT_S, Counter())
+        await runner.control("begin_read")
         try:
-            await check_names(link, "url")
+            await check_names(runner, "url")
         except DriverFailure as failure:
             if state_of(failure.cause) in STATEMENT_MISPLACED:
                 raise names_shared("url") from failure.cause
             raise
         finally:
-            await link.control("rollback")
+            await runner.control("rollback")
 
 
-async def check_names(link: Link, field: Literal["url", "connection"]) -> None:
+async def check_names(runner: StatementRunner, field: Literal["url", "connection"]) -> None:
     """Refuse names of prepared statements that other clients of the pooler may use, too. Needs a transaction."""
     # An attribute of the driver's own; without it, assume the driver's default.
-    keeps_statements: Any = getattr(link.connection, "_stmt_cache_enabled", True)
-    if keeps_statements and await link.all("find_prepared"):
+    keeps_statements: Any = getattr(runner.connection, "_stmt_cache_enabled", True)
+    if keeps_statements and await runner.all("find_prepared"):
         raise names_shared(field)

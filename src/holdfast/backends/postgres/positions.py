@@ -26,7 +26,7 @@ class Position(NamedTuple):
     transaction: str
 
 
-class Standing(NamedTuple):
+class TransactionStatus(NamedTuple):
     """State of a transaction on a server: the columns of `find_standing`."""
 
     is_standby: bool

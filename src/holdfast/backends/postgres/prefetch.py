@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.driver_errors import DAMAGED_TEXT, DriverFailure, state_of
 from holdfast.backends.postgres.row_cache import RowCache
 from holdfast.backends.postgres.single_trip import NeedsTransaction, missing
@@ -15,8 +15,11 @@ from holdfast.backends.postgres.transaction.base import all_fetched, fetched, un
 from holdfast.backends.postgres.transaction.graph import proven_path
 from holdfast.records.limits import LARGEST_INTEGER
 
+PATH_NODES: Final = 5_000
+"""The longest path in one row, which the driver decodes in one go: about 15 ms. A longer one is read row by row."""
 
-class Gathered:
+
+class PrefetchedView:
     """Prefetched rows of one session's newest view. Any other read raises NeedsTransaction."""
 
     def __init__(self, found: Sequence[Sequence[Sequence[object]]], last: int | None) -> None:
@@ -33,7 +36,7 @@ class Gathered:
     def __getattr__(self, name: str) -> NoReturn:
         raise missing(self, name)
 
-    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
+    async def find_session(self, session_id: str, *, key_only: bool = False) -> r.SessionRow | None:
         return self.session
 
     async def find_revision(self, session_key: int, revision: int) -> r.RevisionRow | None:
@@ -58,7 +61,7 @@ class Gathered:
         return self._path
 
 
-class GatheredLog:
+class PrefetchedLog:
     """Prefetched rows of one page of a process's log. Any other read raises NeedsTransaction."""
 
     def __init__(self, found: Sequence[Sequence[Sequence[object]]], filter: r.EventFilter) -> None:
@@ -79,37 +82,39 @@ class GatheredLog:
         return self._events
 
 
-async def gather(link: Link, query: r.ViewQuery | r.EventFilter, cache: RowCache) -> Gathered | GatheredLog:
+async def prefetch(
+    runner: StatementRunner, query: r.ViewQuery | r.EventFilter, cache: RowCache
+) -> PrefetchedView | PrefetchedLog:
     """Fetch the rows of a query."""
-    return await (_log if isinstance(query, r.EventFilter) else _view)(link, cast("Any", query), cache)
+    return await (_log if isinstance(query, r.EventFilter) else _view)(runner, cast("Any", query), cache)
 
 
-async def _log(link: Link, query: r.EventFilter, cache: RowCache) -> GatheredLog:
+async def _log(runner: StatementRunner, query: r.EventFilter, cache: RowCache) -> PrefetchedLog:
     of_type = () if query.type is None else (query.type,)
     # Only a lookup of all events uses the primary key: see schema.sql.
     which = "some+" if of_type or query.pending_wakes else "all+"
     name = "gather_events+" + which + "type+" * len(of_type) + "wakes+" * query.pending_wakes
-    [found] = await link.all(name, query.process_id, query.after, query.limit, columns.PAGE_BYTES, *of_type)
-    gathered = GatheredLog(found, query)
-    if gathered.process is not None and cache.processes.get(query.process_id) is None:
+    [found] = await runner.all(name, query.process_id, query.after, query.limit, columns.PAGE_BYTES, *of_type)
+    prefetched = PrefetchedLog(found, query)
+    if prefetched.process is not None and cache.processes.get(query.process_id) is None:
         # Do not replace a row that an append of this store has seen since: that is newer.
-        cache.learn_process(gathered.process)
-    return gathered
+        cache.learn_process(prefetched.process)
+    return prefetched
 
 
-async def _view(link: Link, query: r.ViewQuery, cache: RowCache) -> Gathered:
+async def _view(runner: StatementRunner, query: r.ViewQuery, cache: RowCache) -> PrefetchedView:
     try:
         last = LARGEST_INTEGER if query.last is None else query.last
-        asked = query.session_id, last, columns.PAGE_BYTES, query.turn_id
-        [(*found, too_large)] = await link.all("gather_view", *asked)
+        asked = query.session_id, last, columns.PAGE_BYTES, query.turn_id, PATH_NODES
+        [(*found, too_large)] = await runner.all("gather_view", *asked)
     except DriverFailure as failure:
         if state_of(failure.cause) in DAMAGED_TEXT:
             raise NeedsTransaction("refs that do not decode") from failure.cause
         raise
     if too_large:
         raise NeedsTransaction("a path that is too large for one row")
-    gathered = Gathered(found, query.last)
-    await link.before_unpacking(gathered.unpacked_bytes)
-    if gathered.session is not None:
-        cache.learn_head(gathered.session, gathered.head)
-    return gathered
+    prefetched = PrefetchedView(found, query.last)
+    await runner.before_unpacking(prefetched.unpacked_bytes)
+    if prefetched.session is not None:
+        cache.learn_head(prefetched.session, prefetched.head)
+    return prefetched

@@ -83,14 +83,16 @@ BEGIN
         END IF;
     END IF;
     LOOP
-        SELECT level, kind, priority, due_at_ms, claimed_upto INTO v_before
+        SELECT level, kind, priority, due_at_ms, claimed_upto, waits_for, paused INTO v_before
         FROM {schema}.ready
         WHERE family = p_family
             AND session_key = p_session_key
         FOR UPDATE;
         EXIT WHEN FOUND;
-        INSERT INTO {schema}.ready (session_key, family, level, kind, priority, served, due_at_ms, claimed_upto)
-        VALUES (p_session_key, p_family, 0, '', 0, 0, NULL, 0)
+        INSERT INTO {schema}.ready (
+            session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
+        )
+        VALUES (p_session_key, p_family, 0, '', 0, 0, NULL, 0, NULL, 0)
         ON CONFLICT (family, session_key) DO NOTHING;
     END LOOP;
     v_now_ms := {schema}.now_ms_v1(p_given_ms);
@@ -110,7 +112,7 @@ BEGIN
         SELECT
             enqueue_seq, kind, priority, available_at_ms, retry_at_ms, claim_token_hash, claim_expires_at_ms,
             claim_exclusive
-        FROM {schema}.work
+        FROM {schema}.batches
         WHERE session_key = p_session_key
             AND settled_state IS NULL
             -- part: by_family
@@ -143,23 +145,30 @@ BEGIN
         v_any := true;
     END LOOP;
 
-    IF NOT v_any THEN
+    IF NOT v_any AND v_before.paused = 0 THEN
         DELETE FROM {schema}.ready
         WHERE family = p_family
             AND session_key = p_session_key;
         RETURN true;
     END IF;
-    IF v_blocked_until_ms > v_now_ms THEN
+    IF v_before.paused > 0 THEN
+        v_level := 0;
+        v_kind := coalesce(v_kind, nullif(v_before.kind, ''), 'turn');
+        v_priority := coalesce(v_priority, v_before.priority);
+        v_due_at_ms := NULL;
+    ELSIF v_blocked_until_ms > v_now_ms THEN
         v_level := 0;
         v_due_at_ms := v_blocked_until_ms;
     ELSE
         v_level := CASE WHEN NOT v_found THEN 0 WHEN v_in_back_off THEN 1 ELSE 2 END;
     END IF;
     IF p_claimed_upto IS NOT NULL
+        OR v_before.waits_for IS NOT NULL
         OR (v_before.level, v_before.kind, v_before.priority, v_before.due_at_ms)
         IS DISTINCT FROM (v_level, v_kind, v_priority, v_due_at_ms)
     THEN
-        IF p_claimed_upto IS NOT NULL OR (v_before.level = 0 AND v_level > 0) THEN
+        -- A session that waited for a slot keeps its place.
+        IF p_claimed_upto IS NOT NULL OR (v_before.level = 0 AND v_before.waits_for IS NULL AND v_level > 0) THEN
             -- part: one_server
             v_served := nextval('{schema}.served_numbers');
             -- end part
@@ -175,6 +184,7 @@ BEGIN
             priority = v_priority,
             due_at_ms = v_due_at_ms,
             claimed_upto = v_claimed_upto,
+            waits_for = NULL,
             served = coalesce(v_served, served)
         WHERE family = p_family
             AND session_key = p_session_key;
@@ -185,12 +195,12 @@ $$;
 
 -- Enqueues a batch for a live session. Verdicts: enqueued; known (the source key's earlier batch); absent;
 -- deleted.
-CREATE OR REPLACE FUNCTION {schema}.enqueue_work_v1(
+CREATE OR REPLACE FUNCTION {schema}.enqueue_batch_v1(
     p_session_id text, p_given_ms bigint, p_batch_id text, p_source_key text, p_draft_hash text, p_delivery text,
     p_slot text, p_merge_key text, p_kind text, p_priority bigint, p_available_at_ms bigint, p_payloads bytea,
-    p_family bigint, p_enqueue_seq bigint
+    p_family bigint, p_enqueue_seq bigint, p_limit_key text
 )
-RETURNS TABLE (verdict text, batch {schema}.work)
+RETURNS TABLE (verdict text, batch {schema}.batches)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -217,8 +227,8 @@ BEGIN
     END IF;
     LOOP
         RETURN QUERY
-        SELECT 'known', ROW(known.*)::{schema}.work
-        FROM {schema}.work AS known
+        SELECT 'known', ROW(known.*)::{schema}.batches
+        FROM {schema}.batches AS known
         WHERE known.session_key = v_session_key
             AND known.source_key = p_source_key
             -- part: by_family
@@ -227,10 +237,10 @@ BEGIN
         ;
         EXIT WHEN FOUND;
         RETURN QUERY
-        INSERT INTO {schema}.work AS added (
+        INSERT INTO {schema}.batches AS added (
             enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
             priority, available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive, claim_size, attempts,
-            retry_at_ms
+            retry_at_ms, limit_key, claim_slot
         )
         VALUES (
             -- part: one_server
@@ -240,10 +250,11 @@ BEGIN
             p_enqueue_seq,
             -- end part
             p_batch_id, v_session_key, v_family, p_source_key, p_draft_hash, p_delivery, p_slot, p_merge_key,
-            p_kind, p_priority, p_available_at_ms, {schema}.now_ms_v1(p_given_ms), p_payloads, 0, 0, 0, 0, 0
+            p_kind, p_priority, p_available_at_ms, {schema}.now_ms_v1(p_given_ms), p_payloads, 0, 0, 0, 0, 0,
+            p_limit_key, 0
         )
         ON CONFLICT (family, session_key, source_key) WHERE source_key IS NOT NULL DO NOTHING
-        RETURNING 'enqueued', ROW(added.*)::{schema}.work;
+        RETURNING 'enqueued', ROW(added.*)::{schema}.batches;
         IF FOUND THEN
             PERFORM {schema}.touch_ready_v1(v_family, v_session_key, p_given_ms, false);
             EXIT;
@@ -257,16 +268,18 @@ $$;
 -- adds them to a held claim (rules.claims: may_join, widened), which may become exclusive even if none is added, and
 -- updates the session's ready row (rules.ready.ready_row). The caller has locked that row FOR UPDATE, or passes a p_most
 -- of 0 if there is none. Without a token, nothing is claimed. With p_next, any lease keeps the claim out, also the
--- owner's own. The claim ends with the batch with which its payloads reach p_most_bytes. Planner settings are those of
--- the calling function.
--- Verdicts: claimed (a row for each batch of the claim); claimable; none; lease_lost; claim_lost; claim_widened.
+-- owner's own. The claim ends with the batch with which its payloads reach p_most_bytes. With p_any_limits, a new claim
+-- must get a slot (take_slot_v1), and p_waits says if it may wait for those who count. Planner settings are those of the
+-- calling function.
+-- Verdicts: claimed (a row for each batch of the claim); claimable; none; lease_lost; claim_lost; claim_widened; and those
+-- of take_slot_v1 that refuse: closed; full (the session waits for the key); busy.
 CREATE OR REPLACE FUNCTION {schema}.claim_in_session_v1(
     p_family bigint, p_session_key bigint, p_claimed_upto bigint, p_given_ms bigint, p_owner_id text, p_boundary text,
     p_most bigint, p_exclusive bigint, p_token_hash text, p_ttl_ms bigint, p_exactly text[], p_lease_token_hash text,
     p_lease_fence bigint, p_held_claim_id text, p_held_fence bigint, p_held_batch_ids text[], p_kinds text[],
-    p_next boolean, p_most_bytes bigint
+    p_next boolean, p_most_bytes bigint, p_any_limits boolean, p_waits boolean
 )
-RETURNS TABLE (verdict text, batch {schema}.work)
+RETURNS TABLE (verdict text, batch {schema}.batches)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -291,7 +304,10 @@ DECLARE
     v_exclusive bigint := p_exclusive;
     v_is_alone boolean := false;
     v_held_kind text;
+    v_held_key text;
     v_held_bytes bigint := 0;
+    v_slot bigint := 0;
+    v_due_before_ms bigint;
     v_bytes bigint;
     v_becomes_exclusive boolean := false;
     v_claim_id text;
@@ -333,14 +349,16 @@ BEGIN
             max(bearer.claim_exclusive) AS is_exclusive,
             bool_or(bearer.slot <> 'join') AS is_alone,
             min(bearer.kind) AS kind,
+            min(bearer.limit_key) AS limit_key,
+            max(bearer.claim_slot) AS claim_slot,
             coalesce(sum(bearer.bytes), 0) AS bytes
         INTO v_held
         FROM unnest(p_held_batch_ids) AS wanted (batch_id)
         CROSS JOIN LATERAL (
             SELECT
                 enqueue_seq, settled_state, claim_id, claim_token_hash, claim_fence, claim_size, claim_expires_at_ms,
-                claimed_at_ms, claim_exclusive, slot, kind, octet_length(payloads) AS bytes
-            FROM {schema}.work
+                claimed_at_ms, claim_exclusive, slot, kind, limit_key, claim_slot, octet_length(payloads) AS bytes
+            FROM {schema}.batches
             WHERE batch_id = wanted.batch_id
                 AND session_key = p_session_key
                 -- part: by_family
@@ -351,6 +369,8 @@ BEGIN
         v_exclusive := greatest(v_held.is_exclusive, p_exclusive);
         v_is_alone := v_held.is_alone;
         v_held_kind := v_held.kind;
+        v_held_key := v_held.limit_key;
+        v_slot := v_held.claim_slot;
         v_held_bytes := v_held.bytes;
         v_becomes_exclusive := p_exclusive > 0 AND v_held.is_exclusive = 0;
     END IF;
@@ -358,7 +378,7 @@ BEGIN
         SELECT max(other.claim_expires_at_ms) INTO v_other_ends_at_ms
         FROM (
             SELECT claim_expires_at_ms
-            FROM {schema}.work
+            FROM {schema}.batches
             WHERE session_key = p_session_key
                 AND enqueue_seq <= p_claimed_upto
                 AND settled_state IS NULL
@@ -421,8 +441,8 @@ BEGIN
         FOR v_batch IN
             SELECT
                 enqueue_seq, batch_id, delivery, slot, merge_key, kind, priority, available_at_ms, retry_at_ms,
-                claim_id, claim_expires_at_ms, claim_exclusive, claim_fence, octet_length(payloads) AS bytes
-            FROM {schema}.work
+                claim_id, claim_expires_at_ms, claim_exclusive, claim_fence, limit_key, octet_length(payloads) AS bytes
+            FROM {schema}.batches
             WHERE session_key = p_session_key
                 AND settled_state IS NULL
                 -- part: by_family
@@ -437,7 +457,7 @@ BEGIN
                 -- The claim of another owner. If it looks expired, it may have been renewed.
                 IF NOT v_is_claimed THEN
                     PERFORM 1
-                    FROM {schema}.work
+                    FROM {schema}.batches
                     WHERE family = p_family
                         AND session_key = p_session_key
                         AND enqueue_seq = v_batch.enqueue_seq
@@ -471,15 +491,20 @@ BEGIN
             ELSE
                 IF v_is_open AND cardinality(v_seqs) = 0 THEN
                     v_first := v_batch;
+                    v_due_before_ms := v_due_at_ms;
                     v_is_open := NOT (
                         p_boundary = 'active_turn_checkpoint' AND v_batch.delivery <> 'earliest_safe_boundary'
                         OR p_kinds IS NOT NULL AND v_batch.kind <> ALL(p_kinds)
                         OR v_is_alone
-                        OR p_held_claim_id IS NOT NULL AND (v_batch.slot <> 'join' OR v_batch.kind <> v_held_kind)
+                        OR p_held_claim_id IS NOT NULL AND (
+                            v_batch.slot <> 'join' OR v_batch.kind <> v_held_kind
+                            OR v_batch.limit_key IS DISTINCT FROM v_held_key
+                        )
                     );
                 ELSIF v_is_open THEN
                     v_is_open := v_batch.slot = 'join' AND v_batch.delivery = v_first.delivery
-                        AND v_batch.merge_key = v_first.merge_key AND v_batch.kind = v_first.kind;
+                        AND v_batch.merge_key = v_first.merge_key AND v_batch.kind = v_first.kind
+                        AND v_batch.limit_key IS NOT DISTINCT FROM v_first.limit_key;
                 END IF;
                 IF v_is_open THEN
                     v_seqs := v_seqs || v_batch.enqueue_seq;
@@ -508,18 +533,14 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
-        IF p_token_hash IS NULL THEN
-            verdict := 'claimable';
-            RETURN NEXT;
-            RETURN;
-        END IF;
+        EXIT WHEN p_token_hash IS NULL;
         -- A batch that never had a claim changes only under the lock of the ready row.
         EXIT WHEN NOT v_had_claim;
         SELECT count(*) INTO v_locked
         FROM unnest(v_seqs) AS wanted (seq)
         CROSS JOIN LATERAL (
             SELECT 1
-            FROM {schema}.work
+            FROM {schema}.batches
             WHERE family = p_family
                 AND session_key = p_session_key
                 AND enqueue_seq = wanted.seq
@@ -530,10 +551,39 @@ BEGIN
         EXIT WHEN v_locked = cardinality(v_seqs);
     END LOOP;
 
-    v_fence := greatest(v_fence, p_held_fence) + 1;
+    -- A damaged number is not counted up: the claim must not fail, and the row is found damaged when it is decoded.
+    v_fence := greatest(v_fence, p_held_fence);
+    v_fence := v_fence + (v_fence < 4611686018427387904)::int;
     v_size := cardinality(v_seqs);
     v_claimed_at_ms := v_now_ms;
     v_claim_id := 'claim:' || v_seqs[1] || ':' || v_fence;
+    IF p_any_limits AND p_held_claim_id IS NULL THEN
+        verdict := {schema}.take_slot_v1(
+            v_first.kind, v_first.limit_key, p_session_key, CASE WHEN p_token_hash IS NOT NULL THEN v_claim_id END,
+            p_given_ms, v_expires_at_ms, p_waits
+        );
+        IF verdict = 'full' AND v_blocked_until_ms <= v_now_ms THEN
+            UPDATE {schema}.ready
+            SET
+                level = 0,
+                kind = v_first.kind,
+                priority = v_first.priority,
+                due_at_ms = v_due_before_ms,
+                waits_for = v_first.limit_key
+            WHERE family = p_family
+                AND session_key = p_session_key;
+        END IF;
+        IF verdict NOT IN ('free', 'open') THEN
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        v_slot := CASE WHEN verdict = 'open' THEN 1 ELSE 0 END;
+    END IF;
+    IF p_token_hash IS NULL THEN
+        verdict := 'claimable';
+        RETURN NEXT;
+        RETURN;
+    END IF;
     v_from_seq := v_seqs[1];
     v_to_seq := v_seqs[v_size];
     IF p_held_claim_id IS NOT NULL THEN
@@ -543,9 +593,17 @@ BEGIN
         v_claimed_at_ms := v_held.claimed_at_ms;
         v_claim_id := p_held_claim_id;
         v_seqs := v_seqs || v_held.seqs;
+        IF v_slot > 0 THEN
+            UPDATE {schema}.slots
+            SET expires_at_ms = v_expires_at_ms
+            WHERE kind = v_held_kind
+                AND limit_key = coalesce(v_held_key, '')
+                AND session_key = p_session_key
+                AND claim_id = p_held_claim_id;
+        END IF;
     END IF;
     RETURN QUERY
-    UPDATE {schema}.work AS claimed
+    UPDATE {schema}.batches AS claimed
     SET
         claim_id = v_claim_id,
         claim_owner = p_owner_id,
@@ -555,7 +613,11 @@ BEGIN
         claim_expires_at_ms = v_expires_at_ms,
         claim_exclusive = v_exclusive,
         claim_size = v_size,
-        attempts = claimed.attempts + CASE WHEN coalesce(claimed.claim_id = p_held_claim_id, false) THEN 0 ELSE 1 END
+        claim_slot = v_slot,
+        attempts = claimed.attempts + CASE
+            WHEN coalesce(claimed.claim_id = p_held_claim_id, false) OR claimed.attempts >= 4611686018427387904 THEN 0
+            ELSE 1
+        END
     WHERE claimed.session_key = p_session_key
         AND claimed.settled_state IS NULL
         -- The range is an index condition in any case. The list may become a filter, if statistics say so.
@@ -564,14 +626,14 @@ BEGIN
         -- part: by_family
         AND claimed.family = p_family
         -- end part
-    RETURNING 'claimed', ROW(claimed.*)::{schema}.work;
+    RETURNING 'claimed', ROW(claimed.*)::{schema}.batches;
     IF v_exclusive > 0 THEN
         v_blocked_until_ms := greatest(v_blocked_until_ms, v_expires_at_ms);
     END IF;
     UPDATE {schema}.ready
     SET
         level = CASE
-            WHEN v_blocked_until_ms > v_now_ms OR NOT v_offers THEN 0
+            WHEN v_blocked_until_ms > v_now_ms OR NOT v_offers OR paused > 0 THEN 0
             WHEN v_in_back_off THEN 1
             ELSE 2
         END,
@@ -584,8 +646,13 @@ BEGIN
         -- Only the coordinator has sequences. For this order, roughly synchronized clocks are enough.
         served = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
         -- end part
-        due_at_ms = CASE WHEN v_blocked_until_ms > v_now_ms THEN v_blocked_until_ms ELSE v_due_at_ms END,
-        claimed_upto = v_last_seq
+        due_at_ms = CASE
+            WHEN paused > 0 THEN NULL
+            WHEN v_blocked_until_ms > v_now_ms THEN v_blocked_until_ms
+            ELSE v_due_at_ms
+        END,
+        claimed_upto = v_last_seq,
+        waits_for = NULL
     WHERE family = p_family
         AND session_key = p_session_key;
 END;
@@ -593,13 +660,13 @@ $$;
 
 -- Claims the next work of one session. With p_is_retry, returns an existing claim with the same token again.
 -- Verdicts: those of claim_in_session_v1; absent; deleted; isolation.
-CREATE OR REPLACE FUNCTION {schema}.claim_work_v1(
+CREATE OR REPLACE FUNCTION {schema}.claim_batches_v1(
     p_session_id text, p_given_ms bigint, p_owner_id text, p_boundary text, p_most bigint, p_exclusive bigint,
     p_token_hash text, p_ttl_ms bigint, p_exactly text[], p_lease_token_hash text, p_lease_fence bigint,
     p_held_claim_id text, p_held_fence bigint, p_held_batch_ids text[], p_is_retry boolean, p_family bigint,
     p_most_bytes bigint
 )
-RETURNS TABLE (verdict text, batch {schema}.work)
+RETURNS TABLE (verdict text, batch {schema}.batches)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -611,6 +678,8 @@ DECLARE
     v_family bigint;
     v_session_key bigint;
     v_claimed_upto bigint;
+    v_paused bigint;
+    v_any_limits boolean;
     v_most bigint := p_most;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
@@ -631,12 +700,21 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    SELECT claimed_upto INTO v_claimed_upto
+    SELECT
+        claimed_upto,
+        paused,
+        -- part: one_place
+        EXISTS (SELECT 1 FROM {schema}.limits)
+        -- end part
+        -- part: by_family
+        false
+        -- end part
+    INTO v_claimed_upto, v_paused, v_any_limits
     FROM {schema}.ready
     WHERE family = v_family
         AND session_key = v_session_key
     FOR UPDATE;
-    IF NOT FOUND THEN
+    IF NOT FOUND OR v_paused > 0 THEN
         -- Without unsettled work, there is no row to lock, and nothing to claim.
         v_most := 0;
     END IF;
@@ -646,8 +724,8 @@ BEGIN
         RETURN QUERY
         SELECT 'claimed', found.bearer
         FROM (
-            SELECT ROW(bearer.*)::{schema}.work AS bearer, bearer.claim_size, count(*) OVER () AS size
-            FROM {schema}.work AS bearer
+            SELECT ROW(bearer.*)::{schema}.batches AS bearer, bearer.claim_size, count(*) OVER () AS size
+            FROM {schema}.batches AS bearer
             WHERE bearer.session_key = v_session_key
                 AND bearer.enqueue_seq <= v_claimed_upto
                 AND bearer.settled_state IS NULL
@@ -664,11 +742,11 @@ BEGIN
         END IF;
     END IF;
     RETURN QUERY
-    SELECT claim.verdict, claim.batch
+    SELECT CASE WHEN claim.verdict IN ('closed', 'full', 'busy') THEN 'none' ELSE claim.verdict END, claim.batch
     FROM {schema}.claim_in_session_v1(
         v_family, v_session_key, coalesce(v_claimed_upto, 0), p_given_ms, p_owner_id, p_boundary, v_most, p_exclusive,
         p_token_hash, p_ttl_ms, p_exactly, p_lease_token_hash, p_lease_fence, p_held_claim_id, p_held_fence,
-        p_held_batch_ids, NULL, false, p_most_bytes
+        p_held_batch_ids, NULL, false, p_most_bytes, coalesce(v_any_limits, false), true
     ) AS claim;
 END;
 $$;
@@ -682,7 +760,7 @@ CREATE OR REPLACE FUNCTION {schema}.claim_next_v1(
     p_given_ms bigint, p_owner_id text, p_kinds text[], p_most bigint, p_exclusive bigint, p_token_hash text,
     p_ttl_ms bigint, p_is_retry boolean, p_patience bigint, p_family bigint, p_most_bytes bigint
 )
-RETURNS TABLE (verdict text, session_id text, batch {schema}.work)
+RETURNS TABLE (verdict text, session_id text, batch {schema}.batches)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -704,6 +782,9 @@ DECLARE
     v_now_ms bigint;
     v_claimed_upto bigint;
     v_session_id text;
+    v_any_limits boolean;
+    v_has_slots boolean := false;
+    v_claim record;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         verdict := 'isolation';
@@ -717,11 +798,11 @@ BEGIN
         FROM (
             SELECT
                 owner.session_id,
-                ROW(bearer.*)::{schema}.work AS bearer,
+                ROW(bearer.*)::{schema}.batches AS bearer,
                 bearer.claim_size,
                 count(*) OVER () AS size
             FROM {schema}.ready AS queue
-            JOIN {schema}.work AS bearer
+            JOIN {schema}.batches AS bearer
                 ON bearer.session_key = queue.session_key
                     AND bearer.enqueue_seq <= queue.claimed_upto
                     AND bearer.settled_state IS NULL
@@ -793,6 +874,11 @@ BEGIN
                 AND queue.level > 0
                 AND queue.kind = p_kinds[1]
                 AND queue.session_key <> ALL(v_passed)
+                AND NOT EXISTS (
+                    SELECT 1
+                    FROM {schema}.limits AS declared
+                    WHERE declared.kind = p_kinds[1]
+                )
                 AND (
                     p_exclusive > 0
                     OR NOT EXISTS (
@@ -807,31 +893,68 @@ BEGIN
             LIMIT 1
             FOR UPDATE OF queue SKIP LOCKED;
             v_is_locked := FOUND;
+            v_any_limits := false;
         END IF;
         -- end part
         IF NOT v_is_locked THEN
             v_kinds := coalesce(p_kinds, {schema}.ready_kinds_v1(v_levels, p_family));
-            SELECT best.family, best.session_key INTO v_family, v_session_key
-            FROM unnest(v_levels) AS wanted_level (level)
-            CROSS JOIN unnest(v_kinds) AS wanted (kind)
-            CROSS JOIN LATERAL (
-                SELECT family, session_key, priority, served
-                FROM {schema}.ready
-                WHERE level = wanted_level.level
-                    AND level > 0
-                    AND kind = wanted.kind
-                    AND session_key <> ALL(v_passed)
-                    AND session_key <> ALL(v_busy)
-                    -- part: by_family
-                    AND family = p_family
-                    -- end part
-                ORDER BY priority DESC, served
-                LIMIT 1
-            ) AS best
-            ORDER BY best.priority DESC, best.served
+            SELECT found.family, found.session_key INTO v_family, v_session_key
+            FROM (
+                SELECT best.family, best.session_key, best.priority, best.served
+                FROM unnest(v_levels) AS wanted_level (level)
+                CROSS JOIN unnest(v_kinds) AS wanted (kind)
+                CROSS JOIN LATERAL (
+                    SELECT family, session_key, priority, served
+                    FROM {schema}.ready
+                    WHERE level = wanted_level.level
+                        AND level > 0
+                        AND kind = wanted.kind
+                        AND session_key <> ALL(v_passed)
+                        AND session_key <> ALL(v_busy)
+                        -- part: by_family
+                        AND family = p_family
+                        -- end part
+                    ORDER BY priority DESC, served
+                    LIMIT 1
+                ) AS best
+                -- part: one_place
+                WHERE NOT EXISTS (
+                    SELECT 1
+                    FROM {schema}.limits AS closed
+                    WHERE closed.kind = wanted.kind
+                        AND (closed.paused > 0 OR closed.opens_at_ms > v_now_ms)
+                )
+                UNION ALL
+                (
+                    -- The best session of each of the keys that have been open longest.
+                    SELECT waiting.family, waiting.session_key, waiting.priority, waiting.served
+                    FROM {schema}.waiting_keys AS open_key
+                    JOIN {schema}.limits AS declared
+                        ON declared.kind = open_key.kind
+                    CROSS JOIN LATERAL (
+                        SELECT family, session_key, priority, served
+                        FROM {schema}.ready
+                        WHERE kind = open_key.kind
+                            AND waits_for = open_key.limit_key
+                            AND waits_for IS NOT NULL
+                            AND session_key <> ALL(v_passed)
+                            AND session_key <> ALL(v_busy)
+                        ORDER BY priority DESC, served
+                        LIMIT 1
+                    ) AS waiting
+                    WHERE open_key.opens_at_ms <= v_now_ms
+                        AND (p_kinds IS NULL OR open_key.kind = ANY(p_kinds))
+                        AND declared.paused = 0
+                        AND declared.opens_at_ms <= v_now_ms
+                    ORDER BY open_key.opens_at_ms
+                    LIMIT 16
+                )
+                -- end part
+            ) AS found
+            ORDER BY found.priority DESC, found.served
             LIMIT 1;
             IF NOT FOUND THEN
-                IF cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock) THEN
+                IF cardinality(v_busy) = 0 OR p_patience = 0 OR (p_patience = 1 AND v_holds_lock) OR v_has_slots THEN
                     verdict := CASE WHEN cardinality(v_busy) = 0 THEN 'none' ELSE 'busy' END;
                     RETURN NEXT;
                     RETURN;
@@ -848,11 +971,19 @@ BEGIN
                 CONTINUE;
             END IF;
 
-            SELECT claimed_upto INTO v_claimed_upto
+            SELECT
+                claimed_upto,
+                -- part: one_place
+                EXISTS (SELECT 1 FROM {schema}.limits)
+                -- end part
+                -- part: by_family
+                false
+                -- end part
+            INTO v_claimed_upto, v_any_limits
             FROM {schema}.ready
             WHERE family = v_family
                 AND session_key = v_session_key
-                AND level + 0 > 0
+                AND (level + 0 > 0 OR waits_for IS NOT NULL)
             FOR UPDATE SKIP LOCKED;
             IF NOT FOUND THEN
                 v_busy := v_busy || v_session_key;
@@ -866,12 +997,42 @@ BEGIN
                 AND owner.dead = 0;
         END IF;
         v_holds_lock := true;
-        IF v_session_id IS NOT NULL THEN
+        IF v_session_id IS NOT NULL AND v_any_limits THEN
+            FOR v_claim IN
+                SELECT claim.verdict, claim.batch
+                FROM {schema}.claim_in_session_v1(
+                    v_family, v_session_key, v_claimed_upto, p_given_ms, p_owner_id, 'idle', p_most, p_exclusive,
+                    p_token_hash, p_ttl_ms, NULL, NULL, NULL, NULL, NULL, NULL, p_kinds, true, p_most_bytes, true,
+                    -- A transaction that has locked slots does not wait for those of others.
+                    p_patience > 0 AND NOT v_has_slots
+                ) AS claim
+            LOOP
+                EXIT WHEN v_claim.verdict NOT IN ('claimed', 'claimable');
+                verdict := v_claim.verdict;
+                session_id := v_session_id;
+                batch := v_claim.batch;
+                RETURN NEXT;
+            END LOOP;
+            IF v_claim.verdict IN ('claimed', 'claimable') THEN
+                RETURN;
+            END IF;
+            IF v_claim.verdict = 'busy' THEN
+                v_busy := v_busy || v_session_key;
+                v_busy_families := v_busy_families || v_family;
+                v_has_slots := true;
+                CONTINUE;
+            END IF;
+            IF v_claim.verdict IN ('closed', 'full') THEN
+                v_has_slots := true;
+                v_passed := v_passed || v_session_key;
+                CONTINUE;
+            END IF;
+        ELSIF v_session_id IS NOT NULL THEN
             RETURN QUERY
             SELECT claim.verdict, v_session_id, claim.batch
             FROM {schema}.claim_in_session_v1(
                 v_family, v_session_key, v_claimed_upto, p_given_ms, p_owner_id, 'idle', p_most, p_exclusive,
-                p_token_hash, p_ttl_ms, NULL, NULL, NULL, NULL, NULL, NULL, p_kinds, true, p_most_bytes
+                p_token_hash, p_ttl_ms, NULL, NULL, NULL, NULL, NULL, NULL, p_kinds, true, p_most_bytes, false, false
             ) AS claim
             WHERE claim.verdict <> 'none';
             IF FOUND THEN
@@ -924,10 +1085,11 @@ END;
 $$;
 
 -- Settles a claim without a revision (rules.claims: require_claim, settled_before). Verdicts: completed; claim_lost;
--- claim_widened; absent; deleted; isolation.
+-- claim_widened; absent; deleted; isolation; busy (without p_waits: another transaction holds the queue or the first
+-- batch).
 CREATE OR REPLACE FUNCTION {schema}.settle_claim_v1(
     p_session_id text, p_given_ms bigint, p_claim_id text, p_token_hash text, p_fence bigint, p_batch_ids text[],
-    p_family bigint
+    p_family bigint, p_waits boolean
 )
 RETURNS TABLE (verdict text, settled_at_ms bigint, settled_revision bigint, reached text)
 LANGUAGE plpgsql
@@ -972,11 +1134,39 @@ BEGIN
         AND level + 0 > 0;
     IF NOT FOUND THEN
         v_is_freed := true;
+        IF p_waits THEN
+            PERFORM 1
+            FROM {schema}.ready
+            WHERE family = v_family
+                AND session_key = v_session_key
+            FOR UPDATE;
+        ELSE
+            PERFORM 1
+            FROM {schema}.ready
+            WHERE family = v_family
+                AND session_key = v_session_key
+            FOR UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                verdict := 'busy';
+                RETURN NEXT;
+                RETURN;
+            END IF;
+        END IF;
+    END IF;
+    IF NOT p_waits THEN
         PERFORM 1
-        FROM {schema}.ready
-        WHERE family = v_family
+        FROM {schema}.batches
+        WHERE batch_id = p_batch_ids[1]
             AND session_key = v_session_key
-        FOR UPDATE;
+            -- part: by_family
+            AND family = p_family
+            -- end part
+        FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            verdict := 'busy';
+            RETURN NEXT;
+            RETURN;
+        END IF;
     END IF;
     IF cardinality(p_batch_ids) = 1 THEN
         SELECT
@@ -991,9 +1181,12 @@ BEGIN
             coalesce(settled_state = 'completed', false) AS is_completed,
             claim_expires_at_ms AS expires_at_ms,
             settled_at_ms,
-            settled_revision
+            settled_revision,
+            kind,
+            limit_key,
+            claim_slot
         INTO v_held
-        FROM {schema}.work
+        FROM {schema}.batches
         WHERE batch_id = p_batch_ids[1]
             AND session_key = v_session_key
             -- part: by_family
@@ -1017,14 +1210,17 @@ BEGIN
             bool_and(bearer.settled_state = 'completed') AS is_completed,
             min(bearer.claim_expires_at_ms) AS expires_at_ms,
             min(bearer.settled_at_ms) AS settled_at_ms,
-            min(bearer.settled_revision) AS settled_revision
+            min(bearer.settled_revision) AS settled_revision,
+            min(bearer.kind) AS kind,
+            min(bearer.limit_key) AS limit_key,
+            max(bearer.claim_slot) AS claim_slot
         INTO v_held
         FROM unnest(p_batch_ids) AS wanted (batch_id)
         CROSS JOIN LATERAL (
             SELECT
                 enqueue_seq, claim_id, claim_token_hash, claim_fence, claim_size, settled_state, settled_at_ms,
-                settled_revision, claim_expires_at_ms
-            FROM {schema}.work
+                settled_revision, claim_expires_at_ms, kind, limit_key, claim_slot
+            FROM {schema}.batches
             WHERE batch_id = wanted.batch_id
                 AND session_key = v_session_key
                 -- part: by_family
@@ -1046,8 +1242,14 @@ BEGIN
         v_is_named AND v_held.is_unsettled AND v_held.expires_at_ms > v_now_ms, v_held.claim_size, v_held.size,
         v_held.fence = p_fence
     );
+    IF verdict IS NULL AND NOT p_waits AND v_held.claim_slot > 0 THEN
+        -- To free a slot may mean to wait for claims that count.
+        verdict := 'busy';
+        RETURN NEXT;
+        RETURN;
+    END IF;
     IF verdict IS NULL THEN
-        UPDATE {schema}.work AS settled
+        UPDATE {schema}.batches AS settled
         SET
             settled_state = 'completed',
             settled_at_ms = v_now_ms
@@ -1061,6 +1263,11 @@ BEGIN
         ;
         IF v_is_freed THEN
             PERFORM {schema}.touch_ready_v1(v_family, v_session_key, v_now_ms, true);
+        END IF;
+        IF v_held.claim_slot > 0 THEN
+            PERFORM {schema}.free_slot_v1(
+                v_held.kind, coalesce(v_held.limit_key, ''), v_session_key, p_claim_id, v_now_ms
+            );
         END IF;
         verdict := 'completed';
         settled_at_ms := v_now_ms;
@@ -1077,11 +1284,11 @@ $$;
 CREATE OR REPLACE FUNCTION {schema}.settle_and_claim_v1(
     p_session_id text, p_given_ms bigint, p_claim_id text, p_token_hash text, p_fence bigint, p_batch_ids text[],
     p_owner_id text, p_kinds text[], p_most bigint, p_exclusive bigint, p_next_token_hash text, p_ttl_ms bigint,
-    p_is_retry boolean, p_most_bytes bigint
+    p_is_retry boolean, p_most_bytes bigint, p_waits boolean
 )
 RETURNS TABLE (
     verdict text, settled_at_ms bigint, settled_revision bigint, reached text, next_verdict text, session_id text,
-    batch {schema}.work
+    batch {schema}.batches
 )
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -1095,7 +1302,7 @@ DECLARE
 BEGIN
     SELECT settled.verdict, settled.settled_at_ms, settled.settled_revision, settled.reached INTO v_settled
     FROM {schema}.settle_claim_v1(
-        p_session_id, p_given_ms, p_claim_id, p_token_hash, p_fence, p_batch_ids, NULL
+        p_session_id, p_given_ms, p_claim_id, p_token_hash, p_fence, p_batch_ids, NULL, p_waits
     ) AS settled;
     IF v_settled.verdict <> 'completed' THEN
         verdict := v_settled.verdict;
@@ -1152,7 +1359,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT claim_size INTO v_size
-    FROM {schema}.work
+    FROM {schema}.batches
     WHERE batch_id = p_batch_ids[1]
         AND session_key = v_session_key
         AND claim_id = p_claim_id
@@ -1165,7 +1372,7 @@ BEGIN
         IF v_size > cardinality(p_batch_ids) THEN
             -- It was widened. Lock all its batches in order, the named ones among them.
             SELECT array_agg(bearer.batch_id ORDER BY bearer.enqueue_seq) INTO v_batch_ids
-            FROM {schema}.work AS bearer
+            FROM {schema}.batches AS bearer
             WHERE bearer.session_key = v_session_key
                 AND bearer.settled_state IS NULL
                 AND bearer.enqueue_seq <= (
@@ -1190,12 +1397,17 @@ BEGIN
                 AND bearer.claim_fence >= p_fence
             ) AS is_proven,
             max(bearer.claim_size) AS claim_size,
-            min(bearer.claim_expires_at_ms) AS expires_at_ms
+            min(bearer.claim_expires_at_ms) AS expires_at_ms,
+            min(bearer.kind) AS kind,
+            min(bearer.limit_key) AS limit_key,
+            max(bearer.claim_slot) AS claim_slot
         INTO v_held
         FROM unnest(v_batch_ids) AS wanted (batch_id)
         CROSS JOIN LATERAL (
-            SELECT enqueue_seq, settled_state, claim_id, claim_token_hash, claim_fence, claim_size, claim_expires_at_ms
-            FROM {schema}.work
+            SELECT
+                enqueue_seq, settled_state, claim_id, claim_token_hash, claim_fence, claim_size, claim_expires_at_ms,
+                kind, limit_key, claim_slot
+            FROM {schema}.batches
             WHERE batch_id = wanted.batch_id
                 AND session_key = v_session_key
                 -- part: by_family
@@ -1207,6 +1419,16 @@ BEGIN
         EXIT WHEN NOT coalesce(v_held.is_proven AND v_held.claim_size > v_size, false);
         v_size := v_held.claim_size;
     END LOOP;
+    IF v_held.claim_slot > 0 THEN
+        -- Before the clock is read: a claim that counts slots either waits for this renewal, or saw the old end pass.
+        PERFORM 1
+        FROM {schema}.slots
+        WHERE kind = v_held.kind
+            AND limit_key = coalesce(v_held.limit_key, '')
+            AND session_key = v_session_key
+            AND claim_id = p_claim_id
+        FOR UPDATE;
+    END IF;
     v_now_ms := {schema}.now_ms_v1(p_given_ms);
     IF NOT coalesce(
         v_held.is_proven
@@ -1226,12 +1448,20 @@ BEGIN
     END IF;
     expires_at_ms := greatest({schema}.expiry_v1(v_now_ms, p_ttl_ms), v_held.expires_at_ms);
     FOREACH v_seq IN ARRAY v_held.seqs LOOP
-        UPDATE {schema}.work AS renewed
+        UPDATE {schema}.batches AS renewed
         SET claim_expires_at_ms = greatest({schema}.expiry_v1(v_now_ms, p_ttl_ms), v_held.expires_at_ms)
         WHERE renewed.family = v_family
             AND renewed.session_key = v_session_key
             AND renewed.enqueue_seq = v_seq;
     END LOOP;
+    IF v_held.claim_slot > 0 THEN
+        UPDATE {schema}.slots AS renewed
+        SET expires_at_ms = greatest({schema}.expiry_v1(v_now_ms, p_ttl_ms), v_held.expires_at_ms)
+        WHERE renewed.kind = v_held.kind
+            AND renewed.limit_key = coalesce(v_held.limit_key, '')
+            AND renewed.session_key = v_session_key
+            AND renewed.claim_id = p_claim_id;
+    END IF;
     verdict := 'renewed';
     RETURN NEXT;
 END;

@@ -16,14 +16,14 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
-from holdfast.backends.postgres.connection import Connection, Link, Values
-from holdfast.backends.postgres.driver_errors import DriverFailure, Trouble, state_of, translated, trouble_of
-from holdfast.backends.postgres.executor import Attempt, Runs
+from holdfast.backends.postgres.connection import Connection, StatementRunner, Values
+from holdfast.backends.postgres.driver_errors import DriverFailure, FailureKind, failure_kind, state_of, translated
+from holdfast.backends.postgres.executor import Executor, RetryState
 from holdfast.backends.postgres.pool import Connections
-from holdfast.backends.postgres.positions import Position, Standing
+from holdfast.backends.postgres.positions import Position, TransactionStatus
 from holdfast.backends.postgres.schema_setup import SCHEMA_VERSION
 from holdfast.errors import HoldfastError, InvalidRequest, ReplicaBehind, Unavailable, UnknownPosition
-from holdfast.log import INFO, WARNING, note
+from holdfast.log import INFO, WARNING, log_event
 from holdfast.ports import Operation
 from holdfast.ports.freshness import Freshness
 from holdfast.rows import EventFilter, ViewQuery
@@ -42,7 +42,7 @@ STOPPED: Final = "57014"
 """SQLSTATE of a statement that took too long: it would take the primary as long."""
 
 
-class Behind(Exception):
+class NotReached(Exception):
     """The server has not reached the position, or the schema, yet."""
 
 
@@ -52,13 +52,13 @@ class Identity(Protocol):
     async def __call__(self, *, anew: bool = False) -> Values: ...
 
 
-class Retried(Protocol):
+class RetryingCall(Protocol):
     """Runs a call on the primary, retries it if needed, and translates its errors."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T: ...
 
 
-class Following:
+class TimelineCheck:
     """Checks by its timeline that a replica follows the primary. The timeline of a primary only rises."""
 
     def __init__(self, find_timeline: Callable[[], Awaitable[int | None]], label: str) -> None:
@@ -73,7 +73,7 @@ class Following:
             self._highest = max(self._highest, timeline if found is None else found)
         if timeline > self._highest:
             message = "the replica was promoted: it is on timeline %(timeline)s, the primary on %(primary)s"
-            note("replica", WARNING, message, timeline=timeline, primary=self._highest)
+            log_event("replica", WARNING, message, timeline=timeline, primary=self._highest)
             raise Unavailable(
                 f"{self._label}: the replica was promoted and does not follow the primary: it is on timeline "
                 f"{timeline}, the primary on {self._highest}: correct options.read_url"
@@ -86,21 +86,21 @@ class ProvenConnections:
     def __init__(
         self,
         connections: Connections,
-        link: Callable[[Connection], Link],
+        runner: Callable[[Connection], StatementRunner],
         schema: str,
         own: Identity,
-        following: Following,
+        timeline_check: TimelineCheck,
     ) -> None:
         self._connections = connections
-        self._link = link
+        self._runner = runner
         self._schema = schema
         self._own = own
-        self.following = following
+        self.timeline_check = timeline_check
         self._expected: Values | None = None
         self._proven: WeakSet[Connection] = WeakSet()
         self.release = connections.release
         self.discard = connections.discard
-        self.distrust = connections.distrust
+        self.discard_idle = connections.discard_idle
         self.close = connections.close
 
     async def learn(self) -> None:
@@ -112,15 +112,15 @@ class ProvenConnections:
         connection = await self._connections.acquire()
         try:
             if connection not in self._proven:
-                await self._prove(self._link(connection))
+                await self._prove(self._runner(connection))
                 self._proven.add(connection)
         except BaseException:
             await self._connections.discard(connection)
             raise
         return connection
 
-    async def _prove(self, link: Link) -> None:
-        [found] = await link.all("identify", self._schema)
+    async def _prove(self, runner: StatementRunner) -> None:
+        [found] = await runner.all("identify", self._schema)
         *database, schema = found
         expected = self._expected
         if expected is None or tuple(found) != expected:
@@ -131,34 +131,36 @@ class ProvenConnections:
                 "leads to another database than the store's: use a server that replicates it as a whole (streaming "
                 "replication), with the same database name",
             )
-        [(_, timeline)] = await link.all("find_standing+timeline+")
-        await self.following.require(timeline)
-        if schema is None or (await link.all("find_version"))[0][0] < SCHEMA_VERSION:
-            raise Behind
+        [(_, timeline)] = await runner.all("find_standing+timeline+")
+        await self.timeline_check.require(timeline)
+        if schema is None or (await runner.all("find_version"))[0][0] < SCHEMA_VERSION:
+            raise NotReached
 
 
 class ReachedConnections:
     """Implements `Connections` over others. Returns only connections whose server has reached a position.
 
-    `following` checks a replica's timeline against the primary's. Without it, the connections are to the primary.
+    `timeline_check` checks a replica's timeline against the primary's. Without it, the connections are to the primary.
     """
 
-    def __init__(self, connections: Connections, runs: Runs, position: Position, following: Following | None) -> None:
+    def __init__(
+        self, connections: Connections, executor: Executor, position: Position, timeline_check: TimelineCheck | None
+    ) -> None:
         self._connections = connections
-        self._runs = runs
+        self._executor = executor
         self._position = position
-        self._following = following
+        self._following = timeline_check
         self.release = connections.release
         self.discard = connections.discard
-        self.distrust = connections.distrust
+        self.discard_idle = connections.discard_idle
         self.close = connections.close
 
     async def acquire(self) -> Connection:
-        """Return a connection that shows the position; `Behind`, or `UnknownPosition` if the primary lacks it."""
+        """Return a connection that shows the position; `NotReached`, or `UnknownPosition` if the primary lacks it."""
         connection = await self._connections.acquire()
         try:
-            link = self._runs.link(connection)
-            standing = await self._look(link)
+            runner = self._executor.runner(connection)
+            standing = await self._look(runner)
             if self._following is not None and standing.timeline > self._position.timeline:
                 # A promoted server gives the numbers of the primary's later transactions to others.
                 await self._following.require(standing.timeline)
@@ -166,7 +168,7 @@ class ReachedConnections:
             if is_unknown:
                 # A transaction that ended during the check held no lock any more, and its end was not seen yet: check
                 # again.
-                standing = await self._look(link)
+                standing = await self._look(runner)
                 is_unknown = standing.denies(self._position)
         except BaseException:
             await self._connections.discard(connection)
@@ -176,38 +178,38 @@ class ReachedConnections:
         await self._connections.release(connection)
         if is_unknown:
             raise UnknownPosition(self._position.text)
-        raise Behind
+        raise NotReached
 
-    async def _look(self, link: Link) -> Standing:
-        if self._runs.pooled:
+    async def _look(self, runner: StatementRunner) -> TransactionStatus:
+        if self._executor.pooled:
             # Behind a pooler, only a transaction sends the two messages of one statement to the same server.
-            await self._runs.begin(link, writes=False)
+            await self._executor.begin(runner, writes=False)
         if self._position.timeline:
-            [found] = await link.all("find_standing+timeline+transaction+", self._position.transaction)
-            standing = Standing(*found)
+            [found] = await runner.all("find_standing+timeline+transaction+", self._position.transaction)
+            standing = TransactionStatus(*found)
         else:
-            [(is_standby, status)] = await link.all("find_standing+transaction+", self._position.transaction)
-            standing = Standing(is_standby, 0, status)
-        if self._runs.pooled:
-            await link.end()
+            [(is_standby, status)] = await runner.all("find_standing+transaction+", self._position.transaction)
+            standing = TransactionStatus(is_standby, 0, status)
+        if self._executor.pooled:
+            await runner.end()
         return standing
 
 
 class FreshReads:
-    """Runs reads that are not older than a position. Each has a `Runs` of its own, so that it leaves no hints."""
+    """Runs reads that are not older than a position. Each has a `Executor` of its own, so that it leaves no hints."""
 
     def __init__(
         self,
-        primary: Callable[[], Runs],
-        retried: Retried,
-        replica: Callable[[], Runs] | None,
-        following: Following,
+        primary: Callable[[], Executor],
+        retried: RetryingCall,
+        replica: Callable[[], Executor] | None,
+        timeline_check: TimelineCheck,
         label: str,
     ) -> None:
         self._primary = primary
         self._retried = retried
         self._replica = replica
-        self._following = following
+        self._following = timeline_check
         self._label = label
         self._away_until_s = 0.0
 
@@ -230,7 +232,9 @@ class FreshReads:
                     await self._require_known(position)
                 if not freshness.fall_back or state_of(error.__cause__ or error) == STOPPED:
                     raise
-                note("replica", INFO, "the primary answers after %(error_class)s", error_class=type(error).__name__)
+                log_event(
+                    "replica", INFO, "the primary answers after %(error_class)s", error_class=type(error).__name__
+                )
         call = partial(self._once, self._primary, partial(_run, operation, view), position)
         return await _until(partial(self._retried, call), freshness, deadline_s)
 
@@ -250,22 +254,22 @@ class FreshReads:
         if self._replica is not None:
             try:
                 await self._on_replica(partial(self._once, self._replica, _nothing, None))
-            except Behind:
+            except NotReached:
                 pass
             except Unavailable as error:
-                note("replica", WARNING, "the replica is away (%(error_class)s)", error_class=type(error).__name__)
+                log_event("replica", WARNING, "the replica is away (%(error_class)s)", error_class=type(error).__name__)
 
     async def _once(
         self,
-        make: Callable[[], Runs],
-        run: Callable[[Runs], Awaitable[T]],
+        make: Callable[[], Executor],
+        run: Callable[[Executor], Awaitable[T]],
         position: Position | None,
-        following: Following | None = None,
+        timeline_check: TimelineCheck | None = None,
     ) -> T:
-        runs = make()
+        executor = make()
         if position is not None:
-            runs.connections = ReachedConnections(runs.connections, runs, position, following)
-        return await run(runs)
+            executor.connections = ReachedConnections(executor.connections, executor, position, timeline_check)
+        return await run(executor)
 
     async def _on_replica(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run a call on the replica, and once more if the server was restarted or replay cancelled the call."""
@@ -273,18 +277,18 @@ class FreshReads:
             try:
                 answer = await call()
             except DriverFailure as failure:
-                trouble = trouble_of(failure.cause)
-                if trouble in {Trouble.LOST, Trouble.SILENT} and self._replica is not None:
-                    await self._replica().connections.distrust()
-                if not last and trouble in {Trouble.LOST, Trouble.CONTENTION}:
+                kind = failure_kind(failure.cause)
+                if kind in {FailureKind.LOST, FailureKind.SILENT} and self._replica is not None:
+                    await self._replica().connections.discard_idle()
+                if not last and kind in {FailureKind.LOST, FailureKind.CONTENTION}:
                     continue
-                if trouble is not Trouble.CONTENTION and state_of(failure.cause) != STOPPED:
+                if kind is not FailureKind.CONTENTION and state_of(failure.cause) != STOPPED:
                     self._away_until_s = time.monotonic() + AWAY_S
                 raise _of_replica(translated(failure.cause, self._label)) from failure.cause
             except Unavailable:
                 self._away_until_s = time.monotonic() + AWAY_S
                 raise
-            except Behind:
+            except NotReached:
                 self._away_until_s = 0.0
                 raise
             else:
@@ -295,21 +299,21 @@ class FreshReads:
     async def _require_known(self, position: Position | None) -> None:
         """Raise `UnknownPosition` if no server will ever show the position, as far as the primary can tell."""
         # If the primary cannot tell, ReplicaBehind is the better error.
-        with suppress(Behind, Unavailable):
+        with suppress(NotReached, Unavailable):
             await self._retried(partial(self._once, self._primary, _nothing, position))
 
 
-async def _run(operation: Operation[T], view: ViewQuery | EventFilter | None, runs: Runs) -> T:
+async def _run(operation: Operation[T], view: ViewQuery | EventFilter | None, executor: Executor) -> T:
     """Run an operation in one snapshot."""
-    answer = None if view is None else await runs.gathered(operation, view)
+    answer = None if view is None else await executor.prefetched(operation, view)
     if answer is None:
-        answer = await runs.in_transaction(operation, Attempt(repeatable=False), writes=False)
+        answer = await executor.in_transaction(operation, RetryState(idempotent=False), writes=False)
     return answer[0]
 
 
-async def _nothing(runs: Runs) -> None:
+async def _nothing(executor: Executor) -> None:
     """Take a connection and give it back."""
-    await runs.connections.release(await runs.connections.acquire())
+    await executor.connections.release(await executor.connections.acquire())
 
 
 async def _until(call: Callable[[], Awaitable[T]], freshness: Freshness, deadline_s: float) -> T:
@@ -318,7 +322,7 @@ async def _until(call: Callable[[], Awaitable[T]], freshness: Freshness, deadlin
     while True:
         try:
             return await call()
-        except Behind:
+        except NotReached:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise ReplicaBehind(freshness.position, freshness.wait_ms) from None
@@ -328,5 +332,5 @@ async def _until(call: Callable[[], Awaitable[T]], freshness: Freshness, deadlin
 
 def _of_replica(error: HoldfastError) -> HoldfastError:
     if isinstance(error, InvalidRequest) and error.field == "url":
-        return InvalidRequest("options.read_url", error.problem)
+        return InvalidRequest("options.read_url", error.problem, *error.next_step)
     return error

@@ -101,6 +101,7 @@ DECLARE
     v_now_ms bigint;
     v_lost text;
     v_counts boolean;
+    v_fence bigint;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         verdict := 'isolation';
@@ -191,11 +192,13 @@ BEGIN
         WHEN v_run.recovery = 'owner_bound' THEN v_run.lost_owner
     END;
     v_counts := v_lost IS NULL OR v_run.recovery <> 'owner_bound';
+    -- A damaged number is not counted up: the claim must not fail, and the row is found damaged when it is decoded.
+    v_fence := v_lease.fence + (v_lease.fence < 4611686018427387904)::int;
     UPDATE {schema}.leases AS held
     SET
         owner_id = p_owner_id,
         token_hash = p_token_hash,
-        fence = v_lease.fence + 1,
+        fence = v_fence,
         claimed_at_ms = v_now_ms,
         expires_at_ms = {schema}.expiry_v1(v_now_ms, p_ttl_ms)
     WHERE held.kind = 'process'
@@ -204,8 +207,8 @@ BEGIN
     UPDATE {schema}.processes AS run
     SET
         claimable_at_ms = {schema}.expiry_v1(v_now_ms, p_ttl_ms),
-        claim_fence = CASE WHEN v_counts THEN v_lease.fence + 1 ELSE 0 END,
-        attempt = run.attempt + v_counts::int,
+        claim_fence = CASE WHEN v_counts THEN v_fence ELSE 0 END,
+        attempt = run.attempt + (v_counts AND run.attempt < 4611686018427387904)::int,
         suspended = 0,
         lost_owner = v_lost,
         wait = NULL,

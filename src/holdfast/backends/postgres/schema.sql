@@ -124,7 +124,7 @@ CREATE TABLE {schema}.blobs (
 
 ALTER TABLE {schema}.blobs ALTER COLUMN body SET STORAGE EXTERNAL;
 
-CREATE TABLE {schema}.work (
+CREATE TABLE {schema}.batches (
     enqueue_seq bigint NOT NULL,
     batch_id text COLLATE "C" NOT NULL,
     session_key bigint NOT NULL,
@@ -153,20 +153,22 @@ CREATE TABLE {schema}.work (
     attempts bigint NOT NULL,
     retry_at_ms bigint NOT NULL,
     last_error text COLLATE "C",
+    limit_key text COLLATE "C",
+    claim_slot bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (family, session_key, enqueue_seq)
 );
 
 -- Begins with the batch: the planner would use an index that begins like the primary key, and read it from end to end.
-CREATE UNIQUE INDEX work_batch ON {schema}.work (batch_id, session_key, family);
-CREATE UNIQUE INDEX work_source ON {schema}.work (session_key, source_key, family) WHERE source_key IS NOT NULL;
+CREATE UNIQUE INDEX batches_id ON {schema}.batches (batch_id, session_key, family);
+CREATE UNIQUE INDEX batches_source ON {schema}.batches (session_key, source_key, family) WHERE source_key IS NOT NULL;
 -- Only one index contains waiting work in order: of two, the planner takes the smaller one, and then reads and sorts a
 -- whole backlog to claim its first batch. No index contains a column that a claim changes, so that a claim's update
 -- stays on its page (HOT).
-CREATE INDEX work_unsettled ON {schema}.work (session_key, enqueue_seq) WHERE settled_state IS NULL;
-CREATE INDEX work_delayed ON {schema}.work (session_key, available_at_ms)
+CREATE INDEX batches_unsettled ON {schema}.batches (session_key, enqueue_seq) WHERE settled_state IS NULL;
+CREATE INDEX batches_delayed ON {schema}.batches (session_key, available_at_ms)
 WHERE settled_state IS NULL AND available_at_ms > 0;
-CREATE INDEX work_settled ON {schema}.work (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
-CREATE INDEX work_dead ON {schema}.work (enqueue_seq) WHERE settled_state = 'dead';
+CREATE INDEX batches_settled ON {schema}.batches (settled_at_ms, enqueue_seq) WHERE settled_state IS NOT NULL;
+CREATE INDEX batches_dead ON {schema}.batches (enqueue_seq) WHERE settled_state = 'dead';
 
 -- One row for each session with unsettled work. Claims of any session's work read it.
 CREATE TABLE {schema}.ready (
@@ -178,11 +180,51 @@ CREATE TABLE {schema}.ready (
     served bigint NOT NULL,
     due_at_ms bigint,
     claimed_upto bigint NOT NULL,
+    waits_for text COLLATE "C",
+    paused bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (family, session_key)
 );
 
 CREATE INDEX ready_next ON {schema}.ready (level, kind, priority DESC, served) WHERE level > 0;
 CREATE INDEX ready_due ON {schema}.ready (due_at_ms, session_key) WHERE due_at_ms IS NOT NULL;
+CREATE INDEX ready_waiting ON {schema}.ready (kind, waits_for, priority DESC, served)
+WHERE waits_for IS NOT NULL;
+
+-- Declared limits and pauses, one row for each kind of work. While opens_at_ms is in the future, no claim of the kind can
+-- succeed: all its slots are taken, and the first ends then.
+CREATE TABLE {schema}.limits (
+    kind text COLLATE "C" NOT NULL PRIMARY KEY,
+    at_once bigint,
+    per_key bigint,
+    paused bigint NOT NULL,
+    declared_at_ms bigint NOT NULL,
+    opens_at_ms bigint NOT NULL
+);
+
+CREATE INDEX limits_open ON {schema}.limits (opens_at_ms);
+
+-- One row for each live claim of a limited kind. A claim that ended may still have one.
+CREATE TABLE {schema}.slots (
+    kind text COLLATE "C" NOT NULL,
+    limit_key text COLLATE "C" NOT NULL,
+    session_key bigint NOT NULL,
+    claim_id text COLLATE "C" NOT NULL,
+    expires_at_ms bigint NOT NULL,
+    PRIMARY KEY (kind, limit_key, session_key, claim_id)
+);
+
+CREATE INDEX slots_of_session ON {schema}.slots (session_key);
+CREATE INDEX slots_end ON {schema}.slots (kind, expires_at_ms);
+
+-- Keys that sessions wait for (ready.waits_for). From opens_at_ms on, the key may have a free slot.
+CREATE TABLE {schema}.waiting_keys (
+    kind text COLLATE "C" NOT NULL,
+    limit_key text COLLATE "C" NOT NULL,
+    opens_at_ms bigint NOT NULL,
+    PRIMARY KEY (kind, limit_key)
+);
+
+CREATE INDEX waiting_keys_open ON {schema}.waiting_keys (opens_at_ms);
 
 CREATE TABLE {schema}.leases (
     kind text COLLATE "C" NOT NULL,
@@ -318,7 +360,8 @@ CREATE TABLE {schema}.subscriptions (
     enabled bigint NOT NULL,
     created_at_ms bigint NOT NULL,
     updated_at_ms bigint NOT NULL,
-    body bytea NOT NULL
+    body bytea NOT NULL,
+    run_kind text COLLATE "C"
 );
 
 -- Unique, because two concurrent registrants have no row yet to lock. A host has no session, a session may have no
@@ -350,6 +393,7 @@ CREATE TABLE {schema}.deliveries (
     reserved_at_ms bigint NOT NULL,
     updated_at_ms bigint NOT NULL,
     failure text COLLATE "C",
+    run_kind text COLLATE "C",
     PRIMARY KEY (occurrence_id, subscription_sequence)
 );
 
@@ -357,6 +401,24 @@ CREATE INDEX deliveries_process ON {schema}.deliveries (process_id);
 CREATE INDEX deliveries_subscription ON {schema}.deliveries (subscription_sequence);
 CREATE INDEX deliveries_reserved ON {schema}.deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
 WHERE state = 'reserved';
+CREATE INDEX deliveries_runs ON {schema}.deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
+WHERE state = 'reserved' AND run_kind IS NOT NULL;
+
+CREATE TABLE {schema}.schedules (
+    name text COLLATE "C" NOT NULL PRIMARY KEY,
+    cron text COLLATE "C" NOT NULL,
+    tz text COLLATE "C" NOT NULL,
+    paused bigint NOT NULL,
+    seen_ms bigint NOT NULL,
+    due_at_ms bigint,
+    last_tick_ms bigint,
+    failure text COLLATE "C",
+    created_at_ms bigint NOT NULL,
+    updated_at_ms bigint NOT NULL,
+    body bytea NOT NULL
+);
+
+CREATE INDEX schedules_due ON {schema}.schedules (due_at_ms, name) WHERE due_at_ms IS NOT NULL;
 
 CREATE TABLE {schema}.artifacts (
     kind text COLLATE "C" NOT NULL,
@@ -371,11 +433,20 @@ CREATE TABLE {schema}.artifacts (
 
 ALTER TABLE {schema}.artifacts ALTER COLUMN body SET STORAGE EXTERNAL;
 
+CREATE TABLE {schema}.workers (
+    worker_id text COLLATE "C" NOT NULL PRIMARY KEY,
+    started_at_ms bigint NOT NULL,
+    heartbeat_at_ms bigint NOT NULL,
+    expires_at_ms bigint NOT NULL,
+    report bytea NOT NULL
+);
+
 -- Rows that are updated in place need room on their page, and tables that change all the time need vacuum before a
 -- fifth of their rows is dead.
 ALTER TABLE {schema}.sessions SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE {schema}.usage SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 ALTER TABLE {schema}.leases SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
-ALTER TABLE {schema}.work SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE {schema}.batches SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE {schema}.ready SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
+ALTER TABLE {schema}.workers SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 ALTER TABLE {schema}.processes SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);

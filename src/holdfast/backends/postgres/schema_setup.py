@@ -2,7 +2,7 @@
 
 `schema.sql` makes the tables of a new schema; `migrations/NNNN_name.sql` brings one of version NNNN - 1 to version
 NNNN. Migration 0001 makes version 1 from an empty schema, so that replaying all migrations must end in the same tables
-as `schema.sql`. In both cases `functions.sql`, `turn_functions.sql` and `queue_functions.sql` then define the server
+as `schema.sql`. In both cases the files of `FUNCTION_FILES` then define the server
 functions. Each step is one transaction, under an advisory lock that serializes all processes that change the schema.
 """
 
@@ -15,7 +15,7 @@ from hashlib import blake2b
 from importlib.resources import files
 from typing import Final, Literal
 
-from holdfast.backends.postgres.connection import Distribution, Link
+from holdfast.backends.postgres.connection import Distribution, StatementRunner
 from holdfast.errors import Incompatible, InvalidRequest, SchemaMissing, SchemaTooNew
 from holdfast.records.options import PostgresOptions
 from holdfast.statements import with_part_settled, with_schema
@@ -36,7 +36,10 @@ def schema_text(schema: str) -> str:
     return _text_of("schema.sql", schema) + "\n" + functions_text(schema)
 
 
-FUNCTION_FILES: Final = ("turn_functions.sql", "functions.sql", "run_functions.sql", "queue_functions.sql")
+FUNCTION_FILES: Final = (
+    *("turn_functions.sql", "functions.sql", "lease_functions.sql", "run_functions.sql"),
+    *("worker_functions.sql", "limit_functions.sql", "queue_functions.sql"),
+)
 
 
 def functions_text(schema: str, distribution: Distribution = Distribution.NONE) -> str:
@@ -81,62 +84,64 @@ def distribution_text(schema: str, key: Literal["schema", "family"]) -> str:
     return _text_of(f"distribute_by_{key}.sql", schema).replace("-- functions\n", functions)
 
 
-async def prepare(link: Link, options: PostgresOptions, probe: Callable[[Link], Awaitable[None]]) -> Distribution:
+async def prepare(
+    runner: StatementRunner, options: PostgresOptions, probe: Callable[[StatementRunner], Awaitable[None]]
+) -> Distribution:
     """Make sure that the schema has the current version. Create or migrate it if needed and allowed.
 
     `probe` runs at the end of a transaction that is rolled back. Return the distribution of the schema over nodes.
     """
-    await link.control("begin_opening")
-    version, distribution = await _found_version(link, options.schema)
-    await probe(link)
-    await link.control("rollback")
+    await runner.control("begin_opening")
+    version, distribution = await _found_version(runner, options.schema)
+    await probe(runner)
+    await runner.control("rollback")
     if version < SCHEMA_VERSION and not options.migrate:
         raise SchemaMissing(version, SCHEMA_VERSION)
     while version < SCHEMA_VERSION:
-        version = await _one_step(link, options.schema)
+        version = await _one_step(runner, options.schema)
     if distribution and options.read_url is not None:
         problem = "cannot be used with a store that is spread over nodes: each node numbers its own transactions"
         raise InvalidRequest("options.read_url", problem)
     return distribution
 
 
-async def _one_step(link: Link, schema: str) -> int:
+async def _one_step(runner: StatementRunner, schema: str) -> int:
     """Create the schema, or run one migration, unless another process did so meanwhile. Return the version then."""
-    await link.control("begin_write")
-    await link.control("unlimited")
-    await link.all("lock_schema", lock_key(schema))
-    version, _ = await _found_version(link, schema)
+    await runner.control("begin_write")
+    await runner.control("unlimited")
+    await runner.all("lock_schema", lock_key(schema))
+    version, _ = await _found_version(runner, schema)
     if version >= SCHEMA_VERSION:
-        await link.control("rollback")
+        await runner.control("rollback")
         return version
     if version == 0:
-        [(exists, *_)] = await link.all("find_schema", schema)
+        [(exists, *_)] = await runner.all("find_schema", schema)
         if not exists:
             # Not IF NOT EXISTS: that needs the privilege to create schemas even if the schema exists.
-            await link.control("create_schema")
-        await link.script(schema_text(schema), MIGRATION_TIMEOUT_S)
+            await runner.control("create_schema")
+        await runner.script(schema_text(schema), MIGRATION_TIMEOUT_S)
         version = SCHEMA_VERSION
     else:
         version += 1
         text = with_schema(migrations()[version], schema, origin=f"migration {version}")
-        await link.script(text, MIGRATION_TIMEOUT_S)
+        await runner.script(text, MIGRATION_TIMEOUT_S)
         if version == SCHEMA_VERSION:
-            await link.script(functions_text(schema), MIGRATION_TIMEOUT_S)
-    await link.run("save_version", version)
-    await link.commit()
+            await runner.script(functions_text(schema), MIGRATION_TIMEOUT_S)
+    await runner.run("save_version", version)
+    await runner.commit()
     return version
 
 
-async def _found_version(link: Link, schema: str) -> tuple[int, Distribution]:
+async def _found_version(runner: StatementRunner, schema: str) -> tuple[int, Distribution]:
     """Return the version of the schema, 0 if it is absent or empty, and its distribution over nodes."""
-    [(_, objects, settings, server, encoding, has_sequences)] = await link.all("find_schema", schema)
+    [(_, objects, settings, server, encoding, has_sequences)] = await runner.all("find_schema", schema)
     if server < OLDEST_SERVER:
         raise Incompatible(f"the server is PostgreSQL {server // 10_000}: Holdfast needs 14 or newer")
     if encoding != "UTF8":
         raise Incompatible(f"the database's encoding is {encoding}: Holdfast needs a database in UTF8")
     if objects == 0:
         return 0, Distribution.NONE
-    found = await link.all("find_layout") if settings else []
+    found = await runner.all("find_layout") if settings else []
     if not found:
         raise Incompatible(f"the schema {schema!r} belongs to another program: give Holdfast a schema of its own")
     [(version, distribution)] = found

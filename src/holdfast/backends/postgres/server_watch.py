@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.backends.postgres.connection import Values
-from holdfast.log import DEBUG, INFO, WARNING, note
+from holdfast.log import DEBUG, INFO, WARNING, log_event
 from holdfast.rows import RevisionRow, SessionRow
 
 
@@ -70,10 +70,12 @@ class ServerWatch:
             return
         self._held = None
         if known:
-            note("server", INFO, "the server was started again")
+            log_event("server", INFO, "the server was started again")
         else:
             self._newest = None
-            note("server", WARNING, "an older database answers: a turn is missing that this store has seen committed")
+            log_event(
+                "server", WARNING, "an older database answers: a turn is missing that this store has seen committed"
+            )
         self.question = None
 
     def see(self, found: Values) -> bool:
@@ -99,15 +101,15 @@ class ServerWatch:
         level = DEBUG if origin[:3] in self._told else WARNING
         self._told |= {origin[:3], last[:3]}
         if origin[1:3] != last[1:3]:
-            note("server", level, "another database answers: it was restored, or the address leads elsewhere")
+            log_event("server", level, "another database answers: it was restored, or the address leads elsewhere")
         elif origin.flushed is not None and last.flushed is not None and origin.flushed < last.flushed:
             message = "an older database answers: %(missing_bytes)s bytes of the log are missing that were on disk"
-            note("server", level, message, missing_bytes=last.flushed - origin.flushed)
+            log_event("server", level, message, missing_bytes=last.flushed - origin.flushed)
         elif origin.timeline != last.timeline:
             message = "a server with timeline %(timeline)s answers: acknowledged commits may be missing"
-            note("server", level, message, timeline=origin.timeline)
+            log_event("server", level, message, timeline=origin.timeline)
         elif (witness := self._held or self._newest) is None or level == DEBUG:
-            note("server", min(level, INFO), "the server was started again")
+            log_event("server", min(level, INFO), "the server was started again")
         else:
             self.question = witness[1]
             return

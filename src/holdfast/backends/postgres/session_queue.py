@@ -15,7 +15,7 @@ PATIENCE_S: Final = 1.0
 """Longest wait in a queue. If callers ahead get no answer from the server, those behind need not wait for that, too."""
 
 
-class Lines:
+class SessionQueue:
     """One FIFO queue per name in use. Belongs to one event loop."""
 
     __slots__ = ("_waiting",)

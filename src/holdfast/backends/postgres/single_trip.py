@@ -7,28 +7,31 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.postgres.connection import Distribution, Link
-from holdfast.backends.postgres.driver_errors import DriverFailure, Trouble, state_of, trouble_of
+from holdfast.backends.postgres.connection import Distribution, LateRunner, StatementRunner
+from holdfast.backends.postgres.driver_errors import DriverFailure, FailureKind, failure_kind, state_of
 from holdfast.backends.postgres.row_cache import RowCache
+from holdfast.backends.postgres.shared_trips import BUSY, MOST_BYTES, SharedTrips
+from holdfast.backends.postgres.thread_offload import LoopCall
 from holdfast.backends.postgres.transaction import PostgresTransaction
 from holdfast.backends.postgres.transaction.base import fetched, unpacked_bytes
+from holdfast.backends.postgres.transaction.function_calls import NEEDS_A_SESSION, SharedCall
 from holdfast.backends.postgres.transaction.run_functions import RunFunctions
-from holdfast.backends.postgres.transaction.server_functions import NEEDS_A_SESSION
 from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call
-from holdfast.ports.fast_path_params import ClaimProof, EventAsk, Head, NextAsk, TurnAsk
-from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, SettlementVerdict, TurnVerdict, WorkVerdict
+from holdfast.errors import DurabilityUncertain, HoldfastError
+from holdfast.ports.fast_path_params import ClaimNextParams, ClaimProof, EventParams, Head, TurnParams
+from holdfast.ports.verdicts import EventVerdict, LeaseVerdict, QueueVerdict, SettlementVerdict, TurnVerdict
 
 OUT_OF_RANGE = "22003"
 """SQLSTATE of a counter that would overflow. The rule has the better error."""
 
-MAKES_SESSIONS = frozenset({"claim_work", "settle_claim", "settle_and_claim", "show_head", "commit_turn"})
+MAKES_SESSIONS = frozenset({"claim_batches", "settle_claim", "settle_and_claim", "show_head", "commit_turn"})
 """Functions whose verdict on an absent session is an answer. The others need a transaction that creates it."""
 
 
@@ -46,15 +49,19 @@ def missing(asked: object, name: str) -> Exception:
 class SingleTrip(RunFunctions, TurnFunctions):
     """The server functions, and the rows that an operation may plan on. Anything else raises NeedsTransaction."""
 
-    again = False
+    is_retry = False
 
     patience = 1
 
     LOOKS_LOCK = False
 
-    def __init__(self, link: Link, cache: RowCache, *, test_ms: int | None) -> None:
-        self._link = link
+    def __init__(
+        self, runner: LateRunner, cache: RowCache, *, test_ms: int | None, shared: SharedTrips | None = None
+    ) -> None:
+        self._runner: StatementRunner = runner
+        self._late_runner = runner
         self._cache = cache
+        self._shared = shared
         self._given_ms = test_ms
         self._now_ms = cache.estimate_ms() if test_ms is None else test_ms
         self._learned: list[Callable[[], None]] = []
@@ -81,11 +88,12 @@ class SingleTrip(RunFunctions, TurnFunctions):
 
     async def _call(self, name: str, *bindings: Any) -> Sequence[Sequence[Any]]:
         """Call a function. Afterwards, the operation's result rests on a verdict."""
+        await self._late_runner.connect()
         self.calling = name != "show_head"
         try:
-            found = await self._link.write_at_once(name, *bindings)
+            found = await self._runner.call_function(name, *bindings)
         except DriverFailure as failure:
-            if trouble_of(failure.cause) is Trouble.RACE or state_of(failure.cause) == OUT_OF_RANGE:
+            if failure_kind(failure.cause) is FailureKind.RACE or state_of(failure.cause) == OUT_OF_RANGE:
                 self.calling = False
                 raise NeedsTransaction(name) from failure.cause
             raise
@@ -95,10 +103,44 @@ class SingleTrip(RunFunctions, TurnFunctions):
         self.answered = True
         return found
 
+    async def _call_shared(self, call: SharedCall) -> Sequence[Any]:
+        shared = self._shared
+        row: Sequence[Any] | None = None
+        if shared is not None and call.size <= MOST_BYTES and not self._runner.heavy:
+            if shared.is_idle:
+                row = await shared.alone(call, partial(self._call_alone, call))
+            else:
+                row = await self._share(partial(shared.call, call, self._begin))
+        return await super()._call_shared(call) if row is None else row
+
+    async def _call_alone(self, call: SharedCall) -> Sequence[Any] | None:
+        """Make a call that others with its key wait for. Return None if it would wait for one of several rows."""
+        if not call.locks_any:
+            return await super()._call_shared(call)
+        [row] = await self._call(call.name, *call.together)
+        self.calling = self.answered = row[0] != BUSY
+        return row if self.answered else None
+
+    async def _share(self, work: Callable[[], Awaitable[Sequence[Any] | None]]) -> Sequence[Any] | None:
+        """Return the row of a call that shared a trip, or None: it was not applied."""
+        try:
+            row = await (LoopCall(work) if self._runner.stepping else work())
+        except DurabilityUncertain:
+            raise
+        except HoldfastError as error:
+            self._late_runner.failure = error
+            raise
+        self.calling = self.answered = row is not None
+        return row
+
+    def _begin(self) -> None:
+        self.calling = True
+
     async def take_back(self) -> None:
         """Give back a durable claim that cannot be handed out, because its batches are damaged."""
         if self.answered and self._claimed is not None:
-            await self._link.run("give_back_at_once", *self._claimed)
+            await self._late_runner.connect()
+            await self._runner.run("give_back_at_once", *self._claimed)
 
     def learn(self) -> None:
         """Cache the written rows, now that they are durable. Not before: a wrong hint could match by chance one day."""
@@ -109,7 +151,7 @@ class SingleTrip(RunFunctions, TurnFunctions):
         self._now_ms = now_ms
         self._learned.append(partial(self._cache.learn_clock, now_ms))
 
-    def _learn(self, answer: WorkVerdict | LeaseVerdict) -> None:
+    def _learn(self, answer: QueueVerdict | LeaseVerdict) -> None:
         if isinstance(answer, LeaseVerdict):
             if answer.row is not None and answer.verdict == "taken":
                 self._learn_clock(answer.row.claimed_at_ms)
@@ -121,11 +163,11 @@ class SingleTrip(RunFunctions, TurnFunctions):
         elif answer.verdict == "enqueued":
             self._learn_clock(first.enqueued_at_ms)
 
-    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
+    async def commit_turn(self, params: TurnParams) -> TurnVerdict | None:
         """Commit a turn or read its head, in one call."""
-        if ask.plan is not None and not fits_one_call(ask.plan):
+        if params.plan is not None and not fits_one_call(params.plan):
             raise NeedsTransaction("a turn that exceeds one call")
-        return await super().commit_turn(ask)
+        return await super().commit_turn(params)
 
     # Rows to plan on.
 
@@ -135,7 +177,7 @@ class SingleTrip(RunFunctions, TurnFunctions):
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
         known = self._cache.processes.get(process_id)
         if known is None:
-            found = await self._link.all("find_process", process_id)
+            found = await self._runner.all("find_process+", process_id)
             if not found:
                 raise NeedsTransaction("a process that does not exist")
             known = fetched(r.ProcessRow, found[0])
@@ -151,8 +193,8 @@ class SingleTrip(RunFunctions, TurnFunctions):
 
     async def load_blobs(self, family: int, hashes: Sequence[str]) -> list[r.BlobRow]:
         """Return contents that are not cached. They never change, and the function checks that they exist."""
-        rows = [fetched(r.BlobRow, values) for values in await self._link.all("load_blobs", family, list(hashes))]
-        await self._link.before_unpacking(unpacked_bytes(rows))
+        rows = [fetched(r.BlobRow, values) for values in await self._runner.all("load_blobs", family, list(hashes))]
+        await self._runner.before_unpacking(unpacked_bytes(rows))
         return rows
 
     async def hold_key_frames(self, family: int, hashes: Sequence[str]) -> frozenset[str]:
@@ -166,17 +208,17 @@ class DelegatedTrip(SingleTrip):
     Numbers are drawn on the coordinator before the call, so that they have one order.
     """
 
-    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
-        answer = await super().commit_turn(msgspec.structs.replace(ask, draws_key=False))
-        if answer is None or answer.verdict != "absent" or not ask.draws_key:
+    async def commit_turn(self, params: TurnParams) -> TurnVerdict | None:
+        answer = await super().commit_turn(msgspec.structs.replace(params, draws_key=False))
+        if answer is None or answer.verdict != "absent" or not params.draws_key:
             return answer
-        [(session_key,)] = await self._link.all("draw_session_key")
+        [(session_key,)] = await self._runner.all("draw_session_key")
         return msgspec.structs.replace(answer, session_key=session_key)
 
-    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> WorkVerdict | None:
+    async def enqueue_new(self, session_id: str, row: r.BatchRow) -> QueueVerdict | None:
         if not self._by_family and self._cache.families.get(session_id) is None:
             # A number drawn for a session that must be created first would be lost.
-            found = await self._link.all("find_session", session_id)
+            found = await self._runner.all("find_session+", session_id)
             if not found:
                 raise NeedsTransaction("a new session")
             self._cache.families.put(session_id, fetched(r.SessionRow, found[0]).family)
@@ -190,24 +232,26 @@ LOST = frozenset({"absent", "deleted", "lease_lost", "claim_lost"})
 class FamilyTrip(DelegatedTrip):
     """A single trip to a cluster where each family has its node. Operations on several families need a transaction."""
 
-    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
-        if ask.plan is not None and (ask.is_new or any(target != ask.session_id for target in ask.plan.targets)):
+    async def commit_turn(self, params: TurnParams) -> TurnVerdict | None:
+        if params.plan is not None and (
+            params.is_new or any(target != params.session_id for target in params.plan.targets)
+        ):
             raise NeedsTransaction("a name or a session on another node")
-        answer = await super().commit_turn(ask)
+        answer = await super().commit_turn(params)
         if answer is None or answer.head is None or answer.head.session.deleted_at_ms is None:
             return answer
         # A newer session of that id belongs to another family.
-        self._cache.families.drop(ask.session_id)
-        return await super().commit_turn(TurnAsk(ask.session_id, ask.turn_id, draws_key=ask.draws_key))
+        self._cache.families.drop(params.session_id)
+        return await super().commit_turn(TurnParams(params.session_id, params.turn_id, draws_key=params.draws_key))
 
-    async def append_event(self, ask: EventAsk) -> EventVerdict | None:
-        if ask.batch is not None or ask.lease is not None or ask.event.terminal_state is not None:
+    async def append_event(self, params: EventParams) -> EventVerdict | None:
+        if params.batch is not None or params.lease is not None or params.event.terminal_state is not None:
             raise NeedsTransaction("a session or a lease on another node")
-        return await super().append_event(ask)
+        return await super().append_event(params)
 
     async def settle_claim(
-        self, proof: ClaimProof, then: NextAsk | None = None
-    ) -> tuple[SettlementVerdict, WorkVerdict | None] | None:
+        self, proof: ClaimProof, then: ClaimNextParams | None = None
+    ) -> tuple[SettlementVerdict, QueueVerdict | None] | None:
         if then is not None:
             raise NeedsTransaction("work on another node")
         return await super().settle_claim(proof)

@@ -55,7 +55,7 @@ class PassedOn:
 
 
 class Stepped(Protocol):
-    """The link of an operation that runs in steps."""
+    """The statement runner of an operation that runs in steps."""
 
     heavy: bool
     """The next step runs in a thread."""
@@ -66,27 +66,27 @@ class Stepped(Protocol):
 class Steps:
     """Runs operations in steps. Once a step is heavy, all that follow are."""
 
-    def __init__(self, link: Stepped, *, heavy: bool = False) -> None:
-        self._link = link
-        link.heavy = heavy
+    def __init__(self, runner: Stepped, *, heavy: bool = False) -> None:
+        self._runner = runner
+        runner.heavy = heavy
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run an operation to its end. Cancellation during a heavy step reaches the operation after that step."""
-        link = self._link
+        runner = self._runner
         advance: Callable[[], Any] = partial(work.send, None)
         while True:
             try:
-                ended, value = await self._in_thread(advance) if link.heavy else self._step(advance)
+                ended, value = await self._in_thread(advance) if runner.heavy else self._step(advance)
             except Cancelled as cancelled:
                 if cancelled.ended:
                     raise cancelled.cause from None
-                link.heavy = False
+                runner.heavy = False
                 advance = partial(work.throw, cancelled.cause)
                 continue
             if ended:
                 return cast("T", value)
             if isinstance(value, LeaveLoop):
-                link.heavy = True
+                runner.heavy = True
                 advance = partial(work.send, None)
                 continue
             try:
@@ -95,17 +95,17 @@ class Steps:
                 advance = partial(work.throw, error)
             else:
                 advance = partial(work.send, answer)
-                link.heavy = link.heavy or weight_of(answer) > BUDGET_BYTES
+                runner.heavy = runner.heavy or weight_of(answer) > BUDGET_BYTES
 
     def _step(self, advance: Callable[[], Any]) -> tuple[bool, Any]:
         """Run one step. Return whether it was the last, and its result or the call that it awaits."""
-        self._link.stepping = True
+        self._runner.stepping = True
         try:
             return False, advance()
         except StopIteration as stop:
             return True, stop.value
         finally:
-            self._link.stepping = False
+            self._runner.stepping = False
 
     async def _in_thread(self, advance: Callable[[], Any]) -> tuple[bool, Any]:
         step = asyncio.wrap_future(compute_threads.submit(partial(self._step, advance)))

@@ -32,13 +32,14 @@ $$;
 -- a wake, the process must be as the caller knows it, because the wake names the event's place in the log. A signal makes
 -- a suspended run due at once, and a request to cancel makes any run due (rules.runs.woken). Verdicts:
 -- appended (with the process if the event ends it or makes it due); replayed (the event of the replay key); moved (the process as it
--- is); unknown; lease_lost; ended; target_absent.
+-- is); unknown; lease_lost; ended; target_absent; busy (without p_waits: another transaction holds the process).
 CREATE OR REPLACE FUNCTION {schema}.append_event_v1(
     p_process_id text, p_given_ms bigint, p_registration_hash text, p_event_count bigint, p_wake_session_id text,
     p_wake_frame_id text, p_after_terminal boolean, p_lease_token_hash text, p_lease_fence bigint, p_type text,
     p_payload_hash text, p_replay_key text, p_terminal_state text, p_wake bytea, p_payload bytea, p_outcome bytea,
     p_target_session_id text, p_batch_id text, p_source_key text, p_draft_hash text, p_delivery text, p_slot text,
-    p_merge_key text, p_kind text, p_priority bigint, p_available_at_ms bigint, p_payloads bytea, p_enqueue_seq bigint
+    p_merge_key text, p_kind text, p_priority bigint, p_available_at_ms bigint, p_payloads bytea, p_enqueue_seq bigint,
+    p_waits boolean
 )
 RETURNS TABLE (
     verdict text, now_ms bigint, new_sequence bigint, delivered_batch_id text, is_enqueued boolean,
@@ -66,6 +67,17 @@ DECLARE
     v_family bigint;
     v_session_key bigint;
 BEGIN
+    IF NOT p_waits THEN
+        PERFORM 1
+        FROM {schema}.processes AS process
+        WHERE process.process_id = p_process_id
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            verdict := 'busy';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END IF;
     IF num_nonnulls(p_replay_key, p_lease_token_hash, p_terminal_state, p_wake, p_target_session_id) = 0 THEN
         -- Nothing but the process itself decides about a plain event. The clock is read again if its row was changed
         -- during the wait for it.
@@ -177,7 +189,7 @@ BEGIN
     IF verdict = 'appended' THEN
         WHILE v_session_key IS NOT NULL AND delivered_batch_id IS NULL LOOP
             SELECT batch.batch_id INTO delivered_batch_id
-            FROM {schema}.work AS batch
+            FROM {schema}.batches AS batch
             WHERE batch.session_key = v_session_key
                 AND batch.source_key = p_source_key
                 -- part: by_family
@@ -185,7 +197,7 @@ BEGIN
                 -- end part
             ;
             EXIT WHEN delivered_batch_id IS NOT NULL;
-            INSERT INTO {schema}.work (
+            INSERT INTO {schema}.batches (
                 enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
                 priority, available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive, claim_size,
                 attempts, retry_at_ms
@@ -391,7 +403,8 @@ $$;
 -- transaction has locked already (p_incarnation is NULL). p_is_new creates the session, under a key that show_head drew
 -- for it.
 -- Verdicts: committed; replayed, moved and absent as in show_head; claim_lost and claim_widened (detail is the claim);
--- lease_lost; target_deleted (detail is the session); declined (detail is the reason why the rule must judge by facts).
+-- lease_lost; target_deleted (detail is the session); declined (detail is the reason why the rule must judge by facts);
+-- busy (without p_waits: another transaction holds the session).
 CREATE OR REPLACE FUNCTION {schema}.commit_turn_v1(
     p_session_id text, p_given_ms bigint, p_family bigint, p_session_key bigint, p_is_new boolean,
     p_incarnation bigint, p_lineage bytea, p_head_revision bigint, p_head_node_count bigint, p_head_epoch bigint,
@@ -408,8 +421,8 @@ CREATE OR REPLACE FUNCTION {schema}.commit_turn_v1(
     p_sources text[], p_models text[], p_input_tokens bigint[], p_output_tokens bigint[],
     p_cached_input_tokens bigint[], p_reasoning_tokens bigint[], p_places bigint[],
     p_targets text[], p_draft_ids text[], p_source_keys text[], p_draft_hashes text[], p_deliveries text[],
-    p_slots text[], p_merge_keys text[], p_work_kinds text[], p_priorities bigint[], p_available_at_ms bigint[],
-    p_payloads bytea[], p_enqueue_seqs bigint[]
+    p_slots text[], p_merge_keys text[], p_batch_kinds text[], p_priorities bigint[], p_available_at_ms bigint[],
+    p_payloads bytea[], p_enqueue_seqs bigint[], p_limit_keys text[], p_waits boolean
 )
 RETURNS TABLE (
     verdict text, detail text, now_ms bigint,
@@ -447,6 +460,9 @@ DECLARE
     v_held record;
     v_queue_families bigint[];
     v_queue_keys bigint[];
+    v_slot_kinds text[] := '{}';
+    v_slot_keys text[] := '{}';
+    v_slot_claims text[] := '{}';
     v_claim_verdicts text[];
     v_expires_at_ms bigint[];
     v_count bigint;
@@ -458,11 +474,24 @@ BEGIN
         WHERE session.session_id = p_session_id;
         v_is_known := NOT FOUND;
     ELSE
-        SELECT session.* INTO v_session
-        FROM {schema}.sessions AS session
-        WHERE session.family = p_family
-            AND session.session_key = p_session_key
-        FOR NO KEY UPDATE;
+        IF p_waits THEN
+            SELECT session.* INTO v_session
+            FROM {schema}.sessions AS session
+            WHERE session.family = p_family
+                AND session.session_key = p_session_key
+            FOR NO KEY UPDATE;
+        ELSE
+            SELECT session.* INTO v_session
+            FROM {schema}.sessions AS session
+            WHERE session.family = p_family
+                AND session.session_key = p_session_key
+            FOR NO KEY UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                verdict := 'busy';
+                RETURN NEXT;
+                RETURN;
+            END IF;
+        END IF;
         -- After a failover, another session may have the key of a lost one.
         v_is_known := FOUND AND v_session.dead = 0 AND v_session.session_id = p_session_id AND (
             p_incarnation IS NULL
@@ -587,7 +616,10 @@ BEGIN
             bool_and(batch.is_proven) AS is_proven,
             max(batch.claim_size) AS claim_size,
             max(batch.claim_fence) AS fence,
-            min(batch.claim_expires_at_ms) AS expires_at_ms
+            min(batch.claim_expires_at_ms) AS expires_at_ms,
+            min(batch.kind) AS kind,
+            min(batch.limit_key) AS limit_key,
+            max(batch.claim_slot) AS claim_slot
         INTO v_held
         FROM unnest(p_batch_claims, p_batch_ids) AS named (claim_id, batch_id)
         CROSS JOIN LATERAL (
@@ -599,8 +631,11 @@ BEGIN
                 AND bearer.claim_token_hash = p_claim_token_hashes[v_place]
                 AND bearer.claim_fence >= p_claim_fences[v_place] AS is_proven,
                 bearer.claim_size,
-                bearer.claim_fence
-            FROM {schema}.work AS bearer
+                bearer.claim_fence,
+                bearer.kind,
+                bearer.limit_key,
+                bearer.claim_slot
+            FROM {schema}.batches AS bearer
             WHERE bearer.batch_id = named.batch_id
                 AND bearer.session_key = p_session_key
                 -- part: by_family
@@ -618,6 +653,11 @@ BEGIN
         );
         v_seqs := v_seqs || v_held.seqs;
         v_expires_at_ms := array_append(v_expires_at_ms, v_held.expires_at_ms);
+        IF v_held.claim_slot > 0 THEN
+            v_slot_kinds := v_slot_kinds || v_held.kind;
+            v_slot_keys := v_slot_keys || coalesce(v_held.limit_key, '');
+            v_slot_claims := v_slot_claims || p_claim_ids[v_place];
+        END IF;
     END LOOP;
     IF p_attachment_ids IS NOT NULL THEN
         SELECT count(*) INTO v_count
@@ -714,7 +754,7 @@ BEGIN
             CONTINUE WHEN p_source_keys[v_place] IS NULL;
             v_target_place := array_position(v_target_ids, p_targets[v_place]);
             PERFORM 1
-            FROM {schema}.work AS batch
+            FROM {schema}.batches AS batch
             WHERE batch.session_key = v_target_keys[v_target_place]
                 AND batch.source_key = p_source_keys[v_place]
                 -- part: by_family
@@ -822,7 +862,7 @@ BEGIN
             reasoning_tokens = usage.reasoning_tokens + excluded.reasoning_tokens;
     END IF;
     FOR v_place IN 1 .. coalesce(cardinality(v_seqs), 0) LOOP
-        UPDATE {schema}.work AS batch
+        UPDATE {schema}.batches AS batch
         SET
             settled_state = 'completed',
             settled_at_ms = now_ms,
@@ -840,10 +880,10 @@ BEGIN
             AND coalesce(attachment.committed_at_ms, 0) = 0;
     END LOOP;
     IF p_targets IS NOT NULL THEN
-        INSERT INTO {schema}.work (
+        INSERT INTO {schema}.batches (
             enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
             priority, available_at_ms, enqueued_at_ms, payloads, claim_fence, claim_exclusive, claim_size, attempts,
-            retry_at_ms
+            retry_at_ms, limit_key, claim_slot
         )
         SELECT
             -- part: one_server
@@ -853,15 +893,15 @@ BEGIN
             p_enqueue_seqs[draft.place],
             -- end part
             draft.batch_id, draft.session_key, draft.family, draft.source_key, draft.draft_hash, draft.delivery, draft.slot, draft.merge_key, draft.kind, draft.priority,
-            draft.available_at_ms, now_ms, draft.payloads, 0, 0, 0, 0, 0
+            draft.available_at_ms, now_ms, draft.payloads, 0, 0, 0, 0, 0, draft.limit_key, 0
         FROM (
             SELECT *
             FROM unnest(
                 p_targets, p_draft_ids, p_source_keys, p_draft_hashes, p_deliveries, p_slots, p_merge_keys,
-                p_work_kinds, p_priorities, p_available_at_ms, p_payloads
+                p_batch_kinds, p_priorities, p_available_at_ms, p_payloads, p_limit_keys
             ) WITH ORDINALITY AS given (
                 target, batch_id, source_key, draft_hash, delivery, slot, merge_key, kind, priority, available_at_ms,
-                payloads, place
+                payloads, limit_key, place
             )
             JOIN unnest(v_target_ids, v_target_families, v_target_keys) AS target_place (id, family, session_key)
                 ON target_place.id = given.target
@@ -873,6 +913,11 @@ BEGIN
         PERFORM {schema}.touch_ready_v1(
             v_queue_families[v_place], v_queue_keys[v_place], now_ms,
             p_claim_ids IS NOT NULL AND v_queue_keys[v_place] = p_session_key
+        );
+    END LOOP;
+    FOR v_place IN 1 .. coalesce(cardinality(v_slot_claims), 0) LOOP
+        PERFORM {schema}.free_slot_v1(
+            v_slot_kinds[v_place], v_slot_keys[v_place], p_session_key, v_slot_claims[v_place], now_ms
         );
     END LOOP;
     verdict := 'committed';

@@ -12,8 +12,9 @@ from typing import Any, Literal, TypeVar
 
 import apsw
 
-from holdfast.backends.sqlite.caller_transaction import BorrowedSqlite
-from holdfast.backends.sqlite.connection import Link
+from holdfast.backends.base import LocalBackend
+from holdfast.backends.sqlite.caller_transaction import SqliteCallerTransaction
+from holdfast.backends.sqlite.connection import StatementRunner
 from holdfast.backends.sqlite.file_locks import FileLocks
 from holdfast.backends.sqlite.open_transaction import SqliteOpenTransaction
 from holdfast.backends.sqlite.readers import Readers
@@ -22,39 +23,41 @@ from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.transaction.base import POSITION
 from holdfast.backends.sqlite.writer import Writer
 from holdfast.errors import InvalidRequest, StoreClosed, StoreForked
+from holdfast.interrupts import start_thread, undisturbed
 from holdfast.open_transaction import refuse_inside
-from holdfast.ports import Backend, Begun, Clock, Operation, Transaction
+from holdfast.ports import Backend, Begun, Clock, IsLeft, Operation, Transaction
 from holdfast.ports.freshness import Freshness, foreign
 from holdfast.read_only import ReadingBackend
 from holdfast.records.options import PRIVATE, SqliteOptions
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import Change, Waiting, WaitingBackend, start_thread, undisturbed
+from holdfast.signals import Change
+from holdfast.wait import Waiting
 
 T = TypeVar("T")
 
 
-class SqliteBackend(WaitingBackend):
+class SqliteBackend(LocalBackend):
     """A store in a SQLite file, or in memory with the path `:memory:`."""
 
-    def __init__(self, link: Link, options: SqliteOptions, clock: Clock, waiting: Waiting) -> None:
+    def __init__(self, runner: StatementRunner, options: SqliteOptions, clock: Clock, waiting: Waiting) -> None:
         super().__init__(clock, waiting)
-        self._link = link
+        self._runner = runner
         self._options = options
         self._process_id = os.getpid()
         self._closed = False
         self._closing = threading.Lock()
         self._let_everything_go = False
-        in_memory = link.path == MEMORY
-        file = link.connection.filename
+        in_memory = runner.path == MEMORY
+        file = runner.connection.filename
         self._locks = None if in_memory else FileLocks.hold(file)
-        self._writer = Writer(link, options, clock, self._signals, shared=not in_memory, locks=self._locks)
+        self._writer = Writer(runner, options, clock, self._signals, shared=not in_memory, locks=self._locks)
         # A database in memory has only one connection, so its reads take turns with the writes.
-        self._readers = None if in_memory else Readers(link.path, file, options, clock)
-        self._unclosed = weakref.finalize(self, _dropped, link.path, self._writer, self._locks)
+        self._readers = None if in_memory else Readers(runner.path, file, options, clock)
+        self._unclosed = weakref.finalize(self, _dropped, runner.path, self._writer, self._locks)
         self._unclosed.atexit = False
 
     def __repr__(self) -> str:
-        return f"sqlite:{self._link.path}"
+        return f"sqlite:{self._runner.path}"
 
     @classmethod
     def open(
@@ -69,11 +72,11 @@ class SqliteBackend(WaitingBackend):
         """Open or create a file. Blocks while another process creates or migrates it."""
 
         def opened() -> SqliteBackend:
-            link = open_link(os.fspath(path), options, file_mode)
+            runner = open_link(os.fspath(path), options, file_mode)
             try:
-                return cls(link, options, clock, waiting)
+                return cls(runner, options, clock, waiting)
             except BaseException:
-                link.let_go()
+                runner.let_go()
                 raise
 
         return undisturbed(opened, discard=SqliteBackend._discard)
@@ -91,7 +94,7 @@ class SqliteBackend(WaitingBackend):
     @property
     def statements_run(self) -> int:
         """Number of statements that operations have run. Exact while none is running."""
-        return self._link.statements_run + (0 if self._readers is None else self._readers.statements_run)
+        return self._runner.statements_run + (0 if self._readers is None else self._readers.statements_run)
 
     def ddl(self) -> str:
         """Return the statements that create the schema."""
@@ -101,9 +104,9 @@ class SqliteBackend(WaitingBackend):
         self,
         operation: Operation[T],
         *,
-        one_step: bool = False,
-        repeatable: bool = False,
-        line: str | None = None,
+        single_write: bool = False,
+        idempotent: bool = False,
+        serialize_on: str | None = None,
         heavy: bool = False,
     ) -> T:
         """Run an operation in a transaction and return once it is durable. An operation that raises leaves no trace."""
@@ -141,20 +144,20 @@ class SqliteBackend(WaitingBackend):
             raise
         return change
 
-    def borrow(self, connection: object) -> BorrowedSqlite:
+    def within(self, connection: object) -> SqliteCallerTransaction:
         """Return this store inside a write transaction of a caller's apsw connection to the same file."""
         self._check_usable()
         if self._readers is None:
             raise InvalidRequest("connection", "a database in memory has no connection but the store's: use a file")
-        return BorrowedSqlite(
-            connection, self._link, self._options, self._clock, self._waiting, check_usable=self._check_usable
+        return SqliteCallerTransaction(
+            connection, self._runner, self._options, self._clock, self._waiting, check_usable=self._check_usable
         )
 
-    async def begin(self, timeout_ms: int) -> Begun:
+    async def begin(self, timeout_ms: int, is_left: IsLeft | None = None) -> Begun:
         """Begin a transaction for several operations. Until its end, other writers wait."""
         self._check_usable()
         refuse_inside(self, "another transaction")
-        begun = SqliteOpenTransaction(self, self._writer, self._waiting, timeout_ms)
+        begun = SqliteOpenTransaction(self, self._writer, self._waiting, timeout_ms, is_left)
         await begun.open()
         return Begun(begun, begun)
 
@@ -213,10 +216,10 @@ class SqliteBackend(WaitingBackend):
         self._signals.fail_all(StoreClosed)
         # Best effort: another process may be reading pages that the checkpoint would move.
         with suppress(apsw.Error):
-            self._link.connection.wal_checkpoint()
+            self._runner.connection.wal_checkpoint()
         if self._locks is not None:
             self._locks.release()
-        self._link.close()
+        self._runner.close()
 
     def _check_usable(self) -> None:
         if os.getpid() != self._process_id:

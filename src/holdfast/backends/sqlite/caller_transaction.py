@@ -17,18 +17,19 @@ from typing import Any, Literal, TypeVar, cast
 import apsw
 
 from holdfast.backends.sqlite.budget import Bindings, Budget
-from holdfast.backends.sqlite.connection import LEVELS, Link, statements
+from holdfast.backends.sqlite.connection import LEVELS, StatementRunner, statements
 from holdfast.backends.sqlite.driver_errors import translated
 from holdfast.backends.sqlite.schema_setup import SCHEMA_VERSION, schema_text
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.transaction.base import json_list
 from holdfast.clock import read_clock
 from holdfast.errors import InvalidRequest, Unavailable
-from holdfast.open_transaction import BorrowedBackend
+from holdfast.interrupts import raised_by_handler
+from holdfast.open_transaction import CallerTransaction
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
 from holdfast.rows import EventFilter, ViewQuery
-from holdfast.waiting import Waiting, raised_by_handler, run_made, run_to_end
+from holdfast.wait import Waiting, run_made, run_to_end
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ def table_names() -> str:
     return json_list(re.findall(r"^CREATE TABLE (\w+)", schema_text(), re.MULTILINE))
 
 
-class Lent:
+class CallerConnection:
     """A lent connection with cursors of its own, so that the caller's settings do not change the rows read here."""
 
     __slots__ = ("_connection",)
@@ -88,8 +89,8 @@ def _as_bytes(_: object, __: object, value: bytes) -> bytes:
     return value
 
 
-class LentLink(Link):
-    """A link over a lent connection, which it does not open, configure or close."""
+class CallerRunner(StatementRunner):
+    """A statement runner over a lent connection, which it does not open, configure or close."""
 
     __slots__ = ()
 
@@ -101,7 +102,7 @@ class LentLink(Link):
         self.in_group = True
         self._texts = statements()
         self._budget = Budget(place)
-        self.connection = cast("apsw.Connection", Lent(connection))
+        self.connection = cast("apsw.Connection", CallerConnection(connection))
 
     def one(self, name: str, bindings: Bindings = ()) -> Any:
         """Return the first column of the first row, None if there is none."""
@@ -109,7 +110,7 @@ class LentLink(Link):
         return found[0][0] if found else None
 
 
-class BorrowedSqlite(BorrowedBackend):
+class SqliteCallerTransaction(CallerTransaction):
     """Implements `ports.Backend` inside transactions of one lent connection."""
 
     durability: Literal["ephemeral", "durable"] = "durable"
@@ -118,7 +119,7 @@ class BorrowedSqlite(BorrowedBackend):
     def __init__(
         self,
         connection: object,
-        own: Link,
+        own: StatementRunner,
         options: SqliteOptions,
         clock: Clock,
         waiting: Waiting,
@@ -132,7 +133,7 @@ class BorrowedSqlite(BorrowedBackend):
         self._clock = clock
         self._waiting = waiting
         self._check_usable = check_usable
-        self._link = LentLink(self._connection, own.path, self._place)
+        self._runner = CallerRunner(self._connection, own.path, self._place)
         self._lock = threading.Lock()
         self._closed = False
         self._admit()
@@ -148,9 +149,9 @@ class BorrowedSqlite(BorrowedBackend):
         self,
         operation: Operation[T],
         *,
-        one_step: bool = False,
-        repeatable: bool = False,
-        line: str | None = None,
+        single_write: bool = False,
+        idempotent: bool = False,
+        serialize_on: str | None = None,
         heavy: bool = False,
     ) -> T:
         """Run an operation in the lent transaction. If it raises, the transaction is as it was before."""
@@ -167,14 +168,14 @@ class BorrowedSqlite(BorrowedBackend):
         return await self.write(operation)
 
     def _run(self, operation: Operation[T]) -> T:
-        link = self._link
+        runner = self._runner
         rowid = self._connection.last_insert_rowid()
-        link.control("save_operation")
+        runner.control("save_operation")
         try:
-            result = run_made(operation, SqliteTransaction(link, read_clock(self._clock)))
-            if not link.connection.in_transaction:
+            result = run_made(operation, SqliteTransaction(runner, read_clock(self._clock)))
+            if not runner.connection.in_transaction:
                 raise self._given_up()
-            link.control("release_operation")
+            runner.control("release_operation")
         except BaseException:
             self._undo()
             raise
@@ -184,16 +185,16 @@ class BorrowedSqlite(BorrowedBackend):
         return result
 
     def _undo(self) -> None:
-        link = self._link
-        if not link.connection.in_transaction:
+        runner = self._runner
+        if not runner.connection.in_transaction:
             return  # SQLite has rolled everything back, including the caller's changes
         try:
-            link.control("undo_operation")
-            link.control("release_operation")
+            runner.control("undo_operation")
+            runner.control("release_operation")
         except apsw.Error as error:
             # Half an operation must not be committed, not even by a caller that ignores errors.
-            if link.connection.in_transaction:
-                link.control("rollback")
+            if runner.connection.in_transaction:
+                runner.control("rollback")
             raise self._given_up() from error
 
     def _given_up(self) -> Unavailable:
@@ -201,7 +202,7 @@ class BorrowedSqlite(BorrowedBackend):
 
     def _admit(self) -> None:
         """Refuse a connection that is not in a write transaction, or does not keep the store's guarantees."""
-        connection, link = self._connection, self._link
+        connection, runner = self._connection, self._runner
         if self._closed:
             raise InvalidRequest("store", "was closed: call within() again")
         try:
@@ -218,9 +219,9 @@ class BorrowedSqlite(BorrowedBackend):
             raise InvalidRequest("connection", "was opened for reading only")
         if not connection.in_transaction or state != apsw.SQLITE_TXN_WRITE:
             raise InvalidRequest("connection", "is in no write transaction: BEGIN IMMEDIATE first")
-        if link.one("query_only"):
+        if runner.one("query_only"):
             raise InvalidRequest("connection", "may only read: PRAGMA query_only is set")
-        level = int(link.one("synchronous"))
+        level = int(runner.one("synchronous"))
         wanted = LEVELS.index(self._options.synchronous)
         if level < wanted:
             raise InvalidRequest(
@@ -228,7 +229,7 @@ class BorrowedSqlite(BorrowedBackend):
                 f"PRAGMA synchronous is {LEVELS[level]}, and the store's commits are {LEVELS[wanted]}: "
                 "set it before BEGIN",
             )
-        shadow = link.one("find_shadows", (table_names(),))
+        shadow = runner.one("find_shadows", (table_names(),))
         if shadow is not None:
             raise InvalidRequest("connection", f"its temporary {shadow!r} hides or touches a table of the store's")
 

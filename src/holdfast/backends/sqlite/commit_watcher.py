@@ -18,7 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from holdfast.waiting import Signals, start_thread
+from holdfast.interrupts import start_thread
+from holdfast.signals import Signals
 
 FIRST_LOOK_S: Final = 0.0005
 """First pause after an event."""
@@ -39,7 +40,7 @@ _IN_MODIFY: Final = 0x2
 _EVENT_BYTES: Final = struct.calcsize("iIII") + 256
 
 
-class News(Protocol):
+class WakeSource(Protocol):
     """Source of events to sleep on between two polls."""
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -59,7 +60,7 @@ class News(Protocol):
         ...
 
 
-class SteadyPace:
+class FixedInterval:
     """No events but the nudges of this process."""
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class SteadyPace:
         """Release nothing."""
 
 
-class LogWritten:
+class FileWatch:
     """Events for writes to one file, from Linux's inotify."""
 
     def __init__(self, path: str) -> None:
@@ -134,15 +135,15 @@ class LogWritten:
             os.close(descriptor)
 
 
-def news_of(log_path: str) -> News:
+def wake_source(log_path: str) -> WakeSource:
     """Return the best source of events for a file: inotify, or else a constant pace."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
-            return LogWritten(log_path)
-    return SteadyPace()
+            return FileWatch(log_path)
+    return FixedInterval()
 
 
-class Lookout:
+class CommitWatcher:
     """A thread that polls while there are watches, and sleeps otherwise."""
 
     def __init__(self, log_path: str, signals: Signals, look: Callable[[], None]) -> None:
@@ -151,7 +152,7 @@ class Lookout:
         self._look = look
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._news: list[News] = []
+        self._wake_sources: list[WakeSource] = []
         self._started = False
         self._asleep = False
         self._closed = False
@@ -168,12 +169,12 @@ class Lookout:
                     self._nudge()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="holdfast-sqlite-lookout", daemon=True)
+        thread = threading.Thread(target=self._run, name="holdfast-sqlite-commit-watcher", daemon=True)
         self._threads = [one for one in self._threads if one.is_alive()] + [thread]
         start_thread(thread)
 
     def _nudge(self) -> None:
-        for news in self._news:
+        for news in self._wake_sources:
             news.nudge()
 
     def stop(self) -> list[threading.Thread]:
@@ -188,9 +189,9 @@ class Lookout:
             if self._started:
                 return  # an interrupted start had succeeded after all
             self._started = True
-        news = news_of(self._log_path)
+        news = wake_source(self._log_path)
         with self._lock:
-            self._news.append(news)
+            self._wake_sources.append(news)
         pause_s = FIRST_LOOK_S
         while not self._closed:
             self._asleep = True
@@ -201,5 +202,5 @@ class Lookout:
                 self._look()
                 pause_s = news.next_pause_s(pause_s, news=news.wait(pause_s))
         with self._lock:
-            self._news.remove(news)
+            self._wake_sources.remove(news)
             news.close()

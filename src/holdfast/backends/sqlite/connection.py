@@ -39,7 +39,7 @@ def statements() -> Statements:
     return load_statements("holdfast.backends.sqlite")
 
 
-class Link:
+class StatementRunner:
     """A connection with its statements, and a count of those that ran."""
 
     __slots__ = ("_budget", "_texts", "connection", "in_group", "path", "place", "statements_run")
@@ -61,16 +61,16 @@ class Link:
 
     def configure(self, options: SqliteOptions) -> None:
         """Configure the connection. None of these settings is stored in the file."""
-        link = self.connection
+        runner = self.connection
         # A file from elsewhere may have a hostile schema. The store's own schema uses none of these features.
-        link.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-        link.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        link.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
-        link.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
-        link.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+        runner.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        runner.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        runner.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+        runner.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
+        runner.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
         # Plans never depend on bound values. Otherwise SQLite compiles a statement again whenever a value changes,
         # which took more time than running it.
-        link.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        runner.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self.pragma("cell_size_check", 1)
         self.pragma("synchronous", options.synchronous)
         self.pragma("cache_size", -options.cache_kib)

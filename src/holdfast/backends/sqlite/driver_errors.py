@@ -8,21 +8,23 @@ from pathlib import Path
 import apsw
 
 from holdfast.errors import Corrupt, HoldfastError, InvalidRequest, Unavailable
+from holdfast.next_step import RETRY, NextStep
 
 BUSY = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError, apsw.SchemaChangeError)
 """Transient conflicts with another connection."""
 
 
 ADVICE = (
-    (BUSY, "another connection holds the database: retry, or raise busy_timeout_ms"),
-    (apsw.FullError, "the disk is full: make room and retry"),
+    (BUSY, "another connection holds the database", RETRY, NextStep("raise", "options.busy_timeout_ms")),
+    (apsw.FullError, "the disk is full", NextStep("make room and retry")),
     (
         (apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError),
-        "the file or its folder is read-only: make both writable for this user",
+        "the file or its folder is read-only",
+        NextStep("make both writable for this user"),
     ),
-    (apsw.IOError, "the disk reported an error: check the disk and retry"),
-    (apsw.NoMemError, "out of memory: retry with less at once"),
-    ((apsw.InterruptError, apsw.AbortError), "the statement was interrupted: retry"),
+    (apsw.IOError, "the disk reported an error", NextStep("check the disk and retry")),
+    (apsw.NoMemError, "out of memory", NextStep("retry with less at once")),
+    ((apsw.InterruptError, apsw.AbortError), "the statement was interrupted", RETRY),
 )
 """Advice on transient errors."""
 
@@ -42,9 +44,9 @@ def translated(error: apsw.Error | UnicodeDecodeError | OverflowError, path: str
     if isinstance(error, OverflowError):
         # Input is bounded, so this number was computed from a stored one.
         return Corrupt("database", path, "a stored number is so large that what follows from it cannot be stored")
-    for kinds, advice in ADVICE:
+    for kinds, problem, *steps in ADVICE:
         if isinstance(error, kinds):
-            return Unavailable(f"{path}: {advice}")
+            return Unavailable(f"{path}: {problem}", *steps)
     for kind, reason in DAMAGE:
         if isinstance(error, kind):
             return Corrupt("database", path, f"{reason} ({error})")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -15,8 +16,8 @@ from holdfast.backends.sqlite.writer import Writer
 from holdfast.backends.sqlite.writer_jobs import Call, Job, Request
 from holdfast.errors import HoldfastError
 from holdfast.open_transaction import End, OpenTransaction
-from holdfast.ports import Backend, Operation, Transaction
-from holdfast.waiting import Ticket, Waiting
+from holdfast.ports import Backend, IsLeft, Operation, Transaction
+from holdfast.wait import Ticket, Waiting
 
 T = TypeVar("T")
 
@@ -28,8 +29,10 @@ async def _nothing(_: Transaction) -> None:
 class SqliteOpenTransaction(OpenTransaction):
     """Implements `ports.Backend` inside one transaction, and `writer_jobs.Held` for the writer thread."""
 
-    def __init__(self, outer: Backend, writer: Writer, waiting: Waiting, timeout_ms: int) -> None:
-        super().__init__(outer, waiting, timeout_ms)
+    def __init__(
+        self, outer: Backend, writer: Writer, waiting: Waiting, timeout_ms: int, is_left: IsLeft | None
+    ) -> None:
+        super().__init__(outer, waiting, timeout_ms, is_left)
         self._writer = writer
         self._calls: SimpleQueue[Call] = SimpleQueue()
         self._lock = threading.Lock()
@@ -110,13 +113,10 @@ class SqliteOpenTransaction(OpenTransaction):
 
     def next_call(self) -> Call | None:
         """Wait for the next call. Return None once the transaction is over: its end is decided, or its time is up."""
-        left_s = self.left_s()
-        try:
-            if left_s > 0:
-                return self._calls.get(timeout=left_s)
-        except Empty:
-            pass
-        self.decide(End.EXPIRED)
+        while (wait_s := self.look_in_s()) > 0 and not self.is_left():
+            with suppress(Empty):
+                return self._calls.get(timeout=wait_s)
+        self.decide(End.INTERRUPTED if self.is_left() else End.EXPIRED)
         return None
 
     def lose(self) -> None:

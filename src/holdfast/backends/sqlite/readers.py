@@ -18,16 +18,17 @@ from typing import Final, TypeVar
 
 import apsw
 
-from holdfast.backends.sqlite.connection import Link
+from holdfast.backends.sqlite.connection import StatementRunner
 from holdfast.backends.sqlite.driver_errors import translated
 from holdfast.backends.sqlite.file_locks import leads_to
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.clock import read_clock
 from holdfast.errors import NestedCall, PoolTimeout, StoreClosed, Unavailable
 from holdfast.inherited_files import file_id
+from holdfast.interrupts import in_main_thread, undisturbed
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import in_main_thread, run_made, undisturbed
+from holdfast.wait import run_made
 
 T = TypeVar("T")
 
@@ -39,11 +40,11 @@ CLOSING_LOOK_S: Final = 0.001
 class MainReader:
     """A connection of the main thread."""
 
-    __slots__ = ("busy", "link")
+    __slots__ = ("busy", "runner")
 
     def __init__(self) -> None:
         self.busy = False
-        self.link: Link | None = None
+        self.runner: StatementRunner | None = None
 
 
 class Readers:
@@ -56,8 +57,8 @@ class Readers:
         self._options = options
         self._clock = clock
         self._changed = threading.Condition()
-        self._idle: list[Link] = []
-        self._waiting: deque[Future[Link | None]] = deque()
+        self._idle: list[StatementRunner] = []
+        self._waiting: deque[Future[StatementRunner | None]] = deque()
         self._lent = 0
         self._main = MainReader()
         self._closed = False
@@ -66,8 +67,8 @@ class Readers:
         """Run an operation that only reads, in one snapshot."""
         if in_main_thread():
             return self._run_in_main(operation)
-        with self._borrowed() as link:
-            return self._run_on(link, operation)
+        with self._borrowed() as runner:
+            return self._run_on(runner, operation)
 
     def _run_in_main(self, operation: Operation[T]) -> T:
         reader = self._main
@@ -77,21 +78,21 @@ class Readers:
             reader.busy = True
             if self._closed:
                 raise StoreClosed
-            if reader.link is None:
-                reader.link = undisturbed(self._connect, discard=Link.close)
-            return self._run_on(reader.link, operation)
+            if reader.runner is None:
+                reader.runner = undisturbed(self._connect, discard=StatementRunner.close)
+            return self._run_on(reader.runner, operation)
         finally:
             reader.busy = False
 
-    def _run_on(self, link: Link, operation: Operation[T]) -> T:
-        connection = link.connection
-        execute, rollback = connection.execute, link.names["rollback"]
+    def _run_on(self, runner: StatementRunner, operation: Operation[T]) -> T:
+        connection = runner.connection
+        execute, rollback = connection.execute, runner.names["rollback"]
         try:
             if connection.in_transaction:
-                link.control("rollback")
+                runner.control("rollback")
             try:
-                link.control("begin_read")
-                return run_made(operation, SqliteTransaction(link, read_clock(self._clock)))
+                runner.control("begin_read")
+                return run_made(operation, SqliteTransaction(runner, read_clock(self._clock)))
             finally:
                 # Nothing else is called before this, so that no second interrupt can prevent the end of the snapshot.
                 if connection.in_transaction:
@@ -105,16 +106,16 @@ class Readers:
         return in_main_thread() and self._main.busy
 
     @contextmanager
-    def _borrowed(self) -> Generator[Link, None, None]:
-        link = self._take()
+    def _borrowed(self) -> Generator[StatementRunner, None, None]:
+        runner = self._take()
         try:
-            if link is None:
-                link = self._connect()
-            yield link
+            if runner is None:
+                runner = self._connect()
+            yield runner
         finally:
-            self._give_back(link)
+            self._give_back(runner)
 
-    def _take(self) -> Link | None:
+    def _take(self) -> StatementRunner | None:
         """Return an idle connection, or None: the caller may open one. FIFO among waiters."""
         with self._changed:
             if self._closed:
@@ -123,7 +124,7 @@ class Readers:
                 self._lent += 1
                 # The most recently used one has the warmest cache.
                 return self._idle.pop() if self._idle else None
-            turn: Future[Link | None] = Future()
+            turn: Future[StatementRunner | None] = Future()
             self._waiting.append(turn)
         try:
             return turn.result(self._options.busy_timeout_ms / 1000)
@@ -136,18 +137,18 @@ class Readers:
                     ) from None
             return turn.result()  # handed over at the moment of the timeout
 
-    def _connect(self) -> Link:
+    def _connect(self) -> StatementRunner:
         self._check_place()
-        link = Link(self._path, create=False, place=self._place)
+        runner = StatementRunner(self._path, create=False, place=self._place)
         try:
             self._check_place()
-            link.connection.set_busy_timeout(self._options.busy_timeout_ms)
-            link.configure(self._options)
-            link.pragma("query_only", 1)
+            runner.connection.set_busy_timeout(self._options.busy_timeout_ms)
+            runner.configure(self._options)
+            runner.pragma("query_only", 1)
         except BaseException:
-            link.let_go()
+            runner.let_go()
             raise
-        return link
+        return runner
 
     def _check_place(self) -> None:
         if not leads_to(self._place, self._file):
@@ -156,23 +157,23 @@ class Readers:
                 "open it again"
             )
 
-    def _give_back(self, link: Link | None) -> None:
+    def _give_back(self, runner: StatementRunner | None) -> None:
         with self._changed:
             if self._waiting:
                 # Handed over, and not put back: otherwise the releasing thread could take it again before all waiters.
-                self._waiting.popleft().set_result(link)
+                self._waiting.popleft().set_result(runner)
                 return
             self._lent -= 1
-            if link is not None:
-                self._idle.append(link)
+            if runner is not None:
+                self._idle.append(runner)
             self._changed.notify_all()
 
     @property
     def statements_run(self) -> int:
         """Number of statements that the idle connections have run."""
         with self._changed:
-            links = self._idle if self._main.link is None else [*self._idle, self._main.link]
-            return sum(link.statements_run for link in links)
+            runners = self._idle if self._main.runner is None else [*self._idle, self._main.runner]
+            return sum(runner.statements_run for runner in runners)
 
     def close(self) -> None:
         """Wait for the reads that began, and close the connections."""
@@ -185,7 +186,7 @@ class Readers:
         # Polled, because the main thread may be interrupted before it could notify.
         while self._main.busy:
             time.sleep(CLOSING_LOOK_S)
-        if self._main.link is not None:
-            idle.append(self._main.link)
-        for link in idle:
-            link.close()
+        if self._main.runner is not None:
+            idle.append(self._main.runner)
+        for runner in idle:
+            runner.close()

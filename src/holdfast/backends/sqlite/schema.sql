@@ -98,7 +98,7 @@ CREATE TABLE blobs (
     PRIMARY KEY (family, hash)
 ) STRICT;
 
-CREATE TABLE work (
+CREATE TABLE batches (
     enqueue_seq INTEGER PRIMARY KEY AUTOINCREMENT,
     batch_id TEXT NOT NULL UNIQUE,
     session_key INTEGER NOT NULL,
@@ -126,20 +126,22 @@ CREATE TABLE work (
     claim_size INTEGER NOT NULL,
     attempts INTEGER NOT NULL,
     retry_at_ms INTEGER NOT NULL,
-    last_error TEXT
+    last_error TEXT,
+    limit_key TEXT,
+    claim_slot INTEGER NOT NULL
 ) STRICT;
 
-CREATE UNIQUE INDEX work_source ON work (session_key, source_key) WHERE source_key IS NOT NULL;
+CREATE UNIQUE INDEX batches_source ON batches (session_key, source_key) WHERE source_key IS NOT NULL;
 -- Contains all columns that decide if a batch is ready, so that skipping a batch does not read its row.
-CREATE INDEX work_unsettled ON work (session_key, enqueue_seq, available_at_ms, retry_at_ms, claim_expires_at_ms)
+CREATE INDEX batches_unsettled ON batches (session_key, enqueue_seq, available_at_ms, retry_at_ms, claim_expires_at_ms)
 WHERE settled_state IS NULL;
-CREATE INDEX work_due ON work (session_key, available_at_ms) WHERE settled_state IS NULL;
-CREATE INDEX work_retry ON work (session_key, retry_at_ms) WHERE settled_state IS NULL AND retry_at_ms > 0;
-CREATE INDEX work_claim_expiry ON work (session_key, claim_expires_at_ms, claim_id, claim_exclusive)
+CREATE INDEX batches_due ON batches (session_key, available_at_ms) WHERE settled_state IS NULL;
+CREATE INDEX batches_retry ON batches (session_key, retry_at_ms) WHERE settled_state IS NULL AND retry_at_ms > 0;
+CREATE INDEX batches_claim_expiry ON batches (session_key, claim_expires_at_ms, claim_id, claim_exclusive)
 WHERE settled_state IS NULL AND claim_id IS NOT NULL;
-CREATE INDEX work_settled ON work (settled_at_ms) WHERE settled_state IS NOT NULL;
-CREATE INDEX work_of_session ON work (session_key) WHERE settled_state IS NOT NULL;
-CREATE INDEX work_dead ON work (enqueue_seq) WHERE settled_state = 'dead';
+CREATE INDEX batches_settled ON batches (settled_at_ms) WHERE settled_state IS NOT NULL;
+CREATE INDEX batches_of_session ON batches (session_key) WHERE settled_state IS NOT NULL;
+CREATE INDEX batches_dead ON batches (enqueue_seq) WHERE settled_state = 'dead';
 
 -- One row for each session with unsettled work. Claims of any session's work read it.
 CREATE TABLE ready (
@@ -150,11 +152,50 @@ CREATE TABLE ready (
     priority INTEGER NOT NULL,
     served INTEGER NOT NULL,
     due_at_ms INTEGER,
-    claimed_upto INTEGER NOT NULL
+    claimed_upto INTEGER NOT NULL,
+    waits_for TEXT,
+    paused INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX ready_next ON ready (level, kind, priority DESC, served) WHERE level > 0;
 CREATE INDEX ready_due ON ready (due_at_ms) WHERE due_at_ms IS NOT NULL;
+CREATE INDEX ready_waiting ON ready (kind, waits_for, priority DESC, served) WHERE waits_for IS NOT NULL;
+
+-- Declared limits and pauses, one row for each kind of work. While opens_at_ms is in the future, no claim of the kind can
+-- succeed: all its slots are taken, and the first ends then.
+CREATE TABLE limits (
+    kind TEXT NOT NULL PRIMARY KEY,
+    at_once INTEGER,
+    per_key INTEGER,
+    paused INTEGER NOT NULL,
+    declared_at_ms INTEGER NOT NULL,
+    opens_at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX limits_open ON limits (opens_at_ms);
+
+-- One row for each live claim of a limited kind. A claim that ended may still have one.
+CREATE TABLE slots (
+    kind TEXT NOT NULL,
+    limit_key TEXT NOT NULL,
+    session_key INTEGER NOT NULL,
+    claim_id TEXT NOT NULL,
+    expires_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (kind, limit_key, session_key, claim_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX slots_of_session ON slots (session_key);
+CREATE INDEX slots_end ON slots (kind, expires_at_ms);
+
+-- Keys that sessions wait for (ready.waits_for). From opens_at_ms on, the key may have a free slot.
+CREATE TABLE waiting_keys (
+    kind TEXT NOT NULL,
+    limit_key TEXT NOT NULL,
+    opens_at_ms INTEGER NOT NULL,
+    PRIMARY KEY (kind, limit_key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX waiting_keys_open ON waiting_keys (opens_at_ms);
 
 CREATE TABLE leases (
     kind TEXT NOT NULL,
@@ -285,7 +326,8 @@ CREATE TABLE subscriptions (
     enabled INTEGER NOT NULL,
     created_at_ms INTEGER NOT NULL,
     updated_at_ms INTEGER NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    run_kind TEXT
 ) STRICT;
 
 CREATE INDEX subscriptions_key ON subscriptions (key, session_id, frame_id) WHERE key IS NOT NULL AND enabled = 1;
@@ -313,6 +355,7 @@ CREATE TABLE deliveries (
     reserved_at_ms INTEGER NOT NULL,
     updated_at_ms INTEGER NOT NULL,
     failure TEXT,
+    run_kind TEXT,
     PRIMARY KEY (occurrence_id, subscription_sequence)
 ) STRICT, WITHOUT ROWID;
 
@@ -320,6 +363,24 @@ CREATE INDEX deliveries_process ON deliveries (process_id);
 CREATE INDEX deliveries_subscription ON deliveries (subscription_sequence);
 CREATE INDEX deliveries_reserved ON deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
 WHERE state = 'reserved';
+CREATE INDEX deliveries_runs ON deliveries (reserved_at_ms, occurrence_id, subscription_sequence)
+WHERE state = 'reserved' AND run_kind IS NOT NULL;
+
+CREATE TABLE schedules (
+    name TEXT NOT NULL PRIMARY KEY,
+    cron TEXT NOT NULL,
+    tz TEXT NOT NULL,
+    paused INTEGER NOT NULL,
+    seen_ms INTEGER NOT NULL,
+    due_at_ms INTEGER,
+    last_tick_ms INTEGER,
+    failure TEXT,
+    created_at_ms INTEGER NOT NULL,
+    updated_at_ms INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX schedules_due ON schedules (due_at_ms, name) WHERE due_at_ms IS NOT NULL;
 
 CREATE TABLE artifacts (
     kind TEXT NOT NULL,
@@ -331,3 +392,11 @@ CREATE TABLE artifacts (
     body BLOB NOT NULL,
     PRIMARY KEY (kind, ref)
 ) STRICT;
+
+CREATE TABLE workers (
+    worker_id TEXT NOT NULL PRIMARY KEY,
+    started_at_ms INTEGER NOT NULL,
+    heartbeat_at_ms INTEGER NOT NULL,
+    expires_at_ms INTEGER NOT NULL,
+    report BLOB NOT NULL
+) STRICT, WITHOUT ROWID;

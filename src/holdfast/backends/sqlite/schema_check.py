@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 
 from holdfast.backends.sqlite.budget import Values
-from holdfast.backends.sqlite.connection import Link
+from holdfast.backends.sqlite.connection import StatementRunner
 from holdfast.errors import Corrupt, Incompatible
 from holdfast.table_catalog import table_names
 
@@ -23,10 +23,10 @@ _COMPUTES = re.compile(r"\b(AS|GENERATED|CHECK|DEFAULT)\b", re.IGNORECASE)
 _COMMENT = re.compile(r"--[^\n]*")
 
 
-def refuse_computed(link: Link, schema: str) -> None:
+def refuse_computed(runner: StatementRunner, schema: str) -> None:
     """Raise `Corrupt` or `Incompatible`, naming the object, unless the store's tables and indexes are plain."""
     ours = set(table_names())
-    for entry in link.all("stored_schema"):
+    for entry in runner.all("stored_schema"):
         if not ours.isdisjoint(str(value).lower() for value in entry[1:3]):
             _refuse_entry(entry, _spaced(schema))
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import apsw
 
-from holdfast.backends.sqlite.connection import Link, until_free
+from holdfast.backends.sqlite.connection import StatementRunner, until_free
 from holdfast.backends.sqlite.file_locks import create_private, refuse_unsafe
 from holdfast.backends.sqlite.schema_check import refuse_computed
 from holdfast.backends.sqlite.similar_files import begins_like_a_database, is_missing, similar_stores
@@ -63,31 +63,31 @@ def migrations() -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> Link:
+def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> StatementRunner:
     """Open a file and make sure that its schema has the current version. Create or migrate it if needed and allowed."""
     if not path:
         raise InvalidRequest("path", "must name a file, or be :memory:")
     if path == MEMORY:
-        link = Link(path, create=True, place=path)
-        _prepare(link, options)
-        return link
+        runner = StatementRunner(path, create=True, place=path)
+        _prepare(runner, options)
+        return runner
     place = absolute(path)
     refuse_unsafe(path, place)
     if options.migrate:
         create_private(place, file_mode)
     try:
-        link = Link(path, create=options.migrate, place=place)
+        runner = StatementRunner(path, create=options.migrate, place=place)
     except (Unavailable, InvalidRequest):
         if not options.migrate and is_missing(path):
             raise StoreMissing(path, SCHEMA_VERSION, similar_stores(path)) from None
         raise
     try:
         deadline_s = time.monotonic() + options.busy_timeout_ms / 1000
-        until_free(path, lambda: _prepare(link, options), deadline_s=deadline_s)
-        return link
+        until_free(path, lambda: _prepare(runner, options), deadline_s=deadline_s)
+        return runner
     except Corrupt as error:
-        foreign = isinstance(error.__cause__, apsw.NotADBError) and not begins_like_a_database(link.connection)
-        link.let_go()
+        foreign = isinstance(error.__cause__, apsw.NotADBError) and not begins_like_a_database(runner.connection)
+        runner.let_go()
         if foreign:
             raise Incompatible(
                 f"{path} is not a Holdfast store, nor any SQLite database: name another file; if it was a store, its "
@@ -95,7 +95,7 @@ def open_link(path: str, options: SqliteOptions, file_mode: int = PRIVATE) -> Li
             ) from error.__cause__
         raise
     except BaseException:
-        link.let_go()
+        runner.let_go()
         raise
 
 
@@ -107,73 +107,73 @@ def absolute(path: str) -> str:
         return path  # the working directory is gone, which opening the file will report
 
 
-def _prepare(link: Link, options: SqliteOptions) -> None:
+def _prepare(runner: StatementRunner, options: SqliteOptions) -> None:
     """Configure the connection, and check or make the schema. Idempotent: starts over if the file is busy."""
-    link.configure(options)
-    if link.connection.readonly("main"):
+    runner.configure(options)
+    if runner.connection.readonly("main"):
         # SQLite silently opens a file read-only if it may not write; every commit would fail.
-        raise Unavailable(f"{link.path}: this user may not write to the file: change its permissions")
+        raise Unavailable(f"{runner.path}: this user may not write to the file: change its permissions")
     # Read before anything is changed, so that another program's file stays as it is.
-    version = _version_in_snapshot(link)
+    version = _version_in_snapshot(runner)
     if version < SCHEMA_VERSION and not options.migrate:
         raise SchemaMissing(version, SCHEMA_VERSION)
     if version == SCHEMA_VERSION:
-        refuse_computed(link, schema_text())
-    if link.path != MEMORY:
-        _write_ahead(link, new=version == 0)
+        refuse_computed(runner, schema_text())
+    if runner.path != MEMORY:
+        _write_ahead(runner, new=version == 0)
     if version < SCHEMA_VERSION:
-        _upgrade(link)
+        _upgrade(runner)
 
 
-def _version_in_snapshot(link: Link) -> int:
+def _version_in_snapshot(runner: StatementRunner) -> int:
     """Read the version in one snapshot: between two reads, another process may create the whole schema."""
-    link.control("begin_read")
+    runner.control("begin_read")
     try:
-        return _found_version(link)
+        return _found_version(runner)
     finally:
-        if link.connection.in_transaction:
-            link.control("rollback")
+        if runner.connection.in_transaction:
+            runner.control("rollback")
 
 
-def _found_version(link: Link) -> int:
+def _found_version(runner: StatementRunner) -> int:
     """Return the version of the schema in the file; 0 if the file is empty."""
-    application_id: int = link.pragma("application_id")
-    version: int = link.pragma("user_version")
+    application_id: int = runner.pragma("application_id")
+    version: int = runner.pragma("user_version")
     if application_id == APPLICATION_ID and version > SCHEMA_VERSION:
         raise SchemaTooNew(version, SCHEMA_VERSION)
     if application_id == APPLICATION_ID and version > 0:
         return version
-    [(objects,)] = link.all("count_objects")
+    [(objects,)] = runner.all("count_objects")
     if application_id != 0 or version != 0 or objects != 0:
-        raise Incompatible(f"{link.path} is a SQLite database of another program: give Holdfast a file of its own")
+        raise Incompatible(f"{runner.path} is a SQLite database of another program: give Holdfast a file of its own")
     return 0
 
 
-def _write_ahead(link: Link, *, new: bool) -> None:
+def _write_ahead(runner: StatementRunner, *, new: bool) -> None:
     if new:
         # Only possible before the first page is written, and harmless after.
-        link.pragma("page_size", PAGE_BYTES)
-    mode = link.pragma("journal_mode", "wal")
+        runner.pragma("page_size", PAGE_BYTES)
+    mode = runner.pragma("journal_mode", "wal")
     if mode != "wal":
-        raise Incompatible(f"{link.path}: this file system cannot hold a write-ahead log: use a local disk")
-    link.pragma("journal_size_limit", WAL_BYTES)
+        raise Incompatible(f"{runner.path}: this file system cannot hold a write-ahead log: use a local disk")
+    runner.pragma("journal_size_limit", WAL_BYTES)
 
 
-def _upgrade(link: Link) -> None:
-    link.control("begin_write")
+def _upgrade(runner: StatementRunner) -> None:
+    runner.control("begin_write")
     try:
         # Read again under the lock: another process may have upgraded the file meanwhile.
-        version = _found_version(link)
+        version = _found_version(runner)
         if version == 0:
-            link.connection.execute(schema_text())
+            runner.connection.execute(schema_text())
         else:
             for step in range(version + 1, SCHEMA_VERSION + 1):
-                link.connection.execute(migrations()[step])
+                runner.connection.execute(migrations()[step])
         if version < SCHEMA_VERSION:
-            link.pragma("application_id", APPLICATION_ID)
-            link.pragma("user_version", SCHEMA_VERSION)
-        link.control("commit")
+            runner.pragma("application_id", APPLICATION_ID)
+            runner.pragma("user_version", SCHEMA_VERSION)
+        runner.control("commit")
     except (apsw.Error, HoldfastError):
-        if link.connection.in_transaction:
-            link.control("rollback")
+        if runner.connection.in_transaction:
+            runner.control("rollback")
         raise

@@ -22,17 +22,19 @@ from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.backends.sqlite.commit_watcher import Lookout
-from holdfast.backends.sqlite.connection import Link, until_free
+from holdfast.backends.sqlite.commit_watcher import CommitWatcher
+from holdfast.backends.sqlite.connection import StatementRunner, until_free
 from holdfast.backends.sqlite.driver_errors import translated
 from holdfast.backends.sqlite.file_locks import FileLocks
 from holdfast.backends.sqlite.transaction import SqliteTransaction
 from holdfast.backends.sqlite.writer_jobs import Held, Job, Request
 from holdfast.clock import read_clock
 from holdfast.errors import Corrupt, HoldfastError, NestedCall, Outcome, StoreClosed, Unavailable
+from holdfast.interrupts import OfThisThread, in_main_thread, raised_by_handler, start_thread
 from holdfast.ports import Clock, Operation
 from holdfast.records.options import SqliteOptions
-from holdfast.waiting import OfThisThread, Signals, Ticket, in_main_thread, raised_by_handler, run_made, start_thread
+from holdfast.signals import Signals
+from holdfast.wait import Ticket, run_made
 
 T = TypeVar("T")
 
@@ -42,7 +44,7 @@ class Writer:
 
     def __init__(
         self,
-        link: Link,
+        runner: StatementRunner,
         options: SqliteOptions,
         clock: Clock,
         signals: Signals,
@@ -50,7 +52,7 @@ class Writer:
         shared: bool,
         locks: FileLocks | None,
     ) -> None:
-        self._link = link
+        self._runner = runner
         self._options = options
         self._clock = clock
         self._signals = signals
@@ -59,8 +61,8 @@ class Writer:
         self._commits_before = 0
         self._cache_unsure = False
         # Bound here, because a direct call of the driver is one step, which no interrupt divides.
-        self._execute = link.connection.execute
-        self._rollback = link.names["rollback"]
+        self._execute = runner.connection.execute
+        self._rollback = runner.names["rollback"]
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._following: Job | None = None
         """Taken from the queue, and left for after the current group. Only the writer thread uses it."""
@@ -68,7 +70,9 @@ class Writer:
         self._threads: list[threading.Thread] = []
         self._serving = False
         self._closed = False
-        self._lookout = Lookout(link.connection.filename_wal, signals, self._look_around) if shared else None
+        self._commit_watcher = (
+            CommitWatcher(runner.connection.filename_wal, signals, self._look_around) if shared else None
+        )
         # Held while the connection is in use. The writer thread announces that it wants the lock, so that a caller that
         # writes again and again cannot starve it.
         self._connection_free = threading.Lock()
@@ -76,7 +80,7 @@ class Writer:
         self._this_thread = OfThisThread()
         # A version read before any watch began can only be too old, and then causes a needless wake-up: it never hides
         # a change. So no watcher has to wait for a first reading of its own.
-        self._seen_version: int = link.data_version()
+        self._seen_version: int = runner.data_version()
 
     @property
     def is_used_here(self) -> bool:
@@ -139,8 +143,8 @@ class Writer:
 
     def look_abroad(self) -> None:
         """Detect commits of other processes while there are watches."""
-        if self._lookout is not None:
-            self._lookout.wake()
+        if self._commit_watcher is not None:
+            self._commit_watcher.wake()
 
     def _start(self) -> None:
         if self._closed:
@@ -152,7 +156,7 @@ class Writer:
 
     def stop(self) -> list[threading.Thread]:
         """Refuse new operations. The threads end once they have finished the accepted ones."""
-        lookouts = [] if self._lookout is None else self._lookout.stop()
+        lookouts = [] if self._commit_watcher is None else self._commit_watcher.stop()
         with self._lock:
             self._closed = True
             self._jobs.put(None)
@@ -203,7 +207,7 @@ class Writer:
     def _look(self) -> None:
         """Wake all waiters if another process committed: its changes are not known."""
         try:
-            version = self._link.data_version()
+            version = self._runner.data_version()
         except HoldfastError:
             # Another process has locked the file so that it cannot be read. The next poll will tell.
             return
@@ -214,7 +218,7 @@ class Writer:
     def _run_group(self, first: Job, *, most: int) -> None:
         # The first is a member from the beginning, so that every failure reaches a caller.
         members: list[Job] = [first] if first.begin() else []
-        connection, execute, rollback = self._link.connection, self._execute, self._rollback
+        connection, execute, rollback = self._runner.connection, self._execute, self._rollback
         committing = False
         try:
             self._end_failed()
@@ -232,7 +236,7 @@ class Writer:
             if connection.in_transaction:
                 self._check_alone()
                 committing = True
-                self._link.control("commit")
+                self._runner.control("commit")
         except BaseException as error:
             stored = committing and not connection.in_transaction
             self._cache_unsure, cause = True, error
@@ -246,7 +250,7 @@ class Writer:
             unknown = committing and isinstance(error, apsw.IOError)
             self._fail(members, cause, "unknown" if unknown else "not_applied", stored=stored)
         finally:
-            self._link.in_group = False
+            self._runner.in_group = False
         # Only now, after the commit: even a refusal may rest on the writes of an earlier member.
         Ticket.tell_all((member.ticket, member.result, member.error) for member in members if member.ticket is not None)
         for member in members:
@@ -281,7 +285,7 @@ class Writer:
                 self._begin(opening.deadline_s)
                 held.start_time()
                 opening.reply()
-            while self._link.connection.in_transaction:
+            while self._runner.connection.in_transaction:
                 unanswered = call = held.next_call()
                 if call is None or call.request is Request.ROLL_BACK:
                     self._roll_back()
@@ -294,14 +298,14 @@ class Writer:
                 elif held.may_commit():
                     self._check_alone()
                     committing = True
-                    self._link.control("commit")
+                    self._runner.control("commit")
                     self._signals.publish(topics)
                 else:
                     self._roll_back()
         except BaseException as error:  # raised to the caller
             self._lose(held, unanswered, error, committing=committing)
         finally:
-            self._link.in_group = False
+            self._runner.in_group = False
             held.release()
         if unanswered is not None:
             unanswered.reply()
@@ -310,7 +314,7 @@ class Writer:
         """Roll back after a failure. The call during which it happened is told."""
         self._cache_unsure, cause = True, error
         try:
-            if self._link.connection.in_transaction:
+            if self._runner.connection.in_transaction:
                 self._execute(self._rollback)
         except apsw.Error as failure:
             cause = failure
@@ -322,31 +326,31 @@ class Writer:
 
     def _begin(self, deadline_s: float) -> None:
         until_free(
-            self._link.path,
-            partial(self._link.control, "begin_write"),
+            self._runner.path,
+            partial(self._runner.control, "begin_write"),
             deadline_s=deadline_s,
             meanwhile=self._look_if_watched,
         )
-        self._link.in_group = True
+        self._runner.in_group = True
         if self._locks is not None:
             self._commits_before = self._locks.commit_count()
         self._look_if_watched()
 
     def _end_failed(self) -> None:
         """Clean up after a failed group."""
-        if self._link.connection.in_transaction:
+        if self._runner.connection.in_transaction:
             self._roll_back()
         if self._cache_unsure:
             self._empty_cache()
 
     def _roll_back(self) -> None:
-        self._link.control("rollback")
+        self._runner.control("rollback")
         if not self._was_alone():
             self._empty_cache()
 
     def _empty_cache(self) -> None:
         """Drop cached pages: after a rollback, SQLite would take them for the state of an intervening writer."""
-        self._link.connection.pragma("shrink_memory")
+        self._runner.connection.pragma("shrink_memory")
         self._cache_unsure = False
 
     def _was_alone(self) -> bool:
@@ -356,7 +360,7 @@ class Writer:
     def _check_alone(self) -> None:
         if not self._was_alone():
             raise Unavailable(
-                f"{self._link.path}: another writer committed although this one held the lock; something in this "
+                f"{self._runner.path}: another writer committed although this one held the lock; something in this "
                 "process opened and closed the file, such as the standard library's sqlite3: do not, and retry"
             )
 
@@ -366,27 +370,27 @@ class Writer:
 
     def _run_member(self, member: Job, *, alone: bool) -> None:
         """Run one operation. Afterwards its changes are part of the transaction, or it left no trace."""
-        link = self._link
+        runner = self._runner
         if not alone:
-            link.control("save_member")
+            runner.control("save_member")
         try:
-            transaction = SqliteTransaction(link, read_clock(self._clock))
+            transaction = SqliteTransaction(runner, read_clock(self._clock))
             member.result = run_made(member.operation, transaction)
             member.topics = transaction.topics
         except BaseException as error:  # raised to the caller
             member.error = error
-        if not link.connection.in_transaction:
+        if not runner.connection.in_transaction:
             # SQLite itself rolled back this operation and all before it. The operation may even have caught that error.
-            given_up = Unavailable(f"{link.path}: SQLite gave the transaction up: retry")
+            given_up = Unavailable(f"{runner.path}: SQLite gave the transaction up: retry")
             raise member.error if isinstance(member.error, HoldfastError) else given_up
         if member.error is None:
             if not alone:
-                link.control("release_member")
+                runner.control("release_member")
         elif alone:
             self._roll_back()
         else:
-            link.control("undo_member")
-            link.control("release_member")
+            runner.control("undo_member")
+            runner.control("release_member")
 
     def _fail(self, members: list[Job], cause: BaseException, outcome: Outcome, *, stored: bool) -> None:
         """Give every member of a group its own error: nothing is stored, as far as is known."""
@@ -399,13 +403,13 @@ class Writer:
             member.topics = []
 
     def _failure(self, cause: BaseException, outcome: Outcome) -> HoldfastError:
-        known = translated(cause, self._link.path) if isinstance(cause, apsw.Error) else cause
+        known = translated(cause, self._runner.path) if isinstance(cause, apsw.Error) else cause
         if isinstance(known, Corrupt):
             error: HoldfastError = Corrupt(known.table, known.key, known.reason)
         else:
-            reason = known.message if isinstance(known, HoldfastError) else repr(known)
+            reason, steps = (known.text, known.next_step) if isinstance(known, HoldfastError) else (repr(known), ())
             happened = "nothing was stored" if outcome == "not_applied" else "it is not known whether it was stored"
-            error = Unavailable(f"{happened}: {reason}", outcome=outcome)
+            error = Unavailable(f"{happened}: {reason}", *steps, outcome=outcome)
         error.__cause__ = cause
         return error
 

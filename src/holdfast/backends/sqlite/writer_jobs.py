@@ -7,7 +7,7 @@ import threading
 from typing import Any, Protocol
 
 from holdfast.ports import Operation
-from holdfast.waiting import Ticket
+from holdfast.wait import Ticket
 
 
 class Job:

@@ -25,12 +25,15 @@ from holdfast.testing.contract.job_failures import JobFailureContract
 from holdfast.testing.contract.job_waits import JobWaitContract
 from holdfast.testing.contract.jobs import JobContract
 from holdfast.testing.contract.leases import LeaseContract
+from holdfast.testing.contract.limit_races import LimitRaceContract
+from holdfast.testing.contract.limits import LimitContract
 from holdfast.testing.contract.logs import LogContract
 from holdfast.testing.contract.maintenance import MaintenanceContract
 from holdfast.testing.contract.moves import MoveContract
 from holdfast.testing.contract.nested import NestedCallContract
 from holdfast.testing.contract.outside import OutsideBytesContract
 from holdfast.testing.contract.pages import PageContract
+from holdfast.testing.contract.pauses import PauseContract
 from holdfast.testing.contract.processes import ProcessContract
 from holdfast.testing.contract.queue import QueueContract
 from holdfast.testing.contract.races import RaceContract
@@ -38,14 +41,17 @@ from holdfast.testing.contract.readings import ReadingContract
 from holdfast.testing.contract.run_claims import RunClaimContract
 from holdfast.testing.contract.run_waits import RunWaitContract
 from holdfast.testing.contract.runs import RunContract
+from holdfast.testing.contract.schedules import ScheduleContract
 from holdfast.testing.contract.second_process import SecondProcessContract
 from holdfast.testing.contract.sessions import SessionContract
 from holdfast.testing.contract.shared_puts import SharedPutContract
+from holdfast.testing.contract.ticks import TickContract
 from holdfast.testing.contract.transactions import TransactionContract
 from holdfast.testing.contract.triggers import TriggerContract
 from holdfast.testing.contract.turns import TurnContract
 from holdfast.testing.contract.waits import WaitContract
 from holdfast.testing.contract.wakes import WakeContract
+from holdfast.testing.contract.workers import WorkerContract
 
 __all__ = [
     "AppendContract",
@@ -74,6 +80,8 @@ __all__ = [
     "JobFailureContract",
     "JobWaitContract",
     "LeaseContract",
+    "LimitContract",
+    "LimitRaceContract",
     "LocalBench",
     "LogContract",
     "MaintenanceContract",
@@ -83,6 +91,7 @@ __all__ = [
     "PageContract",
     "ParkedWaiters",
     "Parking",
+    "PauseContract",
     "ProcessContract",
     "QueueContract",
     "RaceContract",
@@ -90,12 +99,15 @@ __all__ = [
     "RunClaimContract",
     "RunContract",
     "RunWaitContract",
+    "ScheduleContract",
     "SecondProcessContract",
     "SessionContract",
     "SharedPutContract",
+    "TickContract",
     "TransactionContract",
     "TriggerContract",
     "TurnContract",
     "WaitContract",
     "WakeContract",
+    "WorkerContract",
 ]

@@ -202,7 +202,7 @@ class ArtifactContract(Contract):
         store.maintenance.prune(
             holdfast.RetentionPolicy(
                 keep_revisions=1,
-                settled_work_older_than_ms=0,
+                settled_batches_older_than_ms=0,
                 terminal_processes_older_than_ms=0,
                 occurrences_older_than_ms=0,
             )

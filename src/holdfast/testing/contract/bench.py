@@ -25,7 +25,7 @@ from holdfast.records.artifacts import ArtifactCheck
 from holdfast.records.limits import Limits
 from holdfast.store import Context, Store
 from holdfast.testing.clock import ManualClock
-from holdfast.waiting import AsyncWaiting, BlockingWaiting, Waiting
+from holdfast.wait import AsyncWaiting, BlockingWaiting, Waiting
 
 T = TypeVar("T")
 

@@ -36,7 +36,7 @@ ALTERED: dict[str, Callable[[holdfast.WorkClaim, holdfast.WorkClaim], holdfast.W
     "fewer": lambda held, _: forged(held, batch_ids=ids_of(held)[:1]),
     "none": lambda held, _: forged(held, batch_ids=()),
     "more": lambda held, other: forged(held, batch_ids=ids_of(held) + ids_of(other)),
-    "unknown": lambda held, _: forged(held, batch_ids=(*ids_of(held), "work:unknown")),
+    "unknown": lambda held, _: forged(held, batch_ids=(*ids_of(held), "batch:unknown")),
     "foreign": lambda held, other: forged(held, batch_ids=ids_of(other)),
     "duplicate": lambda held, _: forged(held, batch_ids=ids_of(held)[:1] * 2),
     "duplicate beside all": lambda held, _: forged(held, batch_ids=ids_of(held) + ids_of(held)[:1]),
@@ -51,7 +51,7 @@ ALTERED: dict[str, Callable[[holdfast.WorkClaim, holdfast.WorkClaim], holdfast.W
 class ClaimContract(Contract):
     """`store.queue`: claims, and their settlement in a commit."""
 
-    def test_a_claim_says_who_holds_what_until_when(self, store: BlockingStore, clock: ManualClock) -> None:
+    def test_a_claim_names_its_owner_batches_and_end(self, store: BlockingStore, clock: ManualClock) -> None:
         ids = fill(store, "1", "2", merge_key=GROUP)
         claim = take(store, ttl_ms=1_000)
         assert (claim.session_id, claim.owner_id, claim.fence) == ("chat", "w1", 1)
@@ -131,7 +131,7 @@ class ClaimContract(Contract):
         before = bench.dump()
         assert store.queue.claim_exactly("chat", [second], owner_id="w1") is None
         assert store.queue.claim_exactly("chat", [], owner_id="w1") is None
-        assert store.queue.claim_exactly("chat", ["work:unknown"], owner_id="w1") is None
+        assert store.queue.claim_exactly("chat", ["batch:unknown"], owner_id="w1") is None
         assert store.queue.claim_exactly("nobody", [first], owner_id="w1") is None
         assert bench.dump() == before
         claim = store.queue.claim_exactly("chat", [first], owner_id="w1")

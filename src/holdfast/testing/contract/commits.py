@@ -297,7 +297,7 @@ class CommitContract(Contract):
             with refused(bench, holdfast.ClaimLost):
                 other.commit(holdfast.Commit(completes=[completion]))
 
-    def test_the_holder_of_the_lease_commits_and_nobody_with_an_old_one(
+    def test_the_holder_of_the_lease_commits_and_no_holder_of_an_old_one(
         self, store: BlockingStore, chat: Session, bench: Bench, clock: ManualClock
     ) -> None:
         old = store.leases.claim(holdfast.OnSession("chat"), owner_id="w", ttl_ms=1_000)
@@ -398,7 +398,7 @@ class CommitContract(Contract):
         assert chat.attachments.forget("orphan") is True
         assert chat.attachments.list_uncommitted().items == ()
 
-    def test_a_turn_that_names_an_attachment_of_nobody_or_of_others_is_refused(
+    def test_a_turn_that_names_an_unknown_or_foreign_attachment_is_refused(
         self, store: BlockingStore, chat: Session, bench: Bench
     ) -> None:
         store.sessions.create("other").attachments.record_intent("theirs", uri="s3://theirs")

@@ -146,7 +146,7 @@ class CompletionContract(Contract):
         assert store.leases.release(lease) is False
 
     @pytest.mark.parametrize("why", ["expired", "superseded", "taken over", "released", "other fence", "other token"])
-    def test_whoever_lost_the_lease_cannot_complete(
+    def test_the_former_holder_of_a_lease_cannot_complete(
         self, store: BlockingStore, bench: Bench, clock: ManualClock, why: str
     ) -> None:
         lease = store.leases.claim(BUILD, owner_id="w1", ttl_ms=1_000)

@@ -39,7 +39,7 @@ class DeliveryContract(Contract):
         assert (first.reserved_at_ms, first.occurrence.payload) == (clock.now_ms(), {"n": 1})
         assert deliveries[1].process_id != MONDAY_PROCESS
         before = bench.dump()
-        assert bench.open().triggers.reserve(MONDAY) == ()
+        assert bench.open().triggers.reserve(MONDAY).items == ()
         assert bench.dump() == before
 
     def test_an_unknown_occurrence_cannot_be_reserved(self, store: BlockingStore, bench: Bench) -> None:
@@ -148,7 +148,7 @@ class DeliveryContract(Contract):
         failed = store.triggers.mark_failed(delivery, "no room")
         assert (failed.state, failed.failure, failed.process_id) == ("failed", "no room", MONDAY_PROCESS)
         assert due(store) == []
-        assert bench.open().triggers.reserve(MONDAY) == ()
+        assert bench.open().triggers.reserve(MONDAY).items == ()
         store.processes.register(holdfast.registration_for(delivery))
         again = store.triggers.mark_failed(delivery, "too late")
         assert (again.state, again.failure) == ("started", None)

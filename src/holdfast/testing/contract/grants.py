@@ -272,7 +272,7 @@ class GrantContract(Contract):
         store.processes.forget_session("a")
         assert [event.sequence for event in store.events.wakes("build")] == [2]
 
-    def test_deleting_a_session_reports_whom_it_orphaned(self, store: BlockingStore, bench: Bench) -> None:
+    def test_deleting_a_session_reports_orphaned_processes(self, store: BlockingStore, bench: Bench) -> None:
         self.settle(store)
         store.sessions.create("a")
         for registrant in (holdfast.BySession(A), holdfast.BySession(A_FRAME), holdfast.BySession(B), holdfast.Host()):

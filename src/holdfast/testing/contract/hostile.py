@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast.blocking import BlockingStore, Facet
+from holdfast.blocking import BlockingStore
+from holdfast.blocking_methods import Facet
 from holdfast.testing.contract.bench import Bench, Contract, refused
 from holdfast.testing.contract.hostile_calls import CALLS as EVERYDAY
 from holdfast.testing.contract.hostile_jobs import JOBS
-from holdfast.testing.contract.hostile_moves import MOVES
 from holdfast.testing.contract.hostile_world import (
     BREACHES,
     LARGEST,
@@ -33,7 +33,7 @@ from holdfast.testing.contract.hostile_world import (
     with_wrong,
 )
 
-CALLS = [*EVERYDAY, *JOBS, *MOVES]
+CALLS = [*EVERYDAY, *JOBS]
 TARGETS = targets(CALLS)
 PAGED = [call for call in CALLS if "after:cursor" in call.parts]
 DOCUMENTS = [target for target in TARGETS if target.kind.startswith("document")]

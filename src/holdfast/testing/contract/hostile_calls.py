@@ -25,7 +25,7 @@ def node(id: str = "n2", parent: str | None = "n1") -> holdfast.Node:
 NODE = "id:node_id parent:id? kind:id payload:document frame_id:id? caused_by:document? created_at_ms:whole?"
 LEASE = "resource:record owner_id:id token:token fence:whole claimed_at_ms:whole expires_at_ms:whole"
 LEASED = parts("lease", ":record", LEASE)
-DRAFT = "payloads:sequence payloads[0]:document source_key:id? delivery:word slot:word merge_key:word merge_key.name:id available_at_ms:whole kind:id priority:small"  # noqa: E501
+DRAFT = "payloads:sequence payloads[0]:document source_key:id? delivery:word slot:word merge_key:word merge_key.name:id available_at_ms:whole kind:id priority:small key:id?"  # noqa: E501
 CLAIM = ":record session_id:id claim_id:id token:token fence:whole batches:sequence batches[0]:record"
 SCOPE = "session_id:id frame_id:frame?"
 SCOPED = parts("scope", ":record", SCOPE)
@@ -41,6 +41,7 @@ TYPES = " ".join(
 OCCURRENCE = "source_type:id source_key:id idempotency_key:id payload:document source:document?"
 ATTACHMENT = "media_type:id width:whole? height:whole? label:text?"
 PAGE = "after:cursor? limit:page"
+APPENDED = "payloads[0]:document turn_id:id? wait_ms:timeout"
 
 
 def draft(**fields: Any) -> holdfast.WorkDraft:
@@ -243,7 +244,7 @@ CALLS: list[Call] = [
         f"kind:id? newest_first:flag at:whole1? {PAGE}"),
     Call("session.history", always(newest_first=False, limit=1), f"newest_first:flag {PAGE}"),
     Call("session.turn", always(turn_id="t9", last=1, claim=None), "turn_id:id last:whole? claim:record?"),
-    Call("session.append", always(payloads=[{"role": "user"}], turn_id="t9"), "payloads[0]:document turn_id:id?"),
+    Call("session.append", always(payloads=["hi"], turn_id="t", wait_ms=1), APPENDED),
     Call("session.messages", always(last=1), "last:whole?"),
     Call("session.tombstone", always(node_ids=["n1"]), "node_ids:sequence node_ids[0]:id"),
     Call("session.add_nodes", always(nodes=[node()]), f"nodes:sequence {parts('nodes[0]', ':record', NODE)}"),
@@ -477,7 +478,6 @@ CALLS: list[Call] = [
         OCCURRENCE,
     ),
     Call("triggers.reserve", lambda w: {"occurrence_id": w.delivery.occurrence.occurrence_id}, "occurrence_id:id"),
-    Call("triggers.undelivered", always(reserved_until_ms=1, limit=1), f"reserved_until_ms:whole {PAGE}"),
     Call("triggers.mark_started", lambda w: {"delivery": w.delivery}, DELIVERY),
     Call("triggers.mark_failed", lambda w: {"delivery": w.delivery, "reason": "r"}, f"{DELIVERY} reason:text"),
     Call("artifacts.put", always(kind="k", ref="r", data=b"x"), "kind:id ref:id data:bytes"),
@@ -492,7 +492,7 @@ CALLS: list[Call] = [
     Call(
         "maintenance.prune",
         always(policy=holdfast.RetentionPolicy(keep_revisions=1), dry_run=False, max_rows=1),
-        "policy:record policy.keep_revisions:whole1? policy.settled_work_older_than_ms:whole? "
+        "policy:record policy.keep_revisions:whole1? policy.settled_batches_older_than_ms:whole? "
         "policy.terminal_processes_older_than_ms:whole? policy.occurrences_older_than_ms:whole? dry_run:flag "
         "max_rows:whole1?",
     ),

@@ -1,4 +1,4 @@
-"""The right calls that pools of workers make, with the kinds of their parts."""
+"""The right calls that pools of workers make, and all calls of other files, with the kinds of their parts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import holdfast
-from holdfast.testing.contract.hostile_calls import CLAIM, PAGE, always
+from holdfast.testing.contract.hostile_calls import CLAIM, DRAFT, LEASE, PAGE, always
+from holdfast.testing.contract.hostile_moves import MOVES
 from holdfast.testing.contract.hostile_runs import RUNS
-from holdfast.testing.contract.hostile_world import Call, World, parts
+from holdfast.testing.contract.hostile_schedules import SCHEDULES
+from holdfast.testing.contract.hostile_world import DAY_MS, Call, World, parts
 
 NEXT = "owner_id:id kinds:sequence? kinds[0]:id ttl_ms:ttl max_batches:page exclusive:flag"
 
@@ -44,8 +46,41 @@ def a_dead_batch(world: World) -> Mapping[str, Any]:
     return {"session_id": "dead", "batch_id": dead.batch_id}
 
 
+WORKER = holdfast.WorkerInfo(
+    "w1", host="here", pid=7, kinds=("turn",), running=("b1",), boot_id="b", pid_namespace="n", process_start="1"
+)
+
+
 JOBS = [
     *RUNS,
+    *SCHEDULES,
+    *MOVES,
+    Call(
+        "session.enqueue",
+        always(
+            payloads=[1],
+            source_key="key",
+            merge_key=holdfast.Group("g"),
+            delivery="earliest_safe_boundary",
+            slot="join",
+            available_at_ms=0,
+            kind="turn",
+            priority=0,
+            key="ada",
+        ),
+        DRAFT.removeprefix("payloads:sequence "),
+    ),
+    Call(
+        "workers.heartbeat",
+        lambda w: {"worker": WORKER, "ttl_ms": DAY_MS, "claims": [w.claim], "leases": [w.lease]},
+        "worker:record? worker.id:id worker.host:text worker.pid:whole worker.kinds:sequence worker.kinds[0]:id "
+        "worker.running:sequence worker.running[0]:id worker.boot_id:text? worker.pid_namespace:text? "
+        f"worker.process_start:text? ttl_ms:ttl claims:sequence leases:sequence {parts('claims[0]', CLAIM)} "
+        f"{parts('leases[0]', ':record', LEASE)}",
+    ),
+    Call("workers.list", always(limit=1), PAGE),
+    Call("workers.leave", always(worker_id="w1"), "worker_id:id"),
+    Call("workers.release", always(worker_id="nobody"), "worker_id:id"),
     Call("queue.claim_next", asked, NEXT),
     Call("queue.wait_next", a_waiting_batch, "timeout_ms:timeout kinds:sequence? kinds[0]:id exclusive:flag"),
     Call("queue.complete", lambda w: {"claim": w.claim}, parts("claim", CLAIM)),
@@ -60,6 +95,14 @@ JOBS = [
         always(session_id="chat", kind="turn", limit=1),
         f"session_id:id? kind:id? {PAGE}",
     ),
+    Call("queue.set_limit", always(kind="mail", at_once=2, per_key=1), "kind:id at_once:whole1? per_key:whole1?"),
+    Call("queue.remove_limit", always(kind="mail"), "kind:id"),
+    Call("queue.limits", always(limit=1), PAGE),
+    Call("queue.pause", always(kind="mail"), "kind:id"),
+    Call("queue.resume", always(kind="mail"), "kind:id"),
+    Call("queue.paused_sessions", always(limit=1), PAGE),
+    Call("session.pause", always(), ""),
+    Call("session.resume", always(), ""),
     Call("queue.retry", a_dead_batch, "session_id:id batch_id:id"),
     Call("queue.drop", a_dead_batch, "session_id:id batch_id:id"),
     Call("queue.wait_settled", a_settled_batch, "session_id:id batch_id:id timeout_ms:timeout"),

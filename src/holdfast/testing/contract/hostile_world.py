@@ -185,7 +185,7 @@ class Call(msgspec.Struct, frozen=True):
 
 STORES = frozenset({
     "sessions.create", "sessions.fork", "session.save_meta", "session.tombstone", "session.add_nodes", "session.commit",
-    "session.append",
+    "session.append", "session.enqueue", "session.pause", "queue.set_limit", "queue.pause",
     "unbound.commit", "session.attachments.put", "session.attachments.record_intent", "session.attachments.forget",
     "session.attachments.commit_refs", "queue.enqueue", "queue.claim", "queue.claim_exactly", "queue.abandon",
     "queue.cancel", "queue.claim_next", "queue.complete", "queue.complete_and_claim_next", "queue.fail", "queue.retry",
@@ -193,7 +193,9 @@ STORES = frozenset({
     "processes.complete", "processes.start", "processes.suspend", "processes.retry_later", "events.append",
     "events.signal", "events.request_cancel", "events.ack_wake", "grants.grant", "grants.transfer", "leases.claim",
     "leases.renew", "leases.release", "triggers.subscribe", "triggers.record", "triggers.emit", "triggers.mark_started",
-    "triggers.mark_failed", "triggers.restore_occurrence", "artifacts.put", "artifacts.put_content",
+    "triggers.mark_failed", "triggers.restore_occurrence", "schedules.put", "schedules.pause", "schedules.resume",
+    "schedules.run_now", "schedules.remove", "schedules.restore", "artifacts.put", "artifacts.put_content",
+    "workers.heartbeat",
 })  # fmt: skip
 """Methods whose right call changes rows. Every other one reads, or has nothing to change."""
 
@@ -267,7 +269,7 @@ ODD_IDS = [
     "a", "a/b", "/a/b", "a//b", "../a", ".", "..", "a'b", 'a"b', "a`b", "a;b", "a--b", "'; DROP TABLE sessions; --",
     "a%b", "a_b", "%", "_", "*", "a\\b", "\\", "a\nb", "a\tb", "a b", "a ", " a", "A", "é", "e\u0301", "\u00c5",
     "\u212b", "ß", "SS", "a\u2028", "\ufeffa", "\u202ea", "\u200b", "\U0001f600", "\U0010ffff", "\x01", "\x7f", "null",
-    "None", "0", "00", "1e3", "true", "[]", "{}", "a:b", "a::b", "session:a", "work:a", "claim:1:1", "group:a",
+    "None", "0", "00", "1e3", "true", "[]", "{}", "a:b", "a::b", "session:a", "batch:a", "claim:1:1", "group:a",
     "i" * 512, "é" * 256,
 ]  # fmt: skip
 """Legal ids, all different."""

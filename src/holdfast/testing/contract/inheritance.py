@@ -123,7 +123,7 @@ class InheritanceContract(Contract):
         folder = tmp_path / "bytes"
         return Door(Shelf() if request.param == "port" else holdfast.Folder(folder), folder)
 
-    def test_bytes_outside_are_read_while_nobody_is_held_up(self, bench: Bench, door: Door) -> None:
+    def test_bytes_outside_are_read_without_holding_up_a_call(self, bench: Bench, door: Door) -> None:
         store, other = bench.open(attachments=door), bench.open(attachments=door)
         parent, child = family(store)
         parent.attachments.put(b"abc")

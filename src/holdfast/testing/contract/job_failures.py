@@ -161,7 +161,7 @@ class JobFailureContract(Contract):
         waiting, done = fill(store, "1", "2")
         store.queue.cancel("chat", done)
         before = bench.dump()
-        for batch_id in (waiting, done, "work:unknown"):
+        for batch_id in (waiting, done, "batch:unknown"):
             assert store.queue.retry("chat", batch_id) is None
             assert store.queue.drop("chat", batch_id) is None
         assert store.queue.retry("never", waiting) is None
@@ -176,9 +176,9 @@ class JobFailureContract(Contract):
         store.queue.fail(next_of(store), "broke", retry_in_ms=None)
         store.queue.cancel("chat", cancelled)
         clock.advance(1_000)
-        policy = holdfast.RetentionPolicy(settled_work_older_than_ms=1_000)
-        assert store.maintenance.prune(policy, dry_run=True).work_batches == 2
-        assert store.maintenance.prune(policy).work_batches == 2
+        policy = holdfast.RetentionPolicy(settled_batches_older_than_ms=1_000)
+        assert store.maintenance.prune(policy, dry_run=True).batches == 2
+        assert store.maintenance.prune(policy).batches == 2
         assert [store.queue.get("chat", one) is None for one in (done, dead, cancelled)] == [True, False, True]
         with pytest.raises(holdfast.ClaimLost):
             store.queue.complete(claim)

@@ -145,7 +145,7 @@ class JobWaitContract(Contract):
         (batch_id,) = fill(store, "1")
         with refused(bench, holdfast.WaitTimeout):
             store.queue.wait_settled("chat", batch_id, timeout_ms=1)
-        for session_id, name in (("chat", "work:unknown"), ("never", batch_id)):
+        for session_id, name in (("chat", "batch:unknown"), ("never", batch_id)):
             with refused(bench, holdfast.UnknownBatch) as info:
                 store.queue.wait_settled(session_id, name, timeout_ms=1)
             assert isinstance(info.value, holdfast.UnknownBatch)

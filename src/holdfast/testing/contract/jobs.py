@@ -319,7 +319,7 @@ class JobContract(Contract):
             "fence": lambda: forged(claim, fence=2),
             "claim": lambda: forged(claim, claim_id="claim:9:1"),
             "fewer": lambda: forged(claim, batch_ids=ids[:1]),
-            "more": lambda: forged(claim, batch_ids=(*ids, "work:unknown")),
+            "more": lambda: forged(claim, batch_ids=(*ids, "batch:unknown")),
             "none": lambda: forged(claim, batch_ids=()),
             "twice": lambda: forged(claim, batch_ids=ids[:1] * 2),
         }.get(wrong, lambda: claim)()

@@ -77,7 +77,7 @@ class LeaseContract(Contract):
     # Claiming.
 
     @on_both
-    def test_a_lease_says_what_was_claimed_by_whom_and_until_when(
+    def test_a_lease_names_its_resource_owner_and_end(
         self, store: BlockingStore, bench: Bench, clock: ManualClock, resource: Resource
     ) -> None:
         assert store.leases.holder(resource) is None
@@ -101,7 +101,7 @@ class LeaseContract(Contract):
         assert store.leases.claim(resource, owner_id="w2").fence == 2
 
     @on_both
-    def test_of_two_who_claim_at_once_one_holds_and_the_other_is_told_by_whom(
+    def test_of_two_claims_at_once_one_holds_and_the_other_is_told_the_holder(
         self, store: BlockingStore, bench: Bench, resource: Resource
     ) -> None:
         handles = {"w1": store, "w2": bench.open()}
@@ -191,7 +191,7 @@ class LeaseContract(Contract):
         assert store.leases.claim(resource, owner_id="w2").fence == 2
 
     @on_both
-    def test_whoever_lost_a_lease_cannot_release_its_successor(
+    def test_the_former_holder_of_a_lease_cannot_release_its_successor(
         self, store: BlockingStore, bench: Bench, resource: Resource
     ) -> None:
         stale = store.leases.claim(resource, owner_id="w1")

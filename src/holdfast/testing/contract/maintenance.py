@@ -14,7 +14,7 @@ from holdfast.testing.contract.bench import Bench, Contract, at_once, refused
 from holdfast.testing.contract.queue import settle, take, texts, work
 
 EVERYTHING = holdfast.RetentionPolicy(
-    keep_revisions=1, settled_work_older_than_ms=0, terminal_processes_older_than_ms=0, occurrences_older_than_ms=0
+    keep_revisions=1, settled_batches_older_than_ms=0, terminal_processes_older_than_ms=0, occurrences_older_than_ms=0
 )
 
 
@@ -272,15 +272,15 @@ class MaintenanceContract(Contract):
             ({"keep_revisions": 1}, {"revisions": 3}),
             ({"keep_revisions": 2}, {"revisions": 1}),
             ({"keep_revisions": 3}, {}),
-            ({"settled_work_older_than_ms": 1_000}, {"work_batches": 3}),
-            ({"settled_work_older_than_ms": 1_001}, {}),
+            ({"settled_batches_older_than_ms": 1_000}, {"batches": 3}),
+            ({"settled_batches_older_than_ms": 1_001}, {}),
             ({"terminal_processes_older_than_ms": 1_000}, {"processes": 2, "events": 4}),
             ({"terminal_processes_older_than_ms": 1_001}, {}),
             ({"occurrences_older_than_ms": 1_000}, {"occurrences": 1}),
             ({"occurrences_older_than_ms": 1_001}, {}),
             (
-                {"keep_revisions": 1, "settled_work_older_than_ms": 0, "terminal_processes_older_than_ms": 0},
-                {"revisions": 3, "work_batches": 3, "processes": 2, "events": 4},
+                {"keep_revisions": 1, "settled_batches_older_than_ms": 0, "terminal_processes_older_than_ms": 0},
+                {"revisions": 3, "batches": 3, "processes": 2, "events": 4},
             ),
         ],
         ids=["keep-1", "keep-2", "keep-3", "work", "no-work", "processes", "no-processes", "occurrences",
@@ -304,7 +304,7 @@ class MaintenanceContract(Contract):
         "policy",
         [
             {"keep_revisions": 0},
-            {"settled_work_older_than_ms": -1},
+            {"settled_batches_older_than_ms": -1},
             {"terminal_processes_older_than_ms": 2**63},
             {"occurrences_older_than_ms": 1.5},
         ],
@@ -359,7 +359,7 @@ class MaintenanceContract(Contract):
         store.queue.enqueue(work("pending", source_key="p"))
         held = take(store)
         clock.advance(1_000)
-        assert store.maintenance.prune(holdfast.RetentionPolicy(settled_work_older_than_ms=1)).work_batches == 1
+        assert store.maintenance.prune(holdfast.RetentionPolicy(settled_batches_older_than_ms=1)).batches == 1
         assert store.queue.get("chat", first.batch_id) is None
         assert texts(store.queue.list("chat")) == ["claimed", "pending"]
         again = store.queue.enqueue(work("other work", source_key="k"))
@@ -420,7 +420,7 @@ class MaintenanceContract(Contract):
         total = 0
         for _ in range(20):
             step = store.maintenance.prune(EVERYTHING, max_rows=most)
-            removed = step.revisions + step.work_batches + step.processes + step.occurrences
+            removed = step.revisions + step.batches + step.processes + step.occurrences
             assert removed <= most
             assert step.complete or removed == most
             total += removed
@@ -447,9 +447,10 @@ class MaintenanceContract(Contract):
         del stats["schema_version"], stats["bytes_on_disk"]
         assert stats == {
             "sessions": 3, "deleted_sessions": 1, "revisions": 4, "nodes": 2, "blobs": 2, "blob_bytes": 20,
-            "pending_work": 2, "claimed_work": 1, "settled_work": 1, "attachments": 2, "attachment_bytes": 3,
+            "pending_batches": 2, "claimed_batches": 1, "settled_batches": 1, "attachments": 2, "attachment_bytes": 3,
             "processes": 2, "running_processes": 1, "events": 3, "grants": 1, "live_leases": 1, "subscriptions": 1,
-            "occurrences": 2, "undelivered": 1, "artifacts": 1, "oldest_pending_work_at_ms": 1_700_000_000_100,
+            "occurrences": 2, "undelivered": 1, "schedules": 0, "artifacts": 1,
+            "oldest_pending_batch_at_ms": 1_700_000_000_100,
         }  # fmt: skip
 
     def test_verification_reads_everything_and_changes_nothing(

@@ -60,7 +60,7 @@ class MoveContract(Contract):
 
     # Processes.
 
-    def test_a_running_process_arrives_as_it_stands_and_owned_by_nobody(
+    def test_a_running_process_arrives_as_it_stands_and_without_an_owner(
         self, store: BlockingStore, bench: Bench, there: BlockingStore
     ) -> None:
         self.started(there)
@@ -268,6 +268,18 @@ class MoveContract(Contract):
         draft = holdfast.SubscriptionDraft(source_type="cron", target=holdfast.External(), registrant=registrant)
         with pytest.raises(holdfast.SessionDeleted):
             store.triggers.restore(there.triggers.subscribe(draft))
+
+    def test_a_delivery_that_starts_a_run_arrives_for_the_router(
+        self, store: BlockingStore, there: BlockingStore
+    ) -> None:
+        target = holdfast.Run("research")
+        there.triggers.subscribe(holdfast.SubscriptionDraft(source_type="cron", source_key="daily", target=target))
+        emission = there.triggers.emit("cron", "daily", idempotency_key="1")
+        for one in there.triggers.list():
+            store.triggers.restore(one)
+        store.triggers.restore_occurrence(emission.occurrence, emission.deliveries)
+        store.triggers.wait_undelivered(timeout_ms=0)
+        assert list(store.triggers.undelivered(runs_only=True)) == list(emission.deliveries)
 
     def test_an_occurrence_arrives_with_its_deliveries_in_their_states(
         self, store: BlockingStore, bench: Bench, there: BlockingStore

@@ -182,7 +182,7 @@ class OutsideBytesContract(Contract):
         assert fork.attachments.forget(ABC) is True
         assert (door.names(), store.maintenance.stats().attachment_bytes) == ([], 0)
 
-    def test_a_deletion_outside_holds_nobody_up(self, bench: Bench, door: Door) -> None:
+    def test_a_deletion_outside_holds_no_call_up(self, bench: Bench, door: Door) -> None:
         store, other = bench.open(attachments=door), bench.open(attachments=door)
         session = store.sessions.create("chat")
         session.attachments.put(b"abc")
@@ -330,7 +330,7 @@ class OutsideBytesContract(Contract):
         with pytest.raises(holdfast.SessionDeleted):
             session.attachments.get(ABC)
 
-    def test_bytes_that_somebody_needs_again_are_not_deleted_by_an_old_note(self, shelved: Home) -> None:
+    def test_bytes_that_are_needed_again_are_not_deleted_by_an_old_note(self, shelved: Home) -> None:
         source = shelved.store.sessions.create("source")
         fork = shelved.store.sessions.fork("source", into="fork")
         source.commit(holdfast.Commit(attachments=[source.attachments.put(b"abc").id]))
@@ -347,7 +347,7 @@ class OutsideBytesContract(Contract):
 
     # Failures.
 
-    def test_what_somebody_else_s_store_raises_comes_out_as_unavailable(self, bench: Bench) -> None:
+    def test_an_error_of_a_foreign_place_for_bytes_is_unavailable(self, bench: Bench) -> None:
         alien = Alien()
         store = bench.open(attachments=alien)
         session = store.sessions.create("chat")

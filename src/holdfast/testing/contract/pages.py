@@ -176,9 +176,15 @@ class PageContract(Contract):
         assert self.read(store.triggers.list, number_in) == everything
         assert self.read(partial(store.triggers.list, source_type="cron", source_key="k"), number_in) == everything
         emission = store.triggers.emit("cron", "k", idempotency_key="1")
-        assert [number_in(one.subscription) for one in emission.deliveries] == everything, "an emission reaches all"
         deliveries = partial(store.triggers.deliveries, emission.occurrence.occurrence_id)
-        assert self.read(deliveries, lambda one: number_in(one.subscription)) == everything
+        assert self.read(deliveries, lambda one: number_in(one.subscription)) == everything, "an emission reaches all"
+        assert emission.next is not None, "it returns no more than a page"
+        rest = deliveries(after=emission.next, limit=len(SIZES))
+        shown = [number_in(one.subscription) for one in (*emission.deliveries, *rest)]
+        assert shown == everything[: len(shown)]
+        assert store.triggers.emit("cron", "k", idempotency_key="1") == holdfast.Emission(
+            emission.occurrence, (), replayed=True
+        )
 
     def test_sessions(self, store: BlockingStore) -> None:
         for number in range(len(SIZES)):

@@ -350,7 +350,7 @@ class QueueContract(Contract):
 
     # Cancelling.
 
-    def test_work_that_nobody_holds_can_be_cancelled_once(self, store: BlockingStore, clock: ManualClock) -> None:
+    def test_unclaimed_work_can_be_cancelled_once(self, store: BlockingStore, clock: ManualClock) -> None:
         batch = store.queue.enqueue(work("x"))
         cancelled = store.queue.cancel("chat", batch.batch_id)
         assert cancelled is not None
@@ -358,7 +358,7 @@ class QueueContract(Contract):
         assert store.queue.cancel("chat", batch.batch_id) is None
         assert store.queue.get("chat", batch.batch_id) == cancelled
         assert len(store.queue.list("chat")) == 0
-        assert store.queue.cancel("chat", "work:unknown") is None
+        assert store.queue.cancel("chat", "batch:unknown") is None
 
     def test_work_under_a_live_claim_cannot_be_cancelled(self, store: BlockingStore, clock: ManualClock) -> None:
         batch = store.queue.enqueue(work("x"))

@@ -83,7 +83,7 @@ class RaceContract(ProcessRaces):
         view = handles[0].load()
         assert view is not None
         assert (view.revision, view.node_count, view.ledger[0].input_tokens) == (ROUNDS, ROUNDS, ROUNDS)
-        assert stores[0].maintenance.stats().pending_work == ROUNDS
+        assert stores[0].maintenance.stats().pending_batches == ROUNDS
 
     def test_one_turn_id_for_two_turns_is_given_to_one(self, stores: list[BlockingStore]) -> None:
         handles = [store.sessions.handle("chat") for store in stores]
@@ -153,7 +153,7 @@ class RaceContract(ProcessRaces):
             with pytest.raises(holdfast.SessionDeleted):
                 handle.load()
         stats = first.maintenance.stats()
-        assert (stats.sessions, stats.revisions, stats.nodes, stats.blobs, stats.pending_work) == (0, 0, 0, 0, 0)
+        assert (stats.sessions, stats.revisions, stats.nodes, stats.blobs, stats.pending_batches) == (0, 0, 0, 0, 0)
 
     def test_a_fork_that_meets_the_deletion_of_its_source_keeps_everything_or_is_refused(
         self, stores: list[BlockingStore]
@@ -255,7 +255,7 @@ class RaceContract(ProcessRaces):
             results, refusals = each(stores, lambda store, _: store.queue.enqueue(draft))
             assert refusals == []
             assert len({batch.batch_id for batch in results}) == 1
-        assert stores[0].maintenance.stats().pending_work == ROUNDS
+        assert stores[0].maintenance.stats().pending_batches == ROUNDS
 
     def test_one_source_key_for_two_works_is_given_to_one(self, stores: list[BlockingStore]) -> None:
         for number in range(ROUNDS):
@@ -315,7 +315,7 @@ class RaceContract(ProcessRaces):
             assert stored is not None
             assert stored.state == ("claimed" if claim is not None else "cancelled")
 
-    def test_whose_claim_has_expired_never_beats_who_takes_over(
+    def test_an_expired_claim_never_beats_the_one_that_takes_over(
         self, stores: list[BlockingStore], clock: ManualClock
     ) -> None:
         first, second, *_ = stores

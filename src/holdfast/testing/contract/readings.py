@@ -18,7 +18,7 @@ CHAT = holdfast.Scope("chat")
 LEASE = holdfast.Lease(holdfast.OnSession("chat"), "me", holdfast.Token("0" * 32), 1, 0, 1)
 RUN_LEASE = holdfast.Lease(holdfast.OnProcess("job"), "me", holdfast.Token("0" * 32), 1, 0, 1)
 REF = holdfast.ExternalRef("ci", "1")
-CLAIM = holdfast.WorkCompletion("chat", "claim:1", holdfast.Token("0" * 32), 1, ("work:1",))
+CLAIM = holdfast.WorkCompletion("chat", "claim:1", holdfast.Token("0" * 32), 1, ("batch:1",))
 JOB = holdfast.ProcessRegistration("job", holdfast.External(), event_types=[holdfast.EventType("progress")])
 DRAFT = holdfast.SubscriptionDraft(source_type="cron", source_key="k", target=holdfast.External())
 
@@ -32,6 +32,8 @@ def _transaction(store: BlockingStore) -> None:
     with store.transaction() as tx:
         tx.sessions.create("new")
 
+
+WORKER = holdfast.WorkerInfo("w1", host="here", pid=7)
 
 WRITES: dict[str, Call] = {
     "position": lambda store: store.position(),
@@ -54,20 +56,27 @@ WRITES: dict[str, Call] = {
     "session.attachments.commit_refs": lambda store: store.sessions.handle("chat").attachments.commit_refs(["a"]),
     "queue.enqueue": lambda store: store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[2])),
     "queue.claim": lambda store: store.queue.claim("chat", owner_id="me"),
-    "queue.claim_exactly": lambda store: store.queue.claim_exactly("chat", ["work:1"], owner_id="me"),
+    "queue.claim_exactly": lambda store: store.queue.claim_exactly("chat", ["batch:1"], owner_id="me"),
     "queue.claim_next": lambda store: store.queue.claim_next(owner_id="me"),
     "queue.renew": lambda store: store.queue.renew(_claim(store)),
     "queue.complete": lambda store: store.queue.complete(CLAIM),
     "queue.complete_and_claim_next": lambda store: store.queue.complete_and_claim_next(CLAIM, owner_id="me"),
     "queue.fail": lambda store: store.queue.fail(CLAIM, "no answer"),
-    "queue.retry": lambda store: store.queue.retry("chat", "work:1"),
-    "queue.drop": lambda store: store.queue.drop("chat", "work:1"),
+    "queue.set_limit": lambda store: store.queue.set_limit("mail", at_once=1),
+    "queue.remove_limit": lambda store: store.queue.remove_limit("mail"),
+    "queue.pause": lambda store: store.queue.pause("mail"),
+    "queue.resume": lambda store: store.queue.resume("mail"),
+    "session.pause": lambda store: store.sessions.handle("chat").pause(),
+    "session.resume": lambda store: store.sessions.handle("chat").resume(),
+    "queue.retry": lambda store: store.queue.retry("chat", "batch:1"),
+    "queue.drop": lambda store: store.queue.drop("chat", "batch:1"),
     "queue.abandon": lambda store: store.queue.abandon(CLAIM),
-    "queue.cancel": lambda store: store.queue.cancel("chat", "work:1"),
+    "queue.cancel": lambda store: store.queue.cancel("chat", "batch:1"),
     "queue.wait": lambda store: store.queue.wait("chat", timeout_ms=1),
     "queue.wait_next": lambda store: store.queue.wait_next(timeout_ms=1),
-    "queue.wait_settled": lambda store: store.queue.wait_settled("chat", "work:1", timeout_ms=1),
+    "queue.wait_settled": lambda store: store.queue.wait_settled("chat", "batch:1", timeout_ms=1),
     "attachments.sweep": lambda store: store.attachments.sweep(older_than_ms=0),
+    "session.enqueue": lambda store: store.sessions.handle("chat").enqueue("hi"),
     "session.append": lambda store: store.sessions.handle("chat").append("hi"),
     "session.turn": lambda store: _turn(store.sessions.handle("chat")),
     "processes.start": lambda store: store.processes.start("research"),
@@ -98,6 +107,8 @@ WRITES: dict[str, Call] = {
     "triggers.subscribe": lambda store: store.triggers.subscribe(DRAFT),
     "triggers.cancel": lambda store: store.triggers.cancel(_delivery(store).subscription.handle),
     "triggers.forget_session": lambda store: store.triggers.forget_session("chat"),
+    "triggers.wait_undelivered": lambda store: store.triggers.wait_undelivered(timeout_ms=1),
+    "schedules.wait_next": lambda store: store.schedules.wait_next(timeout_ms=1),
     "triggers.reserve": lambda store: store.triggers.reserve("occurrence:1"),
     "triggers.mark_started": lambda store: store.triggers.mark_started(_delivery(store)),
     "triggers.mark_failed": lambda store: store.triggers.mark_failed(_delivery(store), "no answer"),
@@ -105,9 +116,19 @@ WRITES: dict[str, Call] = {
     "triggers.restore_occurrence": lambda store: store.triggers.restore_occurrence(_delivery(store).occurrence),
     "triggers.emit": lambda store: store.triggers.emit("cron", "k", idempotency_key="today"),
     "triggers.record": lambda store: store.triggers.record("cron", "k", idempotency_key="today"),
+    "schedules.put": lambda store: store.schedules.put("hourly", "0 * * * *"),
+    "schedules.pause": lambda store: store.schedules.pause("nightly"),
+    "schedules.resume": lambda store: store.schedules.resume("nightly"),
+    "schedules.run_now": lambda store: store.schedules.run_now("nightly"),
+    "schedules.remove": lambda store: store.schedules.remove("nightly"),
+    "schedules.fire_next": lambda store: store.schedules.fire_next(),
+    "schedules.restore": lambda store: store.schedules.restore(_schedule(store)),
     "artifacts.put": lambda store: store.artifacts.put("kind", "ref", b"abc"),
     "artifacts.put_content": lambda store: store.artifacts.put_content("kind", b"abc"),
     "artifacts.delete": lambda store: store.artifacts.delete("kind", "ref"),
+    "workers.heartbeat": lambda store: store.workers.heartbeat(WORKER, ttl_ms=1_000),
+    "workers.leave": lambda store: store.workers.leave("w1"),
+    "workers.release": lambda store: store.workers.release("w1"),
     "maintenance.vacuum": lambda store: store.maintenance.vacuum("chat"),
     "maintenance.collect_garbage": lambda store: store.maintenance.collect_garbage(),
     "maintenance.prune": lambda store: store.maintenance.prune(holdfast.RetentionPolicy(keep_revisions=1)),
@@ -134,10 +155,12 @@ READS: dict[str, Call] = {
     "session.attachments.get": lambda store: store.sessions.handle("chat").attachments.get(_attachment(store)),
     "session.attachments.entry": lambda store: store.sessions.handle("chat").attachments.entry(_attachment(store)),
     "session.attachments.list_uncommitted": lambda store: store.sessions.handle("chat").attachments.list_uncommitted(),
-    "queue.get": lambda store: store.queue.get("chat", "work:1"),
+    "queue.get": lambda store: store.queue.get("chat", "batch:1"),
     "queue.find": lambda store: store.queue.find("chat", "message-1"),
     "queue.list_pending": lambda store: store.queue.list_pending("chat"),
     "queue.dead_letters": lambda store: store.queue.dead_letters(),
+    "queue.limits": lambda store: store.queue.limits(),
+    "queue.paused_sessions": lambda store: store.queue.paused_sessions(),
     "queue.list": lambda store: store.queue.list("chat"),
     "queue.sessions": lambda store: store.queue.sessions(),
     "attachments.list_uncommitted": lambda store: store.attachments.list_uncommitted(),
@@ -158,8 +181,11 @@ READS: dict[str, Call] = {
     "triggers.undelivered": lambda store: store.triggers.undelivered(),
     "triggers.occurrences": lambda store: store.triggers.occurrences(),
     "triggers.deliveries": lambda store: store.triggers.deliveries(_occurrence(store).occurrence_id),
+    "schedules.get": lambda store: store.schedules.get("nightly"),
+    "schedules.list": lambda store: store.schedules.list(),
     "artifacts.get": lambda store: store.artifacts.get("kind", "ref"),
     "artifacts.list": lambda store: store.artifacts.list(),
+    "workers.list": lambda store: store.workers.list(),
     "maintenance.stats": lambda store: replace(store.maintenance.stats(), bytes_on_disk=None),
     "maintenance.verify": lambda store: store.maintenance.verify(),
     "maintenance.diagnose": lambda store: store.maintenance.diagnose().concerns,
@@ -199,6 +225,11 @@ def _occurrence(store: BlockingStore) -> holdfast.Occurrence:
     return occurrence
 
 
+def _schedule(store: BlockingStore) -> holdfast.Schedule:
+    [schedule] = store.schedules.list()
+    return schedule
+
+
 def _delivery(store: BlockingStore) -> holdfast.TriggerDelivery:
     [delivery] = store.triggers.deliveries(_occurrence(store).occurrence_id)
     return delivery
@@ -226,6 +257,7 @@ class ReadingContract(Contract):
         store.grants.grant(CHAT, "job")
         store.triggers.subscribe(DRAFT)
         store.triggers.emit("cron", "k", idempotency_key="yesterday")
+        store.schedules.put("nightly", "0 3 * * *")
         store.artifacts.put("kind", "ref", b"abc")
         return receipt
 

@@ -337,6 +337,16 @@ class RunClaimContract(Contract):
         with refused(bench, holdfast.AlreadyTerminal):
             GIVING_BACK[call](store, lease)
 
+    @pytest.mark.parametrize("attempt", [10**9 + 1, 2**62, 2**63 - 1])
+    def test_a_run_whose_attempts_cannot_be_counted_up_is_not_restored(
+        self, store: BlockingStore, bench: Bench, attempt: int
+    ) -> None:
+        run = msgspec.structs.replace(start(store), id="run-2", attempt=attempt)
+        with refused(bench, holdfast.InvalidRequest) as info:
+            store.processes.restore(run, [])
+        assert isinstance(info.value, holdfast.InvalidRequest)
+        assert info.value.field == "process.attempt"
+
     def test_a_restored_run_goes_on_where_it_was(self, store: BlockingStore, bench: Bench, clock: ManualClock) -> None:
         start(store)
         store.processes.retry_later(next_run(store).lease, "no answer", retry_in_ms=100)

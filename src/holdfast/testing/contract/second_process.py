@@ -320,7 +320,9 @@ class SecondProcessContract(Contract):
             for column in range(3):
                 assert sorted(int(answer["first"][column]) for answer in answers) == [0, 0, 1]
         stats = store.maintenance.stats()
-        assert (stats.revisions, stats.pending_work, stats.occurrences, stats.processes, stats.events) == (ROUNDS,) * 5
+        assert (stats.revisions, stats.pending_batches, stats.occurrences, stats.processes, stats.events) == (
+            ROUNDS,
+        ) * 5
 
     def test_no_batch_is_claimed_by_two_processes(
         self, timely: BlockingStore, start: Callable[..., list[Child]]
@@ -460,7 +462,7 @@ class SecondProcessContract(Contract):
             assert view.checkpoint == holdfast.Checkpoint(turn_state={"by": "p0", "after": view.revision - 1})
             history = [entry.turn_id for entry in handle.history(limit=1_000)]
             assert history == [f"p0-{revision}" for revision in acknowledged]
-            assert store.maintenance.stats().pending_work == view.revision
+            assert store.maintenance.stats().pending_batches == view.revision
             assert store.maintenance.verify().findings == ()
 
     def test_what_a_killed_process_held_comes_back_when_its_time_is_up(

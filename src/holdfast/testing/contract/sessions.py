@@ -319,7 +319,7 @@ class SessionContract(Contract):
             revisions=2,
             nodes=5,
             usage_rows=2,
-            work_batches=2,
+            batches=2,
             attachments=1,
             blobs=3,
             revoked_grants=2,
@@ -329,10 +329,12 @@ class SessionContract(Contract):
         )
         stats = store.maintenance.stats()
         assert (stats.sessions, stats.deleted_sessions, stats.nodes, stats.blobs, stats.revisions) == (0, 1, 0, 0, 0)
-        assert (stats.attachments, stats.attachment_bytes, stats.grants, stats.pending_work) == (0, 0, 1, 0)
+        assert (stats.attachments, stats.attachment_bytes, stats.grants, stats.pending_batches) == (0, 0, 1, 0)
         assert (stats.processes, stats.running_processes, store.maintenance.verify().findings) == (2, 2, ())
 
-    def test_deleting_again_or_deleting_nobody_changes_nothing(self, store: BlockingStore, bench: Bench) -> None:
+    def test_deleting_again_or_deleting_an_unknown_session_changes_nothing(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
         store.sessions.create("chat")
         assert store.sessions.delete("chat").deleted is True
         before = bench.dump()

@@ -82,7 +82,7 @@ class TransactionContract(Contract):
             tx.sessions.create("one").commit(turn("t1", enqueues=[work("x", session_id="two", source_key="k")]))
         tables = {name: len(rows) for name, rows in bench.dump().items()}
         store.sessions.create("three").commit(turn("t1", enqueues=[work("x", session_id="four", source_key="k")]))
-        for name in ("revisions", "nodes", "work"):
+        for name in ("revisions", "nodes", "batches"):
             assert len(bench.dump()[name]) == 2 * tables[name], name
 
     def test_an_exception_leaves_no_trace(self, store: BlockingStore, bench: Bench) -> None:

@@ -225,7 +225,7 @@ class TriggerContract(Contract):
             "session by host", "host by session", "look-alike",
         ],
     )  # fmt: skip
-    def test_whoever_shares_the_registrants_session_may_cancel(
+    def test_a_caller_of_the_registrant_s_session_may_cancel(
         self,
         store: BlockingStore,
         bench: Bench,

@@ -9,7 +9,7 @@ import pytest
 import holdfast
 from holdfast.blocking import BlockingStore, Session, Turn
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.contract.bench import Bench, Contract, refused
+from holdfast.testing.contract.bench import PATIENCE_S, Bench, Contract, in_background, refused
 from holdfast.testing.contract.queue import work
 
 
@@ -23,7 +23,7 @@ def chat(store: BlockingStore, session_id: str = "chat") -> Session:
 
 
 class TurnContract(Contract):
-    """`session.turn`, `session.append`, `session.messages`."""
+    """`session.turn`, `session.append`, `session.enqueue`, `session.messages`."""
 
     def test_a_block_is_one_commit_with_everything_that_it_added(self, store: BlockingStore) -> None:
         session = chat(store)
@@ -238,6 +238,38 @@ class TurnContract(Contract):
         with refused(bench, holdfast.SessionBindingConflict):
             store.sessions.unbound().turn("t1")
 
+    def test_a_session_enqueues_what_a_draft_would(self, store: BlockingStore, bench: Bench) -> None:
+        session = store.sessions.handle("chat")
+        batch = session.enqueue("one", {"two": 2}, source_key="k", kind="mail", priority=3, slot="exclusive")
+        draft = holdfast.WorkDraft(
+            session_id="chat", payloads=["one", {"two": 2}], source_key="k", kind="mail", priority=3, slot="exclusive"
+        )
+        assert (batch.session_id, store.queue.enqueue(draft)) == ("chat", batch)
+        assert session.enqueue("one", {"two": 2}, source_key="k", kind="mail", slot="exclusive") == batch
+        with refused(bench, holdfast.SourceKeyConflict):
+            session.enqueue("other", source_key="k")
+        for given, field in (((), "payloads"), (("x", {1}), "payloads[1]")):
+            with refused(bench, holdfast.InvalidRequest) as info:
+                session.enqueue(*given)
+            assert isinstance(info.value, holdfast.InvalidRequest)
+            assert info.value.field == field
+        with refused(bench, holdfast.SessionBindingConflict):
+            store.sessions.unbound().enqueue("x")
+
+    def test_a_handle_on_a_deleted_session_enqueues_nothing_in_the_next_one(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
+        old = chat(store)
+        assert old.enqueue("before").state == "pending"
+        store.sessions.delete("chat")
+        with refused(bench, holdfast.SessionDeleted):
+            old.enqueue("after")
+        new = chat(store)
+        with refused(bench, holdfast.SessionDeleted):
+            old.enqueue("after")
+        new.enqueue("mine")
+        assert [batch.items[0].payload for batch in store.queue.list("chat")] == ["mine"]
+
     def test_append_follows_whatever_came_before(self, store: BlockingStore, bench: Bench) -> None:
         session = chat(store)
         assert session.messages() == []
@@ -249,3 +281,36 @@ class TurnContract(Contract):
             session.append()
         with refused(bench, holdfast.TurnConflict):
             session.append("other", turn_id="t3")
+
+    def test_append_waits_for_the_turn_of_a_worker(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        store.queue.enqueue(work("hello"))
+        claim = store.queue.claim_next(owner_id="w1", exclusive=True, ttl_ms=3_600_000)
+        assert claim is not None
+        other = bench.open().sessions.handle("chat")
+        ended = in_background(lambda: other.append("late", wait_ms=PATIENCE_S * 1_000))
+        bench.parked()
+        with session.turn(claim=claim) as turn:
+            turn.add("answer")
+        assert ended.result(PATIENCE_S).revision == 2
+        assert session.messages() == ["answer", "late"]
+
+    def test_append_is_refused_while_the_turn_of_a_worker_goes_on(self, store: BlockingStore, bench: Bench) -> None:
+        session = chat(store)
+        session.append("before", turn_id="t1")
+        store.queue.enqueue(work("hello"))
+        claim = store.queue.claim_next(owner_id="w1", exclusive=True, ttl_ms=3_600_000)
+        assert claim is not None
+        with refused(bench, holdfast.LeaseHeld) as info:
+            session.append("late", wait_ms=1)
+        held = info.value
+        assert isinstance(held, holdfast.LeaseHeld)
+        assert (held.owner, held.expires_at_ms) == ("w1", claim.expires_at_ms)
+        assert "session.enqueue" in str(held)
+        with refused(bench, holdfast.LeaseHeld), store.transaction() as tx:
+            tx.sessions.handle("chat").append("late")
+        assert session.append("before", turn_id="t1").replayed, "a turn that was committed has nothing to wait for"
+        store.queue.abandon(claim)
+        shared = store.queue.claim_next(owner_id="w1")
+        assert shared is not None
+        assert session.append("beside a job").revision == 2

@@ -104,7 +104,7 @@ class WakeContract(Contract):
     @pytest.mark.parametrize(
         "value", [0, 0.0, "", [], {}, None, False], ids=["0", "0.0", "text", "list", "object", "null", "false"]
     )
-    def test_a_condition_that_python_calls_false_wakes_nobody(self, store: BlockingStore, value: Any) -> None:
+    def test_a_condition_that_python_calls_false_wakes_no_session(self, store: BlockingStore, value: Any) -> None:
         rule = holdfast.WakeRule(holdfast.Const("look"), when=holdfast.Pointer("/if"))
         declare(store, holdfast.EventType("news", wake=rule))
         receipt = store.events.append("build", "news", {"if": value})
@@ -205,7 +205,9 @@ class WakeContract(Contract):
         (batch,) = store.queue.list("chat")
         assert batch.items[0].payload["wake"]["target"] == {"session_id": "chat", "frame_id": "main"}
 
-    def test_an_event_without_a_target_is_recorded_and_wakes_nobody(self, store: BlockingStore, bench: Bench) -> None:
+    def test_an_event_without_a_target_is_recorded_and_wakes_no_session(
+        self, store: BlockingStore, bench: Bench
+    ) -> None:
         declare(store, NEWS, target=None)
         receipt = store.events.append("build", "news", "done")
         assert (receipt.wake, receipt.batch_id) == (None, None)
@@ -405,7 +407,7 @@ class WakeContract(Contract):
         assert store.events.append("build", "news", "to the new one", wake_target=CHAT).batch_id is not None
         assert [text for _, text in queued(store)] == ["to the new one"]
 
-    def test_a_process_registered_after_the_deletion_of_its_target_wakes_nobody_not_even_the_next_one(
+    def test_a_process_registered_after_the_deletion_of_its_target_wakes_no_session_not_even_the_next_one(
         self, store: BlockingStore
     ) -> None:
         store.sessions.create("chat")
@@ -424,6 +426,6 @@ class WakeContract(Contract):
         declare(store, NEWS)
         first = store.events.append("build", "news", "done", replay_key="k1")
         assert first.batch_id is not None
-        assert store.sessions.delete("chat").work_batches == 1
+        assert store.sessions.delete("chat").batches == 1
         again = store.events.append("build", "news", "done", replay_key="k1")
         assert (again.event, again.replayed, again.wake, again.batch_id) == (first.event, True, None, None)

@@ -38,6 +38,15 @@ WHERE datname = current_database()
     AND query LIKE '%' || $1 || '%'
     AND state = 'active'
 
+-- Like working_on_scratch, with those that are inside a transaction between two statements.
+-- name: inside_of_scratch
+SELECT pid
+FROM pg_stat_activity
+WHERE datname = current_database()
+    AND pid <> pg_backend_pid()
+    AND query LIKE '%' || $1 || '%'
+    AND (state = 'active' OR state LIKE 'idle in transaction%')
+
 -- name: terminate_backend
 SELECT pg_terminate_backend($1)
 

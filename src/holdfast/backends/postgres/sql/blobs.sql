@@ -64,7 +64,7 @@ DELETE FROM {schema}.blobs
 WHERE family = $1::bigint
     AND hash = ANY($2::text[])
 
--- name: blob_census
+-- name: count_blobs
 SELECT
     (
         SELECT count(*)

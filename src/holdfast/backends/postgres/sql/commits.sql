@@ -98,21 +98,21 @@ SELECT
         SELECT ROW(
             batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
             batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
-            batch.enqueued_at_ms, batch.payloads, batch.settled_state, batch.settled_at_ms, batch.settled_revision,
+            batch.enqueued_at_ms, ''::bytea, batch.settled_state, batch.settled_at_ms, batch.settled_revision,
             batch.claim_id, batch.claim_owner, batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms,
             batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size, batch.attempts, batch.retry_at_ms,
-            batch.last_error
+            batch.last_error, batch.limit_key, batch.claim_slot
         )
         FROM (SELECT DISTINCT unnest($10::text[])) AS wanted (batch_id)
         CROSS JOIN LATERAL (
             SELECT
                 named.enqueue_seq, named.batch_id, named.session_key, named.family, named.source_key,
                 named.draft_hash, named.delivery, named.slot, named.merge_key, named.kind, named.priority,
-                named.available_at_ms, named.enqueued_at_ms, named.payloads, named.settled_state, named.settled_at_ms,
+                named.available_at_ms, named.enqueued_at_ms, named.settled_state, named.settled_at_ms,
                 named.settled_revision, named.claim_id, named.claim_owner, named.claim_token_hash, named.claim_fence,
                 named.claimed_at_ms, named.claim_expires_at_ms, named.claim_exclusive, named.claim_size,
-                named.attempts, named.retry_at_ms, named.last_error
-            FROM {schema}.work AS named
+                named.attempts, named.retry_at_ms, named.last_error, named.limit_key, named.claim_slot
+            FROM {schema}.batches AS named
             WHERE named.batch_id = wanted.batch_id
                 AND named.session_key = $2::bigint
                 AND named.family + 0 = $1::bigint
@@ -125,13 +125,14 @@ SELECT
             batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
             batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
             batch.enqueued_at_ms,
-            batch.payloads, batch.settled_state, batch.settled_at_ms, batch.settled_revision, batch.claim_id,
+            ''::bytea, batch.settled_state, batch.settled_at_ms, batch.settled_revision, batch.claim_id,
             batch.claim_owner,
             batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms,
-            batch.claim_exclusive, batch.claim_size, batch.attempts, batch.retry_at_ms, batch.last_error
+            batch.claim_exclusive, batch.claim_size, batch.attempts,
+            batch.retry_at_ms, batch.last_error, batch.limit_key, batch.claim_slot
         )
         FROM unnest($13::bigint[], $14::bigint[], $15::text[]) AS pair (family, session_key, source_key)
-        JOIN {schema}.work AS batch
+        JOIN {schema}.batches AS batch
             ON batch.family + 0 = pair.family
                 AND batch.session_key = pair.session_key
                 AND batch.source_key = pair.source_key

@@ -7,15 +7,9 @@ FROM {schema}.grants
 WHERE session_id = $1::text
     AND frame_id = $2::text
     AND process_id = $3::text
-
--- name: lock_grant
-SELECT
-    session_id, frame_id, process_id, descriptor
-FROM {schema}.grants
-WHERE session_id = $1::text
-    AND frame_id = $2::text
-    AND process_id = $3::text
+-- part: lock
 FOR UPDATE
+-- end part
 
 -- name: save_grant
 INSERT INTO {schema}.grants (
@@ -92,7 +86,7 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY session_id, frame_id
 
--- name: grant_census
+-- name: count_grants
 SELECT
     process.process_id,
     process.status,

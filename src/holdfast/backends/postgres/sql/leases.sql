@@ -1,6 +1,10 @@
 -- Leases, and the fence floor, which keeps fences rising after a lease row was deleted.
 
+-- Differs: the clock is read behind the lock.
 -- name: find_lease
+-- part: lock
+WITH locked AS (
+-- end part
 SELECT
     kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
 FROM {schema}.leases
@@ -9,24 +13,14 @@ WHERE kind = $1::text
     -- part: by_family
     AND family = $3::bigint
     -- end part
-
--- Differs: the clock is read behind the lock.
--- name: lock_lease
-WITH locked AS (
-    SELECT
-        kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
-    FROM {schema}.leases
-    WHERE kind = $1::text
-        AND resource = $2::text
-        -- part: by_family
-        AND family = $3::bigint
-        -- end part
-    FOR UPDATE
+-- part: lock
+FOR UPDATE
 )
 SELECT
     kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms,
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
+-- end part
 
 -- Locks the lease that a turn is judged by, so that no renewal changes it, and reads the clock after the lock.
 -- name: share_lease

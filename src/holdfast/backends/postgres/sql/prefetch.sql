@@ -3,8 +3,20 @@
 
 -- Gives back a claim that could not be handed out. Its fence stays used.
 -- name: give_back_at_once
-WITH given_back AS (
-    UPDATE {schema}.work AS batch
+WITH held AS (
+    SELECT DISTINCT
+        batch.kind,
+        coalesce(batch.limit_key, '') AS limit_key,
+        batch.session_key,
+        batch.claim_id
+    FROM {schema}.batches AS batch
+    WHERE batch.session_key = $1::bigint
+        AND batch.settled_state IS NULL
+        AND batch.claim_token_hash = $2::text
+        AND batch.claim_slot > 0
+),
+given_back AS (
+    UPDATE {schema}.batches AS batch
     SET
         claim_id = NULL,
         claim_owner = NULL,
@@ -13,6 +25,7 @@ WITH given_back AS (
         claim_expires_at_ms = NULL,
         claim_exclusive = 0,
         claim_size = 0,
+        claim_slot = 0,
         attempts = batch.attempts - 1
     FROM {schema}.sessions AS session
     WHERE session.session_key = $1::bigint
@@ -22,7 +35,12 @@ WITH given_back AS (
         AND batch.claim_token_hash = $2::text
     RETURNING batch.family, batch.session_key
 )
-SELECT {schema}.touch_ready_v1(queue.family, queue.session_key, NULL, true)
+SELECT
+    {schema}.touch_ready_v1(queue.family, queue.session_key, NULL, true),
+    ARRAY(
+        SELECT {schema}.free_slot_v1(held.kind, held.limit_key, held.session_key, held.claim_id, NULL)
+        FROM held
+    )
 FROM (SELECT DISTINCT family, session_key FROM given_back) AS queue
 
 -- Returns a process and a page of its log.
@@ -150,6 +168,7 @@ path AS (
         AND path.depth < $2::bigint
         -- The driver decodes a row in one go, so a very large path is read as separate rows, in a transaction.
         AND path.bytes <= $3::bigint
+        AND path.depth <= $5::bigint
 )
 SELECT
     ARRAY(
@@ -198,7 +217,7 @@ SELECT
             )
         )
         FROM path
-        WHERE (SELECT max(bytes) FROM path) <= $3::bigint
+        WHERE (SELECT max(bytes) <= $3::bigint AND max(depth) <= $5::bigint FROM path)
         ORDER BY path.depth
     ),
     ARRAY(
@@ -244,4 +263,4 @@ SELECT
             OFFSET 0
         ) AS counter
     ),
-    (SELECT max(bytes) FROM path) > $3::bigint
+    (SELECT max(bytes) > $3::bigint OR max(depth) > $5::bigint FROM path)

@@ -1,6 +1,10 @@
 -- Processes and their events.
 
+-- Differs: a transaction that may write locks the row, so that two on one process never interleave.
 -- name: find_process
+-- part: lock
+WITH locked AS (
+-- end part
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
     wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
@@ -8,18 +12,8 @@ SELECT
     last_error
 FROM {schema}.processes
 WHERE process_id = $1::text
-
--- Differs: a transaction that may write locks the row, so that two on one process never interleave.
--- name: lock_process
-WITH locked AS (
-    SELECT
-        process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
-        wake_frame_id, event_count, created_at_ms, updated_at_ms, body, external_ref, wait, outcome,
-        run_kind, run_version, recovery, due_at_ms, claimable_at_ms, claim_fence, attempt, suspended, lost_owner,
-        last_error
-    FROM {schema}.processes
-    WHERE process_id = $1::text
-    FOR UPDATE
+-- part: lock
+FOR UPDATE
 )
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,
@@ -28,6 +22,7 @@ SELECT
     last_error,
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
+-- end part
 
 -- name: insert_process
 INSERT INTO {schema}.processes (
@@ -199,6 +194,11 @@ FROM (
 ) AS measured
 WHERE coalesce(bytes_before, 0) < $7::bigint
 ORDER BY process_id
+
+-- name: put_off_run
+UPDATE {schema}.processes
+SET claimable_at_ms = $2::bigint
+WHERE process_id = $1::text
 
 -- name: list_ended_processes
 SELECT

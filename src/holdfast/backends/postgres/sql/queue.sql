@@ -4,51 +4,51 @@
 SELECT
     batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
     batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
-    batch.enqueued_at_ms, batch.payloads,
+    batch.enqueued_at_ms, CASE WHEN $4::boolean THEN batch.payloads ELSE ''::bytea END,
     batch.settled_state, batch.settled_at_ms, batch.settled_revision, batch.claim_id, batch.claim_owner,
     batch.claim_token_hash,
     batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size,
-    batch.attempts, batch.retry_at_ms, batch.last_error
+    batch.attempts, batch.retry_at_ms, batch.last_error, batch.limit_key, batch.claim_slot
 FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS pair (family, session_key, source_key)
-JOIN {schema}.work AS batch
+JOIN {schema}.batches AS batch
     ON batch.family + 0 = pair.family
         AND batch.session_key = pair.session_key
         AND batch.source_key = pair.source_key
 ORDER BY batch.enqueue_seq
 
 -- name: insert_batches
-INSERT INTO {schema}.work (
+INSERT INTO {schema}.batches (
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
+    retry_at_ms, last_error, limit_key, claim_slot
 )
 SELECT
     nextval('{schema}.enqueue_seqs'),
     draft.batch_id, draft.session_key, draft.family, draft.source_key, draft.draft_hash, draft.delivery, draft.slot,
     draft.merge_key, draft.kind, draft.priority, draft.available_at_ms, draft.enqueued_at_ms, draft.payloads,
-    NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0, 0, 0, 0, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0, 0, 0, 0, NULL, draft.limit_key, 0
 FROM unnest(
     $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-    $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[]
+    $10::bigint[], $11::bigint[], $12::bigint[], $13::bytea[], $14::text[]
 ) WITH ORDINALITY AS draft (
     batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority, available_at_ms,
-    enqueued_at_ms, payloads, place
+    enqueued_at_ms, payloads, limit_key, place
 )
 ORDER BY draft.place
 RETURNING
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
+    retry_at_ms, last_error, limit_key, claim_slot
 
 -- name: ready_batches
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
-FROM {schema}.work
+    retry_at_ms, last_error, limit_key, claim_slot
+FROM {schema}.batches
 WHERE family + 0 = $1::bigint
     AND session_key = $2::bigint
     AND settled_state IS NULL
@@ -58,7 +58,7 @@ WHERE family + 0 = $1::bigint
 ORDER BY enqueue_seq
 LIMIT $4::bigint
 
--- name: sessions_with_work
+-- name: sessions_with_ready
 SELECT
     session.session_key, session.session_id
 FROM {schema}.ready AS queue
@@ -68,7 +68,7 @@ JOIN {schema}.sessions AS session
 WHERE queue.session_key > $2::bigint
     AND EXISTS (
         SELECT 1
-        FROM {schema}.work AS batch
+        FROM {schema}.batches AS batch
         WHERE batch.family + 0 = queue.family
             AND batch.session_key = queue.session_key
             AND batch.settled_state IS NULL
@@ -79,29 +79,38 @@ WHERE queue.session_key > $2::bigint
 ORDER BY session.session_key
 LIMIT $3::bigint
 
--- name: other_claims
+-- name: obstacles
 SELECT
-    count(*) > 0,
-    coalesce(max(batch.claim_exclusive), 0) > 0
+    coalesce(bool_or(other.is_live), false),
+    coalesce(bool_or(other.is_live AND other.claim_exclusive > 0), false),
+    coalesce(bool_or(queue.paused > 0), false),
+    EXISTS (SELECT 1 FROM {schema}.limits)
 FROM {schema}.ready AS queue
-JOIN {schema}.work AS batch
-    ON batch.family + 0 = queue.family
+LEFT JOIN LATERAL (
+    SELECT
+        true AS is_live,
+        batch.claim_exclusive
+    FROM {schema}.batches AS batch
+    WHERE batch.family + 0 = queue.family
         AND batch.session_key = queue.session_key
         AND batch.enqueue_seq <= queue.claimed_upto
+        AND batch.settled_state IS NULL
+        AND batch.claim_id <> $3::text
+        AND batch.claim_expires_at_ms > $4::bigint
+) AS other
+    ON true
 WHERE queue.family = $1::bigint
     AND queue.session_key = $2::bigint
-    AND batch.settled_state IS NULL
-    AND batch.claim_id <> $3::text
-    AND batch.claim_expires_at_ms > $4::bigint
 
 -- name: find_batches
 SELECT
     batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
     batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
-    batch.enqueued_at_ms, batch.payloads, batch.settled_state, batch.settled_at_ms, batch.settled_revision,
+    batch.enqueued_at_ms, CASE WHEN $4::boolean THEN batch.payloads ELSE ''::bytea END,
+    batch.settled_state, batch.settled_at_ms, batch.settled_revision,
     batch.claim_id, batch.claim_owner, batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms,
     batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size, batch.attempts, batch.retry_at_ms,
-    batch.last_error
+    batch.last_error, batch.limit_key, batch.claim_slot
 FROM (SELECT DISTINCT unnest($3::text[])) AS wanted (batch_id)
 CROSS JOIN LATERAL (
     SELECT
@@ -110,8 +119,8 @@ CROSS JOIN LATERAL (
         named.enqueued_at_ms, named.payloads, named.settled_state, named.settled_at_ms, named.settled_revision,
         named.claim_id, named.claim_owner, named.claim_token_hash, named.claim_fence, named.claimed_at_ms,
         named.claim_expires_at_ms, named.claim_exclusive, named.claim_size, named.attempts, named.retry_at_ms,
-        named.last_error
-    FROM {schema}.work AS named
+        named.last_error, named.limit_key, named.claim_slot
+    FROM {schema}.batches AS named
     WHERE named.batch_id = wanted.batch_id
         AND named.session_key = $2::bigint
         AND named.family + 0 = $1::bigint
@@ -126,7 +135,7 @@ WITH place AS MATERIALIZED (
     FROM (SELECT DISTINCT unnest($3::text[])) AS wanted (batch_id)
     CROSS JOIN LATERAL (
         SELECT enqueue_seq
-        FROM {schema}.work
+        FROM {schema}.batches
         WHERE batch_id = wanted.batch_id
             AND session_key = $2::bigint
             AND family + 0 = $1::bigint
@@ -138,18 +147,19 @@ locked AS (
     SELECT
         batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
         batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
-        batch.enqueued_at_ms, batch.payloads, batch.settled_state, batch.settled_at_ms, batch.settled_revision,
+        batch.enqueued_at_ms, CASE WHEN $4::boolean THEN batch.payloads ELSE ''::bytea END AS payloads,
+        batch.settled_state, batch.settled_at_ms, batch.settled_revision,
         batch.claim_id, batch.claim_owner, batch.claim_token_hash, batch.claim_fence, batch.claimed_at_ms,
         batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size, batch.attempts, batch.retry_at_ms,
-        batch.last_error
+        batch.last_error, batch.limit_key, batch.claim_slot
     FROM place
     CROSS JOIN LATERAL (
         SELECT
             enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
             priority, available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision,
             claim_id, claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
-            claim_size, attempts, retry_at_ms, last_error
-        FROM {schema}.work
+            claim_size, attempts, retry_at_ms, last_error, limit_key, claim_slot
+        FROM {schema}.batches
         WHERE family = $1::bigint
             AND session_key = $2::bigint
             AND enqueue_seq = place.enqueue_seq
@@ -160,17 +170,21 @@ SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error,
+    retry_at_ms, last_error, limit_key, claim_slot,
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
 
+-- Differs: the batches are locked, and the clock is read behind each lock.
 -- name: find_claimed
+-- part: lock
+WITH locked AS (
+-- end part
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
-FROM {schema}.work
+    retry_at_ms, last_error, limit_key, claim_slot
+FROM {schema}.batches
 WHERE family + 0 = $1::bigint
     AND session_key = $2::bigint
     AND settled_state IS NULL
@@ -182,39 +196,20 @@ WHERE family + 0 = $1::bigint
     )
     AND claim_id = $3::text
 ORDER BY enqueue_seq
-
--- Differs: the batches are locked, and the clock is read behind each lock.
--- name: lock_claimed
-WITH locked AS (
-    SELECT
-        enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-        available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-        claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-        retry_at_ms, last_error
-    FROM {schema}.work
-    WHERE family + 0 = $1::bigint
-        AND session_key = $2::bigint
-        AND settled_state IS NULL
-        AND enqueue_seq <= (
-            SELECT claimed_upto
-            FROM {schema}.ready
-            WHERE family = $1::bigint
-                AND session_key = $2::bigint
-        )
-        AND claim_id = $3::text
-    ORDER BY enqueue_seq
-    FOR UPDATE
+-- part: lock
+FOR UPDATE
 )
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error,
+    retry_at_ms, last_error, limit_key, claim_slot,
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
+-- end part
 
 -- name: save_batches
-UPDATE {schema}.work AS batch
+UPDATE {schema}.batches AS batch
 SET
     settled_state = saved.settled_state,
     settled_at_ms = saved.settled_at_ms,
@@ -229,15 +224,17 @@ SET
     claim_size = saved.claim_size,
     attempts = saved.attempts,
     retry_at_ms = saved.retry_at_ms,
-    last_error = saved.last_error
+    last_error = saved.last_error,
+    limit_key = saved.limit_key,
+    claim_slot = saved.claim_slot
 FROM unnest(
     $1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
     $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
-    $16::bigint[], $17::text[]
+    $16::bigint[], $17::text[], $18::text[], $19::bigint[]
 ) AS saved (
     family, session_key, enqueue_seq, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
+    retry_at_ms, last_error, limit_key, claim_slot
 )
 WHERE batch.family = saved.family
     AND batch.session_key = saved.session_key
@@ -248,7 +245,7 @@ SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
+    retry_at_ms, last_error, limit_key, claim_slot
 FROM (
     SELECT
         *,
@@ -260,8 +257,8 @@ FROM (
             enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind,
             priority, available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision,
             claim_id, claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive,
-            claim_size, attempts, retry_at_ms, last_error
-        FROM {schema}.work
+            claim_size, attempts, retry_at_ms, last_error, limit_key, claim_slot
+        FROM {schema}.batches
         WHERE settled_state = 'dead'
             AND enqueue_seq > $3::bigint
             AND ($1::bigint IS NULL OR session_key = $1::bigint)
@@ -273,21 +270,72 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $5::bigint
 ORDER BY enqueue_seq
 
--- name: offers_work
+-- name: offers_ready
+-- part: by_family
 SELECT EXISTS (
     SELECT 1
     FROM {schema}.ready
     WHERE level > 0
         AND level = ANY($1::bigint[])
-        -- part: kinds
-        AND kind = ANY($2::text[])
-        -- end part
+        AND ($2::text[] IS NULL OR kind = ANY($2::text[]))
+        AND $3::bigint IS NOT NULL
 )
+-- end part
+-- part: one_place
+SELECT EXISTS (
+    SELECT 1
+    FROM unnest($1::bigint[]) AS wanted_level (level)
+    CROSS JOIN unnest(coalesce($2::text[], {schema}.ready_kinds_v1($1::bigint[], NULL))) AS wanted (kind)
+    WHERE EXISTS (
+        SELECT 1
+        FROM {schema}.ready AS queue
+        WHERE queue.level = wanted_level.level
+            AND queue.level > 0
+            AND queue.kind = wanted.kind
+    )
+        AND NOT EXISTS (
+            SELECT 1
+            FROM {schema}.limits AS closed
+            WHERE closed.kind = wanted.kind
+                AND (closed.paused > 0 OR closed.opens_at_ms > $3::bigint)
+        )
+) OR EXISTS (
+    SELECT 1
+    FROM {schema}.waiting_keys AS open_key
+    JOIN {schema}.limits AS declared
+        ON declared.kind = open_key.kind
+    WHERE open_key.opens_at_ms <= $3::bigint
+        AND ($2::text[] IS NULL OR open_key.kind = ANY($2::text[]))
+        AND declared.paused = 0
+        AND declared.opens_at_ms <= $3::bigint
+        AND EXISTS (
+            SELECT 1
+            FROM {schema}.ready AS queue
+            WHERE queue.kind = open_key.kind
+                AND queue.waits_for = open_key.limit_key
+                AND queue.waits_for IS NOT NULL
+        )
+)
+-- end part
 
 -- name: next_ready_due_ms
-SELECT min(due_at_ms)
-FROM {schema}.ready
-WHERE due_at_ms IS NOT NULL
+SELECT least(
+    (
+        SELECT min(due_at_ms)
+        FROM {schema}.ready
+        WHERE due_at_ms IS NOT NULL
+    ),
+    (
+        SELECT min(opens_at_ms)
+        FROM {schema}.waiting_keys
+        WHERE opens_at_ms > $1::bigint
+    ),
+    (
+        SELECT min(opens_at_ms)
+        FROM {schema}.limits
+        WHERE opens_at_ms > $1::bigint
+    )
+)
 
 -- name: list_batches
 SELECT
@@ -295,7 +343,8 @@ SELECT
     available_at_ms,
     enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner, claim_token_hash,
     claim_fence,
-    claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts, retry_at_ms, last_error
+    claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error, limit_key, claim_slot
 FROM (
     SELECT
         *,
@@ -308,8 +357,9 @@ FROM (
             priority, available_at_ms,
             enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
             claim_token_hash, claim_fence,
-            claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts, retry_at_ms, last_error
-        FROM {schema}.work
+            claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+            retry_at_ms, last_error, limit_key, claim_slot
+        FROM {schema}.batches
         WHERE family + 0 = $1::bigint
             AND session_key = $2::bigint
             AND enqueue_seq > $4::bigint
@@ -326,7 +376,7 @@ ORDER BY enqueue_seq
 SELECT least(
     (
         SELECT min(available_at_ms)
-        FROM {schema}.work
+        FROM {schema}.batches
         WHERE family + 0 = $1::bigint
             AND session_key = $2::bigint
             AND settled_state IS NULL
@@ -340,7 +390,7 @@ SELECT least(
             min(batch.retry_at_ms) FILTER (WHERE batch.retry_at_ms > $3::bigint)
         )
         FROM {schema}.ready AS queue
-        JOIN {schema}.work AS batch
+        JOIN {schema}.batches AS batch
             ON batch.family + 0 = queue.family
                 AND batch.session_key = queue.session_key
                 AND batch.enqueue_seq <= queue.claimed_upto
@@ -354,7 +404,7 @@ SELECT least(
 SELECT count(*)
 FROM (
     SELECT 1
-    FROM {schema}.work
+    FROM {schema}.batches
     WHERE settled_state IS NOT NULL
         AND settled_state <> 'dead'
         AND settled_at_ms <= $1::bigint
@@ -365,7 +415,7 @@ FROM (
 WITH old AS (
     SELECT
         family, session_key, enqueue_seq
-    FROM {schema}.work
+    FROM {schema}.batches
     WHERE settled_state IS NOT NULL
         AND settled_state <> 'dead'
         AND settled_at_ms <= $1::bigint
@@ -373,7 +423,7 @@ WITH old AS (
     LIMIT $2::bigint
     FOR UPDATE
 )
-DELETE FROM {schema}.work AS batch
+DELETE FROM {schema}.batches AS batch
 USING old
 WHERE batch.family = old.family
     AND batch.session_key = old.session_key
@@ -415,9 +465,9 @@ SELECT
     bearer.available_at_ms, bearer.enqueued_at_ms, bearer.payloads, bearer.settled_state, bearer.settled_at_ms,
     bearer.settled_revision, bearer.claim_id, bearer.claim_owner, bearer.claim_token_hash, bearer.claim_fence,
     bearer.claimed_at_ms, bearer.claim_expires_at_ms, bearer.claim_exclusive, bearer.claim_size, bearer.attempts,
-    bearer.retry_at_ms, bearer.last_error
+    bearer.retry_at_ms, bearer.last_error, bearer.limit_key, bearer.claim_slot
 FROM {schema}.ready AS queue
-JOIN {schema}.work AS bearer
+JOIN {schema}.batches AS bearer
     ON bearer.family = queue.family
         AND bearer.session_key = queue.session_key
 JOIN {schema}.sessions AS owner
@@ -434,7 +484,7 @@ WHERE queue.claimed_upto > 0
 -- part: by_family
 SELECT
     family, session_key, enqueue_seq
-FROM {schema}.work
+FROM {schema}.batches
 WHERE settled_state IS NOT NULL
     AND settled_state <> 'dead'
     AND settled_at_ms <= $1::bigint
@@ -444,7 +494,7 @@ LIMIT $2::bigint
 
 -- name: drop_batches_of_family
 -- part: by_family
-DELETE FROM {schema}.work AS batch
+DELETE FROM {schema}.batches AS batch
 USING unnest($2::bigint[], $3::bigint[]) AS old (session_key, enqueue_seq)
 WHERE batch.family = $1::bigint
     AND batch.session_key = old.session_key

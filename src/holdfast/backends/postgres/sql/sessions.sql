@@ -1,6 +1,11 @@
 -- Sessions, their revisions and usage.
 
+-- Differs: a transaction that may write locks the row, so that two on one session never interleave. The clock is read
+-- behind the lock.
 -- name: find_session
+-- part: lock
+WITH locked AS (
+-- end part
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
@@ -11,28 +16,15 @@ WHERE session_id = $1::text
     -- end part
 ORDER BY incarnation DESC
 LIMIT 1
-
--- Differs: a transaction that may write locks the row, so that two on one session never interleave. The clock is read
--- behind the lock.
--- name: lock_session
-WITH locked AS (
-    SELECT
-        session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-        deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
-    FROM {schema}.sessions
-    WHERE session_id = $1::text
-        -- part: by_family
-        AND family = $2::bigint
-        -- end part
-    ORDER BY incarnation DESC
-    LIMIT 1
-    FOR NO KEY UPDATE
+-- part: lock
+FOR NO KEY UPDATE
 )
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
     deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by,
     floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
 FROM locked
+-- end part
 
 -- Differs: a transaction that only needs the session to exist takes a key share, beside those that change it.
 -- name: share_session
@@ -251,7 +243,7 @@ ORDER BY changed_minute, session_key
 -- name: family_sessions
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    deleted_at_ms, created_at_ms, NULL, NULL, NULL, NULL, NULL, NULL
 FROM {schema}.sessions
 WHERE family = $1::bigint
 ORDER BY session_key
@@ -409,8 +401,8 @@ WITH dropped_usage AS (
         AND session_key = $2::bigint
     RETURNING 1
 ),
-dropped_work AS (
-    DELETE FROM {schema}.work
+dropped_batches AS (
+    DELETE FROM {schema}.batches
     WHERE family = $1::bigint
         AND session_key = $2::bigint
     RETURNING 1
@@ -428,5 +420,5 @@ dropped_attachments AS (
 )
 SELECT
     (SELECT count(*) FROM dropped_usage),
-    (SELECT count(*) FROM dropped_work),
+    (SELECT count(*) FROM dropped_batches),
     (SELECT count(*) FROM dropped_attachments)

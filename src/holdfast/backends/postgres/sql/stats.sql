@@ -1,6 +1,6 @@
 -- Counts of the whole store. The columns are named like the fields of `records.maintenance.Stats`.
 
--- name: census
+-- name: stats
 SELECT
     (SELECT count(*) FROM {schema}.sessions WHERE deleted_at_ms IS NULL) AS sessions,
     (SELECT count(*) FROM {schema}.sessions WHERE deleted_at_ms IS NOT NULL) AS deleted_sessions,
@@ -10,17 +10,17 @@ SELECT
     (SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM {schema}.blobs) AS blob_bytes,
     (
         SELECT count(*)
-        FROM {schema}.work
+        FROM {schema}.batches
         WHERE settled_state IS NULL
             AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $1::bigint)
-    ) AS pending_work,
+    ) AS pending_batches,
     (
         SELECT count(*)
-        FROM {schema}.work
+        FROM {schema}.batches
         WHERE settled_state IS NULL
             AND claim_expires_at_ms > $1::bigint
-    ) AS claimed_work,
-    (SELECT count(*) FROM {schema}.work WHERE settled_state IS NOT NULL) AS settled_work,
+    ) AS claimed_batches,
+    (SELECT count(*) FROM {schema}.batches WHERE settled_state IS NOT NULL) AS settled_batches,
     (SELECT count(*) FROM {schema}.attachments) AS attachments,
     (SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM {schema}.attachment_objects) AS attachment_bytes,
     (SELECT count(*) FROM {schema}.processes) AS processes,
@@ -41,13 +41,14 @@ SELECT
             AND process_id NOT IN (SELECT processes.process_id FROM {schema}.processes)
             -- end part
     ) AS undelivered,
+    (SELECT count(*) FROM {schema}.schedules) AS schedules,
     (SELECT count(*) FROM {schema}.artifacts) AS artifacts,
     (
         SELECT min(enqueued_at_ms)
-        FROM {schema}.work
+        FROM {schema}.batches
         WHERE settled_state IS NULL
             AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $1::bigint)
-    ) AS oldest_pending_work_at_ms
+    ) AS oldest_pending_batch_at_ms
 
 -- name: bytes_on_disk
 SELECT coalesce(sum(pg_total_relation_size(class.oid)), 0)::bigint
@@ -64,8 +65,8 @@ SELECT
     leases.oldest_ms AS oldest_expired_lease_at_ms,
     deliveries.number AS undelivered,
     deliveries.oldest_ms AS oldest_undelivered_at_ms,
-    work.number AS ready_work,
-    work.oldest_ms AS oldest_ready_work_at_ms
+    queue.number AS ready_batches,
+    queue.oldest_ms AS oldest_ready_batch_at_ms
 FROM (
     SELECT count(*) AS number, min(expires_at_ms) AS oldest_ms
     FROM {schema}.leases
@@ -80,12 +81,12 @@ CROSS JOIN (
 ) AS deliveries
 CROSS JOIN (
     SELECT count(*) AS number, min(greatest(available_at_ms, enqueued_at_ms, retry_at_ms)) AS oldest_ms
-    FROM {schema}.work
+    FROM {schema}.batches
     WHERE settled_state IS NULL
         AND available_at_ms <= $1::bigint
         AND retry_at_ms <= $1::bigint
         AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= $1::bigint)
-) AS work
+) AS queue
 
 -- Differs: an index that could not be built to its end is there, and of no use.
 -- name: find_indexes

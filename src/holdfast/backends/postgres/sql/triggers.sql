@@ -3,14 +3,14 @@
 -- name: insert_subscription
 INSERT INTO {schema}.subscriptions (
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 ) VALUES (
     nextval('{schema}.subscription_sequences'), $1::text, $2::text, $3::text, $4::text, $5::text, $6::text,
-    $7::text, $8::text, $9::bigint, $10::bigint, $11::bigint, $12::bytea
+    $7::text, $8::text, $9::bigint, $10::bigint, $11::bigint, $12::bytea, $13::text
 )
 RETURNING
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 
 -- Differs: a sequence number that is given does not move the sequence, so that numbers are drawn up to it.
 -- name: draw_subscription_sequences
@@ -20,48 +20,35 @@ FROM pg_catalog.generate_series(1, $1::bigint)
 -- name: restore_subscription
 INSERT INTO {schema}.subscriptions (
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 ) VALUES (
     $1::bigint, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::bigint,
-    $11::bigint, $12::bigint, $13::bytea
+    $11::bigint, $12::bigint, $13::bytea, $14::text
 )
 
 -- name: find_subscription
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM {schema}.subscriptions
 WHERE sequence = $1::bigint
-
--- name: lock_subscription
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
-FROM {schema}.subscriptions
-WHERE sequence = $1::bigint
+-- part: lock
 FOR UPDATE
+-- end part
 
 -- Differs: as the unique index is written, which knows no NULL.
 -- name: find_subscription_key
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM {schema}.subscriptions
 WHERE key = $3::text
     AND coalesce(session_id, '') = coalesce($1::text, '')
     AND coalesce(frame_id, '') = coalesce($2::text, '')
     AND enabled = 1
-
--- name: lock_subscription_key
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
-FROM {schema}.subscriptions
-WHERE key = $3::text
-    AND coalesce(session_id, '') = coalesce($1::text, '')
-    AND coalesce(frame_id, '') = coalesce($2::text, '')
-    AND enabled = 1
+-- part: lock
 FOR UPDATE
+-- end part
 
 -- name: save_subscription
 UPDATE {schema}.subscriptions
@@ -77,13 +64,14 @@ SET
     enabled = $10::bigint,
     created_at_ms = $11::bigint,
     updated_at_ms = $12::bigint,
-    body = $13::bytea
+    body = $13::bytea,
+    run_kind = $14::text
 WHERE sequence = $1::bigint
 
 -- name: list_subscriptions
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM (
     SELECT
         *,
@@ -93,7 +81,7 @@ FROM (
     FROM (
         SELECT
             sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-            created_at_ms, updated_at_ms, body
+            created_at_ms, updated_at_ms, body, run_kind
         FROM {schema}.subscriptions
         WHERE sequence > $1::bigint
             AND sequence <= $2::bigint
@@ -114,7 +102,7 @@ ORDER BY sequence
 -- name: list_subscriptions_of_session
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM (
     SELECT
         *,
@@ -124,7 +112,7 @@ FROM (
     FROM (
         SELECT
             sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-            created_at_ms, updated_at_ms, body
+            created_at_ms, updated_at_ms, body, run_kind
         FROM {schema}.subscriptions
         WHERE sequence > $1::bigint
             AND sequence <= $2::bigint
@@ -142,10 +130,11 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $11::bigint
 ORDER BY sequence
 
+-- Differs: what an occurrence is delivered to cannot be deleted or cancelled while it is.
 -- name: list_subscriptions_of_source
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM (
     SELECT
         *,
@@ -155,7 +144,7 @@ FROM (
     FROM (
         SELECT
             sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-            created_at_ms, updated_at_ms, body
+            created_at_ms, updated_at_ms, body, run_kind
         FROM {schema}.subscriptions
         WHERE sequence > $1::bigint
             AND sequence <= $2::bigint
@@ -168,43 +157,24 @@ FROM (
             AND ($9::bigint IS NULL OR enabled = $9::bigint)
         ORDER BY sequence
         LIMIT $10::bigint
+        -- part: lock
+        FOR SHARE
+        -- end part
     ) AS page
 ) AS measured
 WHERE coalesce(bytes_before, 0) < $11::bigint
 ORDER BY sequence
 
--- Differs: what an occurrence is delivered to cannot be deleted or cancelled while it is.
--- name: share_subscriptions_of_source
-SELECT
-    sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
-FROM (
-    SELECT
-        *,
-        sum(octet_length(body)) OVER (
-            ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
-        ) AS bytes_before
-    FROM (
-        SELECT
-            sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-            created_at_ms, updated_at_ms, body
-        FROM {schema}.subscriptions
-        WHERE sequence > $1::bigint
-            AND sequence <= $2::bigint
-            AND (NOT $3::boolean OR session_id IS NULL)
-            AND ($4::text IS NULL OR session_id = $4::text)
-            AND ($5::text IS NULL OR name = $5::text)
-            AND source_type = $6::text
-            AND source_key = $7::text
-            AND ($8::text IS NULL OR target_hash = $8::text)
-            AND ($9::bigint IS NULL OR enabled = $9::bigint)
-        ORDER BY sequence
-        LIMIT $10::bigint
-        FOR SHARE
-    ) AS page
-) AS measured
-WHERE coalesce(bytes_before, 0) < $11::bigint
+-- name: share_matching_subscriptions
+SELECT sequence, run_kind
+FROM {schema}.subscriptions
+WHERE source_type = $1::text
+    AND source_key = $2::text
+    AND sequence > $3::bigint
+    AND enabled = 1
 ORDER BY sequence
+LIMIT $4::bigint
+FOR SHARE
 
 -- Differs: locked first, so that no delivery is reserved between the two deletions.
 -- name: lock_session_subscriptions
@@ -227,13 +197,9 @@ SELECT
     occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
 FROM {schema}.occurrences
 WHERE occurrence_id = $1::text
-
--- name: lock_occurrence
-SELECT
-    occurrence_id, source_type, source_key, idempotency_key, request_hash, occurred_at_ms, payload, source
-FROM {schema}.occurrences
-WHERE occurrence_id = $1::text
+-- part: lock
 FOR UPDATE
+-- end part
 
 -- name: list_occurrences
 SELECT
@@ -265,20 +231,20 @@ INSERT INTO {schema}.occurrences (
 
 -- name: insert_deliveries
 INSERT INTO {schema}.deliveries (
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 )
 SELECT
     draft.*
 FROM unnest(
-    $1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[]
+    $1::text[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[]
 ) AS draft
 ON CONFLICT (occurrence_id, subscription_sequence) DO NOTHING
 RETURNING
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 
 -- name: list_deliveries
 SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 FROM {schema}.deliveries
 WHERE occurrence_id = $1::text
     AND subscription_sequence > $2::bigint
@@ -287,33 +253,23 @@ LIMIT $3::bigint
 
 -- name: find_delivery
 SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 FROM {schema}.deliveries
 WHERE occurrence_id = $1::text
     AND subscription_sequence = $2::bigint
-
--- name: lock_delivery
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
-FROM {schema}.deliveries
-WHERE occurrence_id = $1::text
-    AND subscription_sequence = $2::bigint
+-- part: lock
 FOR UPDATE
+-- end part
 
 -- name: find_process_delivery
 SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 FROM {schema}.deliveries
 WHERE process_id = $1::text
 LIMIT 1
-
--- name: lock_process_delivery
-SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
-FROM {schema}.deliveries
-WHERE process_id = $1::text
-LIMIT 1
+-- part: lock
 FOR UPDATE
+-- end part
 
 -- name: save_delivery
 UPDATE {schema}.deliveries
@@ -322,16 +278,35 @@ SET
     state = $4::text,
     reserved_at_ms = $5::bigint,
     updated_at_ms = $6::bigint,
-    failure = $7::text
+    failure = $7::text,
+    run_kind = $8::text
 WHERE occurrence_id = $1::text
     AND subscription_sequence = $2::bigint
 
 -- name: list_undelivered
 SELECT
     delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
-    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure
+    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure, delivery.run_kind
 FROM {schema}.deliveries AS delivery
 WHERE delivery.state = 'reserved'
+    AND delivery.reserved_at_ms <= $1::bigint
+    AND (delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence)
+    > ($2::bigint, $3::text, $4::bigint)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM {schema}.processes
+        WHERE processes.process_id = delivery.process_id
+    )
+ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence
+LIMIT $5::bigint
+
+-- name: list_undelivered_runs
+SELECT
+    delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
+    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure, delivery.run_kind
+FROM {schema}.deliveries AS delivery
+WHERE delivery.state = 'reserved'
+    AND delivery.run_kind IS NOT NULL
     AND delivery.reserved_at_ms <= $1::bigint
     AND (delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence)
     > ($2::bigint, $3::text, $4::bigint)

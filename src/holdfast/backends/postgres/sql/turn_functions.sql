@@ -11,7 +11,7 @@ SELECT
 FROM {schema}.append_event_v1(
     $1::text, $2::bigint, $3::text, $4::bigint, $5::text, $6::text, $7::boolean, $8::text, $9::bigint, $10::text,
     $11::text, $12::text, $13::text, $14::bytea, $15::bytea, $16::bytea, $17::text, $18::text, $19::text, $20::text,
-    $21::text, $22::text, $23::text, $24::text, $25::bigint, $26::bigint, $27::bytea, $28::bigint
+    $21::text, $22::text, $23::text, $24::text, $25::bigint, $26::bigint, $27::bytea, $28::bigint, $29::boolean
 )
 
 -- name: show_head
@@ -36,5 +36,6 @@ FROM {schema}.commit_turn_v1(
     $36::bigint[], $37::text[], $38::bigint[], $39::text[], $40::text[], $41::bytea[], $42::bigint[], $43::bytea[],
     $44::text[], $45::text[], $46::bigint[], $47::bytea[], $48::text[], $49::text[], $50::text[], $51::text[],
     $52::bigint[], $53::bigint[], $54::bigint[], $55::bigint[], $56::bigint[], $57::text[], $58::text[], $59::text[],
-    $60::text[], $61::text[], $62::text[], $63::text[], $64::text[], $65::bigint[], $66::bigint[], $67::bytea[], $68::bigint[]
+    $60::text[], $61::text[], $62::text[], $63::text[], $64::text[], $65::bigint[], $66::bigint[], $67::bytea[],
+    $68::bigint[], $69::text[], $70::boolean
 )

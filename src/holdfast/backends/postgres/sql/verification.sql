@@ -113,13 +113,13 @@ FROM (
 WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY family, hash
 
--- name: walk_work
+-- name: walk_batches
 SELECT
     key_family, key_session_key, key_enqueue_seq, enqueue_seq, batch_id, session_key, family, source_key, draft_hash,
     delivery, slot, merge_key, kind, priority, available_at_ms, enqueued_at_ms, payloads, settled_state,
     settled_at_ms, settled_revision, claim_id,
     claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size,
-    attempts, retry_at_ms, last_error
+    attempts, retry_at_ms, last_error, limit_key, claim_slot
 FROM (
     SELECT
         *,
@@ -133,8 +133,8 @@ FROM (
             enqueued_at_ms, payloads,
             settled_state, settled_at_ms, settled_revision, claim_id, claim_owner, claim_token_hash, claim_fence,
             claimed_at_ms,
-            claim_expires_at_ms, claim_exclusive, claim_size, attempts, retry_at_ms, last_error
-        FROM {schema}.work
+            claim_expires_at_ms, claim_exclusive, claim_size, attempts, retry_at_ms, last_error, limit_key, claim_slot
+        FROM {schema}.batches
         WHERE (family, session_key, enqueue_seq) >= ($1::bigint, $2::bigint, $3::bigint)
             AND ($4::boolean OR (family, session_key, enqueue_seq) <> ($1::bigint, $2::bigint, $3::bigint))
         ORDER BY family, session_key, enqueue_seq
@@ -147,11 +147,38 @@ ORDER BY family, session_key, enqueue_seq
 -- name: walk_ready
 SELECT
     family, session_key,
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto
+    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
 FROM {schema}.ready
 WHERE (family, session_key) >= ($1::bigint, $2::bigint)
     AND ($3::boolean OR (family, session_key) <> ($1::bigint, $2::bigint))
 ORDER BY family, session_key
+LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_limits
+SELECT
+    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+FROM {schema}.limits
+WHERE kind >= $1::text
+    AND ($2::boolean OR kind <> $1::text)
+ORDER BY kind
+LIMIT $4::bigint OFFSET $3::bigint
+
+-- name: walk_slots
+SELECT
+    kind, limit_key, session_key, claim_id, expires_at_ms
+FROM {schema}.slots
+WHERE (kind, limit_key, session_key, claim_id) >= ($1::text, $2::text, $3::bigint, $4::text)
+    AND ($5::boolean OR (kind, limit_key, session_key, claim_id) <> ($1::text, $2::text, $3::bigint, $4::text))
+ORDER BY kind, limit_key, session_key, claim_id
+LIMIT $7::bigint OFFSET $6::bigint
+
+-- name: walk_waiting_keys
+SELECT
+    kind, limit_key, opens_at_ms
+FROM {schema}.waiting_keys
+WHERE (kind, limit_key) >= ($1::text, $2::text)
+    AND ($3::boolean OR (kind, limit_key) <> ($1::text, $2::text))
+ORDER BY kind, limit_key
 LIMIT $5::bigint OFFSET $4::bigint
 
 -- name: walk_leases
@@ -283,7 +310,7 @@ ORDER BY session_id, frame_id, process_id
 -- name: walk_subscriptions
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM (
     SELECT
         *,
@@ -293,7 +320,7 @@ FROM (
     FROM (
         SELECT
             sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-            created_at_ms, updated_at_ms, body
+            created_at_ms, updated_at_ms, body, run_kind
         FROM {schema}.subscriptions
         WHERE sequence >= $1::bigint
             AND ($2::boolean OR sequence <> $1::bigint)
@@ -328,12 +355,34 @@ ORDER BY occurrence_id
 
 -- name: walk_deliveries
 SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 FROM {schema}.deliveries
 WHERE (occurrence_id, subscription_sequence) >= ($1::text, $2::bigint)
     AND ($3::boolean OR (occurrence_id, subscription_sequence) <> ($1::text, $2::bigint))
 ORDER BY occurrence_id, subscription_sequence
 LIMIT $5::bigint OFFSET $4::bigint
+
+-- name: walk_schedules
+SELECT
+    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY name ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+        FROM {schema}.schedules
+        WHERE name >= $1::text
+            AND ($2::boolean OR name <> $1::text)
+        ORDER BY name
+        LIMIT $4::bigint OFFSET $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
+ORDER BY name
 
 -- name: walk_artifacts
 SELECT
@@ -356,6 +405,28 @@ FROM (
 ) AS measured
 WHERE coalesce(bytes_before, 0) < $6::bigint
 ORDER BY kind, ref
+
+-- name: walk_workers
+SELECT
+    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+FROM (
+    SELECT
+        *,
+        sum(octet_length(report)) OVER (
+            ORDER BY worker_id ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+        FROM {schema}.workers
+        WHERE worker_id >= $1::text
+            AND ($2::boolean OR worker_id <> $1::text)
+        ORDER BY worker_id
+        LIMIT $4::bigint OFFSET $3::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $5::bigint
+ORDER BY worker_id
 
 -- name: walk_settings
 SELECT
@@ -417,11 +488,24 @@ WHERE process_id = ANY($1::text[])
 -- name: ready_with_keys
 SELECT
     ready.session_key, ready.family, ready.level, ready.kind, ready.priority, ready.served, ready.due_at_ms,
-    ready.claimed_upto
+    ready.claimed_upto, ready.waits_for, ready.paused
 FROM unnest($1::bigint[], $2::bigint[]) AS wanted (family, session_key)
 JOIN {schema}.ready AS ready
     ON ready.family = wanted.family
         AND ready.session_key = wanted.session_key
+
+-- name: keys_of_limits
+SELECT kind
+FROM {schema}.limits
+WHERE kind = ANY($1::text[])
+
+-- name: keys_of_waiting_keys
+SELECT
+    waiting.kind, waiting.limit_key
+FROM unnest($1::text[], $2::text[]) AS wanted (kind, limit_key)
+JOIN {schema}.waiting_keys AS waiting
+    ON waiting.kind = wanted.kind
+        AND waiting.limit_key = wanted.limit_key
 
 -- name: keys_of_subscriptions
 SELECT sequence

@@ -9,11 +9,14 @@ import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.connection import Link, Values
+from holdfast.backends.postgres.connection import StatementRunner, Values
 from holdfast.backends.postgres.transaction.function_calls import NO_FAMILY, FunctionCalls
 from holdfast.errors import Corrupt
+from holdfast.limit_rows import LimitRow, SlotRow
 from holdfast.ports import Clock
 from holdfast.records.limits import MIB
+from holdfast.schedule_rows import MatchRow, ScheduleRow
+from holdfast.worker_rows import WorkerRow
 
 R = TypeVar("R", bound=r.Row)
 
@@ -24,8 +27,10 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.UsageRow: ("usage", 2),
     r.BlobRow: ("blobs", 1),
     r.ObjectRow: ("attachment_objects", 1),
-    r.BatchRow: ("work", 1),
+    r.BatchRow: ("batches", 1),
     r.ReadyRow: ("ready", 1),
+    LimitRow: ("limits", 1),
+    SlotRow: ("slots", 4),
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),
     r.ProcessRow: ("processes", 1),
@@ -34,8 +39,11 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.SubscriptionRow: ("subscriptions", 1),
     r.OccurrenceRow: ("occurrences", 1),
     r.DeliveryRow: ("deliveries", 2),
+    MatchRow: ("subscriptions", 1),
+    ScheduleRow: ("schedules", 1),
     r.ArtifactRow: ("artifacts", 2),
     r.ArtifactHead: ("artifacts", 2),
+    WorkerRow: ("workers", 1),
 }
 """The table of each kind of row, and the number of its first columns that identify a row in a message."""
 
@@ -103,21 +111,31 @@ class Base(FunctionCalls):
     """Common base of the transaction's parts."""
 
     __slots__ = (
-        "_clock", "_families", "_link", "_locked_families", "_now_ms", "_now_was_used", "_schema", "_writes",
-        "again", "declined", "seen", "topics",
+        "_clock",
+        "_families",
+        "_locked_families",
+        "_now_ms",
+        "_now_was_used",
+        "_runner",
+        "_schema",
+        "_writes",
+        "declined",
+        "is_retry",
+        "seen",
+        "topics",
     )  # fmt: skip
 
     def __init__(
         self,
-        link: Link,
+        runner: StatementRunner,
         now_ms: int,
         schema: str,
         *,
         writes: bool,
-        again: bool = False,
+        is_retry: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self._link = link
+        self._runner = runner
         self._now_ms = now_ms
         self._now_was_used = False
         self._clock = clock
@@ -126,7 +144,7 @@ class Base(FunctionCalls):
         self._schema = schema
         self._writes = writes
         self._locked_families: set[int] = set()
-        self.again = again
+        self.is_retry = is_retry
         self.declined = False
         self.topics: list[str] = []
         self.seen = Seen()
@@ -143,36 +161,36 @@ class Base(FunctionCalls):
         return None if self._clock is None else self._clock.now_ms()
 
     async def _call(self, name: str, *bindings: Any) -> Sequence[Sequence[Any]]:
-        return await self._link.all(name, *bindings)
+        return await self._runner.all(name, *bindings)
 
     def notify(self, topic: str) -> None:
         """Wake the waiters on a topic, once and after the transaction is durable."""
         self.topics.append(topic)
 
-    def _locking(self, find: str, lock: str) -> str:
-        """Return the statement that reads or, for a writer, the one that also locks."""
-        return lock if self._writes else find
+    def _locking(self, name: str) -> str:
+        """Return the statement for a writer or, for a reader, the same without its lock."""
+        return name if self._writes else f"{name}+"
 
     async def _one(self, kind: type[R], name: str, *bindings: Any) -> R | None:
-        found = await self._link.all(name, *bindings)
+        found = await self._runner.all(name, *bindings)
         row = fetched(kind, found[0]) if found else None
-        await self._link.before_unpacking(unpacked_bytes([row]))
+        await self._runner.before_unpacking(unpacked_bytes([row]))
         return row
 
-    async def _locked(self, kind: type[R], find: str, lock: str, *bindings: Any) -> R | None:
+    async def _locked(self, kind: type[R], name: str, *bindings: Any, find: str | None = None) -> R | None:
         """Return the row, and lock it for a writer."""
-        found = await self._all_locked(kind, find, lock, *bindings)
+        found = await self._all_locked(kind, name, *bindings, find=find)
         return found[0] if found else None
 
-    async def _all_locked(self, kind: type[R], find: str, lock: str, *bindings: Any) -> list[R]:
-        """Return the rows, and lock them for a writer.
+    async def _all_locked(self, kind: type[R], name: str, *bindings: Any, find: str | None = None) -> list[R]:
+        """Return the rows, and lock them for a writer. A reader runs `find` or else the statement without its lock.
 
         The statement that locks returns the server's clock after the columns, so that expiry is judged by a reading
         that is younger than the lock.
         """
         if not self._writes:
-            return await self._all(kind, find, *bindings)
-        found = await self._link.all(lock, *bindings)
+            return await self._all(kind, find or f"{name}+", *bindings)
+        found = await self._runner.all(name, *bindings)
         if found:
             # Rows are locked one after the other: only the last reading is younger than all of the locks.
             self._read_behind_lock(found[-1][-1])
@@ -184,29 +202,29 @@ class Base(FunctionCalls):
             self._now_ms = server_ms if self._clock is None else self._clock.now_ms()
 
     async def _all(self, kind: type[R], name: str, *bindings: Any) -> list[R]:
-        rows = all_fetched(kind, await self._link.all(name, *bindings))
-        await self._link.before_unpacking(unpacked_bytes(rows))
+        rows = all_fetched(kind, await self._runner.all(name, *bindings))
+        await self._runner.before_unpacking(unpacked_bytes(rows))
         return rows
 
     async def _run(self, name: str, *bindings: Any) -> int:
-        return await self._link.run(name, *bindings)
+        return await self._runner.run(name, *bindings)
 
     async def _values(self, name: str, *bindings: Any) -> list[Values]:
-        return await self._link.all(name, *bindings)
+        return await self._runner.all(name, *bindings)
 
     async def _numbers(self, name: str, *bindings: Any) -> list[Values]:
         """Return rows of whole numbers. Raises Corrupt for other values: a column's type may have been changed."""
-        found = await self._link.all(name, *bindings)
+        found = await self._runner.all(name, *bindings)
         if any(type(number) is not int for values in found for number in values):
             raise Corrupt("database", self._schema, "a column of numbers holds something else")
         return found
 
     async def _number(self, name: str, *bindings: Any) -> int:
-        [(number,)] = await self._link.all(name, *bindings)
+        [(number,)] = await self._runner.all(name, *bindings)
         return int(number)
 
     async def _store(self, name: str, row: r.Row) -> int:
-        return await self._link.run(name, *msgspec.structs.astuple(row))
+        return await self._runner.run(name, *msgspec.structs.astuple(row))
 
     async def _family(self, session_key: int) -> int:
         """Return the family of a session. Keys of all that the session owns begin with it."""
@@ -216,7 +234,7 @@ class Base(FunctionCalls):
         wanted = set(session_keys)
         unknown = [key for key in wanted if key not in self._families]
         if unknown:
-            self._families.update((key, family) for key, family in await self._link.all("find_families", unknown))
+            self._families.update((key, family) for key, family in await self._runner.all("find_families", unknown))
         return {key: self._families.get(key, NO_FAMILY) for key in wanted}
 
     async def _lock_family(self, family: int) -> None:
@@ -226,7 +244,7 @@ class Base(FunctionCalls):
         held: list[Values] | None = None
         # A fork locks its source. So a fork whose lock was waited for here appears in the next round.
         while True:
-            found = [tuple(values) for values in await self._link.all("lock_family", family)]
+            found = [tuple(values) for values in await self._runner.all("lock_family", family)]
             if found == held:
                 break
             held = found

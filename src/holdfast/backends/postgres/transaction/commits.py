@@ -14,24 +14,25 @@ from holdfast import rows as r
 from holdfast.backends.postgres.driver_errors import DriverFailure
 from holdfast.backends.postgres.transaction.base import columns_of, fetched, fits, portions
 from holdfast.backends.postgres.transaction.graph import Graph, places_of
-from holdfast.backends.postgres.transaction.queue import SESSION_LEASE, Work
+from holdfast.backends.postgres.transaction.leases import SESSION_LEASE
+from holdfast.backends.postgres.transaction.queue import Queue
 from holdfast.backends.postgres.transaction.turn_functions import TurnFunctions, fits_one_call, hash_of, turn_bindings
 from holdfast.errors import Corrupt
-from holdfast.ports.fast_path_params import Head, TurnAsk, TurnPlan
+from holdfast.ports.fast_path_params import Head, TurnParams, TurnPlan
 from holdfast.ports.verdicts import TurnVerdict
 
 BLOB_COLUMNS = len(r.BlobRow.__struct_fields__)
 
 
-class Commits(Graph, Work, TurnFunctions):
+class Commits(Graph, Queue, TurnFunctions):
     """Reads and writes of a turn."""
 
     __slots__ = ()
 
-    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
+    async def commit_turn(self, params: TurnParams) -> TurnVerdict | None:
         """Commit a turn or read its head. Return None if a call without a transaction was declined before."""
-        too_much = ask.plan is not None and not fits_one_call(ask.plan)
-        return None if self.declined or too_much else await super().commit_turn(ask)
+        too_much = params.plan is not None and not fits_one_call(params.plan)
+        return None if self.declined or too_much else await super().commit_turn(params)
 
     def hinted_head(self, session_id: str) -> Head | None:
         """Return None: the server function returns the head and locks it."""
@@ -46,10 +47,10 @@ class Commits(Graph, Work, TurnFunctions):
     async def load_commit_facts(self, query: r.CommitQuery) -> r.CommitFacts:
         session = query.session
         await self.hold_expiring(session, query.batch_ids, with_lease=query.with_lease)
-        if self._link.distribution:
+        if self._runner.distribution:
             return await self._load_facts_apart(query)
         # The driver decodes a row in one go, so nodes of a large turn are read as rows of their own.
-        apart = self._link.heavy
+        apart = self._runner.heavy
         lease_resource = str(session.session_key) if query.with_lease else None
         [facts] = await self._values(
             "load_commit_facts",
@@ -90,17 +91,17 @@ class Commits(Graph, Work, TurnFunctions):
             asked = *places_of(query.segments), list(query.node_ids)
             nodes = await self._all(r.NodeRow, "find_nodes", family, *asked)
         hashes = await self._values("find_hashes", family, list(query.hashes)) if query.hashes else []
-        batches = await self._batches("find_batches", *place, list(query.batch_ids)) if query.batch_ids else []
+        batches = await self._batches("find_batches", *place, list(query.batch_ids), False) if query.batch_ids else []
         sources: list[r.BatchRow] = []
         if query.sources:
-            sources = await self._batches("find_sources", *await self._source_places(query.sources))
+            sources = await self._batches("find_sources", *await self._source_places(query.sources), False)
         attachments: list[Any] = []
         if query.attachment_ids:
             attachments = await self._values("find_stored_attachments", *place, list(query.attachment_ids))
         lease = None
         if query.with_lease:
             lease_place = await self._lease_place(SESSION_LEASE, str(session_key))
-            lease = await self._one(r.LeaseRow, "find_lease", *lease_place)
+            lease = await self._one(r.LeaseRow, "find_lease+", *lease_place)
         return r.CommitFacts(
             head=head,
             turn=turn,
@@ -118,8 +119,8 @@ class Commits(Graph, Work, TurnFunctions):
         whole = plan if isinstance(plan, TurnPlan) else TurnPlan(**msgspec.structs.asdict(plan))
         rest = whole if fits_one_call(whole) else await self._write_in_portions(whole)
         numbers = await self._numbers_for(len(rest.enqueues))
-        [(verdict, detail, *_, self._link.reached)] = await self._call(
-            "commit_turn", *turn_bindings(rest, None, now_ms, numbers)
+        [(verdict, detail, *_, self._runner.reached)] = await self._call(
+            "commit_turn", *turn_bindings(rest, None, now_ms, numbers), True
         )
         if verdict == "absent":
             raise Corrupt("sessions", str(session.session_key), "the head is missing")

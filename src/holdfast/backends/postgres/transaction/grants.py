@@ -15,7 +15,7 @@ class Grants(Base):
     __slots__ = ()
 
     async def find_grant(self, session_id: str, frame_id: str, process_id: str) -> r.GrantRow | None:
-        name = self._locking("find_grant", "lock_grant")
+        name = self._locking("find_grant")
         return await self._one(r.GrantRow, name, session_id, frame_id, process_id)
 
     async def save_grant(self, row: r.GrantRow) -> None:
@@ -40,8 +40,8 @@ class Grants(Base):
         place = after or ("", "")
         return await self._all(r.GrantRow, "grants_of_process", process_id, *place, limit, columns.PAGE_BYTES)
 
-    async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:
-        found = await self._values("grant_census", session_id)
+    async def count_grants(self, session_id: str) -> list[tuple[str, str, int]]:
+        found = await self._values("count_grants", session_id)
         return [(process_id, status, others) for process_id, status, others in found]
 
     async def drop_session_grants(self, session_id: str) -> int:

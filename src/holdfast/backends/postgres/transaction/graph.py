@@ -123,9 +123,9 @@ class Graph(Base):
             await self._run("drop_blobs", family, [hash for hash, _ in found])
         return len(found), sum(size for _, size in found)
 
-    async def blob_census(self, family: int) -> tuple[int, int, int]:
+    async def count_blobs(self, family: int) -> tuple[int, int, int]:
         await self._lock_family(family)
-        [(revisions, hashes, blobs)] = await self._values("blob_census", family)
+        [(revisions, hashes, blobs)] = await self._values("count_blobs", family)
         return revisions, hashes, blobs
 
 

@@ -12,11 +12,12 @@ from holdfast.records.diagnosis import PostgresFacts, StoreFacts
 from holdfast.statements import index_names
 
 CENSUS = (
-    "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_work", "claimed_work",
-    "settled_work", "attachments", "attachment_bytes", "processes", "running_processes", "events", "grants",
-    "live_leases", "subscriptions", "occurrences", "undelivered", "artifacts", "oldest_pending_work_at_ms",
+    "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_batches", "claimed_batches",
+    "settled_batches", "attachments", "attachment_bytes", "processes", "running_processes", "events", "grants",
+    "live_leases", "subscriptions", "occurrences", "undelivered", "schedules", "artifacts",
+    "oldest_pending_batch_at_ms",
 )  # fmt: skip
-"""The columns of the census, in their order."""
+"""The columns of the stats, in their order."""
 
 DUMP = "dump_"
 
@@ -38,8 +39,8 @@ class Housekeeping(Base):
     async def drop_artifact(self, kind: str, ref: str) -> int:
         return await self._run("drop_artifact", kind, ref)
 
-    async def census(self, now_ms: int) -> dict[str, int | None]:
-        [counts] = await self._values("census", now_ms)
+    async def stats(self, now_ms: int) -> dict[str, int | None]:
+        [counts] = await self._values("stats", now_ms)
         return {
             "schema_version": await self._number("find_version"),
             **dict(zip(CENSUS, counts, strict=True)),
@@ -59,8 +60,8 @@ class Housekeeping(Base):
             oldest_expired_lease_at_ms=lease_ms,
             undelivered=deliveries,
             oldest_undelivered_at_ms=delivery_ms,
-            ready_work=work,
-            oldest_ready_work_at_ms=work_ms,
+            ready_batches=work,
+            oldest_ready_batch_at_ms=work_ms,
             missing_indexes=tuple(name for name in index_names(schema_text(self._schema)) if name not in there),
             engine=msgspec.convert(answers, PostgresFacts),
         )
@@ -79,6 +80,6 @@ class Housekeeping(Base):
         """Return every row of every table, by table."""
         return {
             name.removeprefix(DUMP): [tuple(values) for values in await self._values(name)]
-            for name in self._link.texts
+            for name in self._runner.texts
             if name.startswith(DUMP)
         }

@@ -8,20 +8,18 @@ import msgspec
 
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.queue import Work
+from holdfast.backends.postgres.transaction.leases import PROCESS_LEASE
+from holdfast.backends.postgres.transaction.queue import Queue
 from holdfast.backends.postgres.transaction.run_functions import kinds_of
 
-PROCESS_LEASE = "process"
-"""The kind of a process's lease; its resource is the process's id."""
 
-
-class Processes(Work):
+class Processes(Queue):
     """Processes and their events."""
 
     __slots__ = ()
 
     async def find_process(self, process_id: str) -> r.ProcessRow | None:
-        return await self._locked(r.ProcessRow, "find_process", "lock_process", process_id)
+        return await self._locked(r.ProcessRow, "find_process", process_id)
 
     async def hinted_process(self, process_id: str) -> r.ProcessRow | None:
         """Return the process, locked."""
@@ -55,6 +53,9 @@ class Processes(Work):
     async def first_claimable(self, kinds: Sequence[tuple[str, str | None]] | None) -> tuple[str, int] | None:
         found = await self._values("first_claimable", *kinds_of(kinds))
         return None if not found else (found[0][0], found[0][1])
+
+    async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
+        await self._run("put_off_run", process_id, claimable_at_ms)
 
     async def list_ended_processes(self, after: tuple[int, str], limit: int) -> list[r.ProcessRow]:
         return await self._all(r.ProcessRow, "list_ended_processes", *after, limit, columns.PAGE_BYTES)

@@ -1,35 +1,33 @@
-"""Tables of work and leases. A batch keeps its place in its queue, by sequence, until it is settled."""
+"""The table of batches. A batch keeps its place in its queue, by sequence, until it is settled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from holdfast import columns
 from holdfast import rows as r
-from holdfast.backends.postgres.transaction.base import Base, all_fetched, columns_of
-from holdfast.backends.postgres.transaction.function_calls import process_family
+from holdfast.backends.postgres.transaction.base import all_fetched, columns_of
+from holdfast.backends.postgres.transaction.leases import SESSION_LEASE, Leases
+from holdfast.backends.postgres.transaction.limits import Limits
+from holdfast.ports.limit_tables import Obstacles
 
 DRAFT_COLUMNS = 13
-"""Columns of a new batch, from its id to its payloads. The database gives the sequence; the rest is empty."""
+"""Columns of a new batch, from its id to its payloads. The database gives the sequence, and the key comes last."""
 
-SESSION_LEASE = "session"
-
-SAVED_COLUMNS = 14
+SAVED_COLUMNS = 16
 """Columns of a batch that change: all after its payloads."""
 
 
-class Work(Base):
-    """The queue, and leases."""
+class Queue(Leases, Limits):
+    """The queue."""
 
     __slots__ = ()
 
     async def find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
         if not pairs:
             return []
-        return await self._batches("find_sources", *await self._source_places(pairs))
+        return await self._batches("find_sources", *await self._source_places(pairs), True)
 
     async def _source_places(self, pairs: Sequence[tuple[int, str]]) -> tuple[list[int], list[int], list[str]]:
         """Return the pairs as three arrays with their families, each pair once."""
@@ -38,12 +36,13 @@ class Work(Base):
         return [families[key] for key, _ in unique], [key for key, _ in unique], [source for _, source in unique]
 
     async def _batches(self, name: str, *bindings: Any) -> list[r.BatchRow]:
-        return all_fetched(r.BatchRow, await self._link.all(name, *bindings))
+        return all_fetched(r.BatchRow, await self._runner.all(name, *bindings))
 
     async def insert_batches(self, batches: Sequence[r.BatchRow]) -> list[r.BatchRow]:
         if not batches:
             return []
-        stored = await self._batches("insert_batches", *columns_of(batches, DRAFT_COLUMNS, first=1))
+        drafts = columns_of(batches, DRAFT_COLUMNS, first=1)
+        stored = await self._batches("insert_batches", *drafts, [row.limit_key for row in batches])
         return sorted(stored, key=_seq_of)
 
     async def ready_batches(
@@ -52,28 +51,33 @@ class Work(Base):
         family = await self._family(session_key)
         return await self._batches("ready_batches", family, session_key, now_ms, limit, with_back_off)
 
-    async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
-        return [(key, session_id) for key, session_id in await self._values("sessions_with_work", now_ms, after, limit)]
+    async def sessions_with_ready(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
+        return [
+            (key, session_id) for key, session_id in await self._values("sessions_with_ready", now_ms, after, limit)
+        ]
 
-    async def other_claims(self, session_key: int, claim_id: str, now_ms: int) -> tuple[bool, bool]:
+    async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
         family = await self._family(session_key)
-        [(held, exclusive)] = await self._values("other_claims", family, session_key, claim_id, now_ms)
-        return bool(held), bool(exclusive)
+        [found] = await self._values("obstacles", family, session_key, claim_id, now_ms)
+        return Obstacles(*map(bool, found))
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
         place = (await self._family(session_key), session_key)
         if self._writes:
             await self.hold_queue(*place)
-        return await self._held_or_found(*place, batch_ids)
+        return await self._held_or_found(*place, batch_ids, with_payloads=True)
 
-    async def _held_or_found(self, family: int, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
-        return await self._all_locked(r.BatchRow, "find_batches", "lock_batches", family, session_key, list(batch_ids))
+    async def _held_or_found(
+        self, family: int, session_key: int, batch_ids: Sequence[str], *, with_payloads: bool
+    ) -> list[r.BatchRow]:
+        asked = family, session_key, list(batch_ids), with_payloads
+        return await self._all_locked(r.BatchRow, "lock_batches", *asked, find="find_batches")
 
     async def find_claimed(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
         place = (await self._family(session_key), session_key)
         if self._writes:
             await self.hold_queue(*place)
-        return await self._all_locked(r.BatchRow, "find_claimed", "lock_claimed", *place, claim_id)
+        return await self._all_locked(r.BatchRow, "find_claimed", *place, claim_id)
 
     async def hold_queue(self, family: int, session_key: int) -> None:
         """Lock a session's queue, as claims do before its lease and its batches."""
@@ -88,13 +92,12 @@ class Work(Base):
     async def list_dead(self, session_key: int | None, kind: str | None, *, after: int, limit: int) -> list[r.BatchRow]:
         return await self._batches("list_dead", session_key, kind, after, limit, columns.PAGE_BYTES)
 
-    async def offers_work(self, levels: Sequence[int], kinds: Sequence[str] | None) -> bool:
-        name, wanted = ("offers_work+", ()) if kinds is None else ("offers_work+kinds+", (list(kinds),))
-        [(offers,)] = await self._values(name, list(levels), *wanted)
+    async def offers_ready(self, levels: Sequence[int], kinds: Sequence[str] | None, now_ms: int) -> bool:
+        [(offers,)] = await self._values("offers_ready", list(levels), None if kinds is None else list(kinds), now_ms)
         return bool(offers)
 
-    async def next_ready_due_ms(self) -> int | None:
-        [(due_at_ms,)] = await self._values("next_ready_due_ms")
+    async def next_ready_due_ms(self, now_ms: int) -> int | None:
+        [(due_at_ms,)] = await self._values("next_ready_due_ms", now_ms)
         return None if due_at_ms is None else int(due_at_ms)
 
     async def list_batches(
@@ -122,16 +125,6 @@ class Work(Base):
             dropped += await self._run("drop_batches_of_family", family, keys, seqs)
         return dropped
 
-    async def find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
-        return await self._locked(r.LeaseRow, "find_lease", "lock_lease", *await self._lease_place(kind, resource))
-
-    async def _lease_place(self, kind: str, resource: str) -> tuple[str | int, ...]:
-        """Return the key of a lease, with its family on a cluster that is distributed by family."""
-        if not self._by_family:
-            return kind, resource
-        family = await self._family(int(resource)) if kind == SESSION_LEASE else process_family(resource)
-        return kind, resource, family
-
     async def hold_expiring(self, session: r.SessionRow, batch_ids: Sequence[str], *, with_lease: bool) -> None:
         """Lock the claims and the lease that a turn is judged by, and read the clock after the locks."""
         place = (session.family, session.session_key)
@@ -141,28 +134,7 @@ class Work(Base):
             _, *lease = await self._lease_place(SESSION_LEASE, str(session.session_key))
             self._read_behind_lock(await self._number("share_lease", *lease))
         if self._writes and batch_ids:
-            await self._held_or_found(*place, batch_ids)
-
-    async def save_lease(self, row: r.LeaseRow) -> None:
-        _, _, *family = await self._lease_place(row.kind, row.resource)
-        await self._run("save_lease", *msgspec.structs.astuple(row), *family)
-
-    async def drop_lease(self, kind: str, resource: str) -> None:
-        await self._drop_leases(kind, [resource])
-
-    async def _drop_leases(self, kind: str, resources: Sequence[str]) -> None:
-        if not self._by_family:
-            await self._run("drop_leases", kind, list(resources))
-            return
-        fences: list[int] = []
-        for resource in resources:
-            fences += [fence for (fence,) in await self._values("drop_lease", *await self._lease_place(kind, resource))]
-        if fences:
-            await self._run("raise_fence_floor", max(fences))
-
-    async def fence_floor(self) -> int:
-        found = await self._values("fence_floor")
-        return found[0][0] if found else 0
+            await self._held_or_found(*place, batch_ids, with_payloads=False)
 
 
 def _seq_of(row: r.BatchRow) -> int:

@@ -7,32 +7,32 @@ from typing import Final
 
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import fetched
-from holdfast.backends.postgres.transaction.server_functions import ServerFunctions
-from holdfast.ports.fast_path_params import Head, RunAsk
+from holdfast.backends.postgres.transaction.queue_functions import QueueFunctions
+from holdfast.ports.fast_path_params import ClaimRunParams, Head
 from holdfast.ports.verdicts import RunVerdict
 
 PROCESS_COLUMNS: Final = len(r.ProcessRow.__struct_fields__)
 
 
-class RunFunctions(ServerFunctions):
-    """The runs of `ports.Shortcuts`."""
+class RunFunctions(QueueFunctions):
+    """The runs of `ports.FastPaths`."""
 
     __slots__ = ()
 
     def _wrote(self, row: Head | r.ProcessRow) -> None:
         """Note a row as this call has written it."""
 
-    async def claim_run(self, ask: RunAsk) -> RunVerdict | None:
+    async def claim_run(self, params: ClaimRunParams) -> RunVerdict | None:
         if self._by_family:
             return None
         [(verdict, *columns)] = await self._call(
             "claim_run",
             self.given_ms,
-            ask.owner_id,
-            *kinds_of(ask.kinds),
-            ask.token_hash,
-            ask.ttl_ms,
-            self.again,
+            params.owner_id,
+            *kinds_of(params.kinds),
+            params.token_hash,
+            params.ttl_ms,
+            self.is_retry,
             self.patience,
         )
         if verdict != "claimed":

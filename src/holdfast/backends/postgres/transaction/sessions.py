@@ -18,13 +18,13 @@ class Sessions(Base):
 
     __slots__ = ()
 
-    PRESENCE_LOCK: ClassVar = "share_session"
+    KEY_LOCK: ClassVar = "share_session"
 
-    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
-        lock = self.PRESENCE_LOCK if presence else "lock_session"
+    async def find_session(self, session_id: str, *, key_only: bool = False) -> r.SessionRow | None:
+        name = self.KEY_LOCK if key_only else "find_session"
         family = await self._family_of(session_id)
         place = (session_id,) if family is None else (session_id, family)
-        row = await self._locked(r.SessionRow, "find_session", lock, *place)
+        row = await self._locked(r.SessionRow, name, *place, find="find_session+")
         if row is not None:
             self._families[row.session_key] = row.family
         return row
@@ -34,7 +34,7 @@ class Sessions(Base):
 
     async def insert_session(self, row: r.SessionRow) -> r.SessionRow:
         if self._by_family:
-            [(session_key,)] = await self._link.all("draw_session_key")
+            [(session_key,)] = await self._runner.all("draw_session_key")
             family = row.family or session_key
             await self._run("take_name", row.session_id, row.incarnation, family)
             row = msgspec.structs.replace(row, session_key=session_key, family=family)

@@ -10,6 +10,7 @@ from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base, columns_of
 from holdfast.records.limits import LARGEST_INTEGER, SMALLEST_INTEGER
+from holdfast.schedule_rows import MatchRow
 
 DELIVERY_COLUMNS = len(r.DeliveryRow.__struct_fields__)
 
@@ -32,12 +33,12 @@ class Triggers(Base):
         await self._store("restore_subscription", row)
 
     async def find_subscription(self, sequence: int) -> r.SubscriptionRow | None:
-        return await self._one(r.SubscriptionRow, self._locking("find_subscription", "lock_subscription"), sequence)
+        return await self._one(r.SubscriptionRow, self._locking("find_subscription"), sequence)
 
     async def find_subscription_key(
         self, session_id: str | None, frame_id: str | None, key: str
     ) -> r.SubscriptionRow | None:
-        name = self._locking("find_subscription_key", "lock_subscription_key")
+        name = self._locking("find_subscription_key")
         return await self._one(r.SubscriptionRow, name, session_id, frame_id, key)
 
     async def save_subscription(self, row: r.SubscriptionRow) -> int:
@@ -48,7 +49,7 @@ class Triggers(Base):
         if filter.sequence is not None:
             after, until = max(after, filter.sequence - 1), filter.sequence
         if filter.source_type is not None and filter.source_key is not None:
-            name = self._locking("list_subscriptions_of_source", "share_subscriptions_of_source")
+            name = self._locking("list_subscriptions_of_source")
         else:
             name = "list_subscriptions" if filter.session_id is None else "list_subscriptions_of_session"
         return await self._all(
@@ -67,6 +68,11 @@ class Triggers(Base):
             columns.PAGE_BYTES,
         )
 
+    async def matching_subscriptions(
+        self, source_type: str, source_key: str, *, after: int, limit: int
+    ) -> list[MatchRow]:
+        return await self._all(MatchRow, "share_matching_subscriptions", source_type, source_key, after, limit)
+
     async def drop_session_subscriptions(self, session_id: str) -> int:
         sequences = [sequence for (sequence,) in await self._values("lock_session_subscriptions", session_id)]
         if not sequences:
@@ -75,7 +81,7 @@ class Triggers(Base):
         return await self._run("drop_session_subscriptions", sequences)
 
     async def find_occurrence(self, occurrence_id: str) -> r.OccurrenceRow | None:
-        name = self._locking("find_occurrence", "lock_occurrence")
+        name = self._locking("find_occurrence")
         return await self._one(r.OccurrenceRow, name, occurrence_id)
 
     async def list_occurrences(self, *, after: str, limit: int) -> list[r.OccurrenceRow]:
@@ -93,21 +99,22 @@ class Triggers(Base):
         return await self._all(r.DeliveryRow, "list_deliveries", occurrence_id, after, limit)
 
     async def find_delivery(self, occurrence_id: str, subscription_sequence: int) -> r.DeliveryRow | None:
-        name = self._locking("find_delivery", "lock_delivery")
+        name = self._locking("find_delivery")
         return await self._one(r.DeliveryRow, name, occurrence_id, subscription_sequence)
 
     async def find_process_delivery(self, process_id: str) -> r.DeliveryRow | None:
-        name = self._locking("find_process_delivery", "lock_process_delivery")
+        name = self._locking("find_process_delivery")
         return await self._one(r.DeliveryRow, name, process_id)
 
     async def save_delivery(self, row: r.DeliveryRow) -> int:
         return await self._store("save_delivery", row)
 
     async def list_undelivered(
-        self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+        self, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
     ) -> list[r.DeliveryRow]:
         place = after or (SMALLEST_INTEGER, "", 0)
-        return await self._all(r.DeliveryRow, "list_undelivered", reserved_until_ms, *place, limit)
+        name = "list_undelivered_runs" if runs_only else "list_undelivered"
+        return await self._all(r.DeliveryRow, name, reserved_until_ms, *place, limit)
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
         name = "finished_occurrences" if dry_run else "lock_finished_occurrences"

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.postgres.connection import Link
+from holdfast.backends.postgres.connection import StatementRunner
 from holdfast.backends.postgres.positions import position_text
 from holdfast.backends.postgres.transaction.base import columns_of, fetched, fits
-from holdfast.backends.postgres.transaction.function_calls import FunctionCalls
+from holdfast.backends.postgres.transaction.function_calls import FunctionCalls, SharedCall
 from holdfast.backends.postgres.transaction.graph import places_of
-from holdfast.ports.fast_path_params import UNTIMED, EventAsk, Head, TurnAsk, TurnPlan
+from holdfast.ports.fast_path_params import UNTIMED, EventParams, Head, TurnParams, TurnPlan
 from holdfast.ports.verdicts import EventVerdict, TurnVerdict
 
 USAGE_COLUMNS: Final = len(r.UsageRow.__struct_fields__)
@@ -22,9 +22,13 @@ PROCESS_COLUMNS: Final = len(r.ProcessRow.__struct_fields__)
 
 NOTHING: Final = (None,)
 
+SMALL_BYTES: Final = 1 << 16
+SMALL_ROWS: Final = 16
+"""A turn up to these sizes fits into one call without a closer look."""
+
 
 class TurnFunctions(FunctionCalls):
-    """The turns and events of `ports.Shortcuts`. Subclasses define `_call`."""
+    """The turns and events of `ports.FastPaths`. Subclasses define `_call`."""
 
     __slots__ = ()
 
@@ -37,24 +41,32 @@ class TurnFunctions(FunctionCalls):
     LOOKS_LOCK: ClassVar = True
     """Reading a head locks the session."""
 
-    _link: Link
+    _runner: StatementRunner
 
     async def position(self) -> str:
-        reached = self._link.reached
+        reached = self._runner.reached
         if reached is None:
             [(_, reached)] = await self._call("position")
-        return position_text(self._link.system, reached)
+        return position_text(self._runner.system, reached)
 
-    async def commit_turn(self, ask: TurnAsk) -> TurnVerdict | None:
-        plan = ask.plan
+    async def commit_turn(self, params: TurnParams) -> TurnVerdict | None:
+        plan = params.plan
         if plan is None:
-            family = await self._family_of(ask.session_id)
-            found = await self._call("show_head", ask.session_id, ask.turn_id, self.LOOKS_LOCK, ask.draws_key, family)
+            family = await self._family_of(params.session_id)
+            [found] = await self._call(
+                "show_head", params.session_id, params.turn_id, self.LOOKS_LOCK, params.draws_key, family
+            )
         else:
             numbers = await self._numbers_for(len(plan.enqueues))
-            bindings = turn_bindings(plan, ask.head, self.given_ms, numbers, is_new=ask.is_new)
-            found = await self._call("commit_turn", *bindings)
-        [(verdict, detail, now_ms, *columns, self._link.reached)] = found
+            bindings = turn_bindings(plan, params.head, self.given_ms, numbers, is_new=params.is_new)
+            if params.is_new or plan.targets or plan.claims or plan.attachment_ids:
+                # It locks more than its session.
+                [found] = await self._call("commit_turn", *bindings, True)
+            else:
+                key, size = plan.session.session_key, turn_bytes(plan)
+                together = (*bindings, False)
+                found = await self._call_shared(SharedCall("commit_turn", (*bindings, True), together, key, size))
+        verdict, detail, now_ms, *columns, self._runner.reached = found
         if verdict == "committed":
             assert plan is not None, "only a plan is committed"
             session = msgspec.structs.replace(plan.session, changed_at_ms=now_ms)
@@ -71,16 +83,22 @@ class TurnFunctions(FunctionCalls):
         self._found(head)
         return TurnVerdict(verdict, head=head)
 
-    async def append_event(self, ask: EventAsk) -> EventVerdict | None:
-        numbers = await self._numbers_for(0 if ask.batch is None else 1)
-        [found] = await self._call("append_event", *event_bindings(ask, self.given_ms, numbers))
-        verdict, now_ms, sequence, batch_id, is_enqueued, *columns, self._link.reached = found
+    async def append_event(self, params: EventParams) -> EventVerdict | None:
+        numbers = await self._numbers_for(0 if params.batch is None else 1)
+        bindings = event_bindings(params, self.given_ms, numbers)
+        if params.target_session_id is None:
+            size = len(params.event.payload) + len(params.outcome or b"")
+            key, together = params.event.process_id, (*bindings, False)
+            found = await self._call_shared(SharedCall("append_event", (*bindings, True), together, key, size))
+        else:
+            [found] = await self._call("append_event", *bindings, True)
+        verdict, now_ms, sequence, batch_id, is_enqueued, *columns, self._runner.reached = found
         process = None if columns[0] is None else fetched(r.ProcessRow, columns[:PROCESS_COLUMNS])
         event = None
         if verdict == "replayed":
-            event = fetched(r.EventRow, (ask.event.process_id, *columns[PROCESS_COLUMNS:]))
+            event = fetched(r.EventRow, (params.event.process_id, *columns[PROCESS_COLUMNS:]))
         if verdict == "appended":
-            after = process or msgspec.structs.replace(ask.process, event_count=sequence, updated_at_ms=now_ms)
+            after = process or msgspec.structs.replace(params.process, event_count=sequence, updated_at_ms=now_ms)
             self._wrote(after)
         elif process is not None:
             self._found(process)
@@ -91,13 +109,21 @@ class TurnFunctions(FunctionCalls):
 
 def fits_one_call(plan: TurnPlan) -> bool:
     """Return whether one call may carry all rows of a turn."""
+    if turn_bytes(plan) <= SMALL_BYTES and len(plan.nodes) <= SMALL_ROWS and not plan.enqueues:
+        return True
     return all(map(fits, (plan.nodes, plan.blobs, plan.enqueues)))
+
+
+def turn_bytes(plan: TurnPlan) -> int:
+    """Return the bytes of a turn's contents."""
+    nodes = sum([len(row.payload) + len(row.caused_by or b"") for row in plan.nodes])
+    return nodes + sum([len(row.body) for row in plan.blobs])
 
 
 def turn_bindings(
     plan: TurnPlan, head: Head | None, given_ms: int | None, numbers: Sequence[int] | None, *, is_new: bool = False
 ) -> list[Any]:
-    """Return the arguments of `commit_turn`. Parts that a turn does not have are NULL, which is cheapest.
+    """Return the arguments of `commit_turn` but the last. Parts that a turn does not have are NULL, which is cheapest.
 
     Without a head, the transaction holds the session that the plan was made for.
     """
@@ -129,6 +155,7 @@ def turn_bindings(
         *(columns_of(plan.usage, USAGE_COLUMNS) if plan.usage else NOTHING * USAGE_COLUMNS),
         *_drafts_of(plan),
         numbers,
+        [row.limit_key for row in plan.enqueues] or None,
     ]
 
 
@@ -218,9 +245,9 @@ def _drafts_of(plan: TurnPlan) -> Sequence[Any]:
     )
 
 
-def event_bindings(ask: EventAsk, given_ms: int | None, numbers: Sequence[int] | None) -> list[Any]:
-    """Return the arguments of `append_event`."""
-    event, process, batch = ask.event, ask.process, ask.batch
+def event_bindings(params: EventParams, given_ms: int | None, numbers: Sequence[int] | None) -> list[Any]:
+    """Return the arguments of `append_event` but the last."""
+    event, process, batch = params.event, params.process, params.batch
     return [
         event.process_id,
         given_ms,
@@ -228,16 +255,16 @@ def event_bindings(ask: EventAsk, given_ms: int | None, numbers: Sequence[int] |
         event.sequence - 1,
         process.wake_session_id,
         process.wake_frame_id,
-        ask.after_terminal,
-        *(NOTHING * 2 if ask.lease is None else (ask.lease.token_hash, ask.lease.fence)),
+        params.after_terminal,
+        *(NOTHING * 2 if params.lease is None else (params.lease.token_hash, params.lease.fence)),
         event.type,
         event.payload_hash,
         event.replay_key,
         event.terminal_state,
         event.wake,
         event.payload,
-        ask.outcome,
-        ask.target_session_id,
+        params.outcome,
+        params.target_session_id,
         *(
             NOTHING * 10
             if batch is None

@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.postgres.transaction.base import Base
+from holdfast.limit_rows import LimitRow, SlotRow, WaitingKeyRow
 from holdfast.records.limits import SMALLEST_INTEGER
 from holdfast.table_catalog import DoomedObject, Key, Setting, StoredUsage, rows_of, smallest_key, table_of
 
@@ -23,7 +24,18 @@ FAMILY_FIRST: Final[dict[type[r.Row], Key]] = {
 }
 """Tables whose rows do not begin with the primary key, and the smallest value of that key."""
 
-NARROW: Final = (StoredUsage, r.ReadyRow, r.LeaseRow, r.AttachmentRow, DoomedObject, r.DeliveryRow, Setting)
+NARROW: Final = (
+    StoredUsage,
+    r.ReadyRow,
+    LimitRow,
+    SlotRow,
+    WaitingKeyRow,
+    r.LeaseRow,
+    r.AttachmentRow,
+    DoomedObject,
+    r.DeliveryRow,
+    Setting,
+)
 """Tables without a column of bytes: their pages are limited by rows only."""
 
 

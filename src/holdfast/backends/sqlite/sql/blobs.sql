@@ -76,7 +76,7 @@ DELETE FROM blobs
 WHERE family = ?1
     AND hash IN (SELECT value FROM json_each(?2))
 
--- name: blob_census
+-- name: count_blobs
 SELECT
     (
         SELECT count(*)

@@ -39,20 +39,38 @@ SELECT
 FROM blobs
 ORDER BY family, hash
 
--- name: dump_work
+-- name: dump_batches
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
-FROM work
+    retry_at_ms, last_error, limit_key, claim_slot
+FROM batches
 ORDER BY enqueue_seq
 
 -- name: dump_ready
 SELECT
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto
+    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
 FROM ready
 ORDER BY session_key
+
+-- name: dump_limits
+SELECT
+    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+FROM limits
+ORDER BY kind
+
+-- name: dump_slots
+SELECT
+    kind, limit_key, session_key, claim_id, expires_at_ms
+FROM slots
+ORDER BY kind, limit_key, session_key, claim_id
+
+-- name: dump_waiting_keys
+SELECT
+    kind, limit_key, opens_at_ms
+FROM waiting_keys
+ORDER BY kind, limit_key
 
 -- name: dump_leases
 SELECT
@@ -103,7 +121,7 @@ ORDER BY session_id, frame_id, process_id
 -- name: dump_subscriptions
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM subscriptions
 ORDER BY sequence
 
@@ -115,12 +133,24 @@ ORDER BY occurrence_id
 
 -- name: dump_deliveries
 SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 FROM deliveries
 ORDER BY occurrence_id, subscription_sequence
+
+-- name: dump_schedules
+SELECT
+    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+FROM schedules
+ORDER BY name
 
 -- name: dump_artifacts
 SELECT
     kind, ref, hash, encoding, size, stored_at_ms, body
 FROM artifacts
 ORDER BY kind, ref
+
+-- name: dump_workers
+SELECT
+    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+FROM workers
+ORDER BY worker_id

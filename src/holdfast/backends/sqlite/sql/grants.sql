@@ -52,7 +52,7 @@ WHERE process_id = ?1
 ORDER BY session_id, frame_id
 LIMIT ?4
 
--- name: grant_census
+-- name: count_grants
 SELECT
     process.process_id,
     process.status,

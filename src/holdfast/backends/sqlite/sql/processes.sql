@@ -131,6 +131,11 @@ WHERE claimable_at_ms IS NOT NULL
 ORDER BY claimable_at_ms, process_id
 LIMIT 1
 
+-- name: put_off_run
+UPDATE processes
+SET claimable_at_ms = ?2
+WHERE process_id = ?1
+
 -- name: list_ended_processes
 SELECT
     process_id, registration_hash, status, waiting, definition_hash, originator_session_id, wake_session_id,

@@ -4,13 +4,13 @@
 SELECT
     batch.enqueue_seq, batch.batch_id, batch.session_key, batch.family, batch.source_key, batch.draft_hash,
     batch.delivery, batch.slot, batch.merge_key, batch.kind, batch.priority, batch.available_at_ms,
-    batch.enqueued_at_ms, batch.payloads,
+    batch.enqueued_at_ms, iif(?2, batch.payloads, x''),
     batch.settled_state, batch.settled_at_ms, batch.settled_revision, batch.claim_id, batch.claim_owner,
     batch.claim_token_hash,
     batch.claim_fence, batch.claimed_at_ms, batch.claim_expires_at_ms, batch.claim_exclusive, batch.claim_size,
-    batch.attempts, batch.retry_at_ms, batch.last_error
+    batch.attempts, batch.retry_at_ms, batch.last_error, batch.limit_key, batch.claim_slot
 FROM json_each(?1) AS pair
-CROSS JOIN work AS batch
+CROSS JOIN batches AS batch
     ON batch.session_key = pair.value ->> 0
         AND batch.source_key = pair.value ->> 1
 ORDER BY batch.enqueue_seq
@@ -18,35 +18,35 @@ ORDER BY batch.enqueue_seq
 -- Differs: a NULL sequence takes the next number of AUTOINCREMENT. If a damaged row or counter stands at the end of
 -- what fits, the next number behind the rows that fit is taken.
 -- name: insert_batch
-INSERT INTO work (
+INSERT INTO batches (
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
+    retry_at_ms, last_error, limit_key, claim_slot
 ) VALUES (
     CASE
         WHEN max(
-            (SELECT coalesce(max(enqueue_seq), 0) FROM work),
-            (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'work')
+            (SELECT coalesce(max(enqueue_seq), 0) FROM batches),
+            (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'batches')
         ) >= 4611686018427387903
-            THEN (SELECT coalesce(max(enqueue_seq), 0) + 1 FROM work WHERE enqueue_seq < 4611686018427387903)
+            THEN (SELECT coalesce(max(enqueue_seq), 0) + 1 FROM batches WHERE enqueue_seq < 4611686018427387903)
     END,
     ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
-    ?24, ?25, ?26, ?27, ?28
+    ?24, ?25, ?26, ?27, ?28, ?29, ?30
 )
 RETURNING
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
+    retry_at_ms, last_error, limit_key, claim_slot
 
 -- name: ready_batches
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
-FROM work INDEXED BY work_unsettled
+    retry_at_ms, last_error, limit_key, claim_slot
+FROM batches INDEXED BY batches_unsettled
 WHERE session_key = :session_key
     AND settled_state IS NULL
     AND available_at_ms <= :now_ms
@@ -55,24 +55,26 @@ WHERE session_key = :session_key
 ORDER BY enqueue_seq
 LIMIT :limit
 
--- name: sessions_with_work
+-- name: sessions_with_ready
 SELECT DISTINCT
     sessions.session_key, sessions.session_id
-FROM work INDEXED BY work_unsettled
-JOIN sessions ON sessions.session_key = work.session_key
-WHERE work.settled_state IS NULL
-    AND work.session_key > :after
-    AND work.available_at_ms <= :now_ms
-    AND work.retry_at_ms <= :now_ms
-    AND (work.claim_expires_at_ms IS NULL OR work.claim_expires_at_ms <= :now_ms)
-ORDER BY work.session_key
+FROM batches INDEXED BY batches_unsettled
+JOIN sessions ON sessions.session_key = batches.session_key
+WHERE batches.settled_state IS NULL
+    AND batches.session_key > :after
+    AND batches.available_at_ms <= :now_ms
+    AND batches.retry_at_ms <= :now_ms
+    AND (batches.claim_expires_at_ms IS NULL OR batches.claim_expires_at_ms <= :now_ms)
+ORDER BY batches.session_key
 LIMIT :limit
 
--- name: other_claims
+-- name: obstacles
 SELECT
     count(*) > 0,
-    coalesce(max(claim_exclusive), 0)
-FROM work INDEXED BY work_claim_expiry
+    coalesce(max(claim_exclusive), 0),
+    EXISTS (SELECT 1 FROM ready WHERE session_key = ?1 AND paused > 0),
+    EXISTS (SELECT 1 FROM limits WHERE kind > '')
+FROM batches INDEXED BY batches_claim_expiry
 WHERE session_key = ?1
     AND settled_state IS NULL
     AND claim_id IS NOT NULL
@@ -82,10 +84,10 @@ WHERE session_key = ?1
 -- name: find_batches
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
-    available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
-    claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
-FROM work
+    available_at_ms, enqueued_at_ms, iif(?3, payloads, x''), settled_state, settled_at_ms, settled_revision, claim_id,
+    claim_owner, claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
+    retry_at_ms, last_error, limit_key, claim_slot
+FROM batches
 WHERE batch_id IN (SELECT value FROM json_each(?2))
     AND session_key = ?1
 ORDER BY enqueue_seq
@@ -95,8 +97,8 @@ SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
-FROM work INDEXED BY work_claim_expiry
+    retry_at_ms, last_error, limit_key, claim_slot
+FROM batches INDEXED BY batches_claim_expiry
 WHERE session_key = ?1
     AND settled_state IS NULL
     AND claim_id IS NOT NULL
@@ -104,7 +106,7 @@ WHERE session_key = ?1
 ORDER BY enqueue_seq
 
 -- name: save_batch
-UPDATE work
+UPDATE batches
 SET
     settled_state = ?15,
     settled_at_ms = ?16,
@@ -119,12 +121,14 @@ SET
     claim_size = ?25,
     attempts = ?26,
     retry_at_ms = ?27,
-    last_error = ?28
+    last_error = ?28,
+    limit_key = ?29,
+    claim_slot = ?30
 WHERE enqueue_seq = ?1
 RETURNING enqueue_seq
 
 -- name: complete_batches
-UPDATE work
+UPDATE batches
 SET
     settled_state = 'completed',
     settled_at_ms = ?2,
@@ -137,8 +141,8 @@ SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
-FROM work INDEXED BY work_dead
+    retry_at_ms, last_error, limit_key, claim_slot
+FROM batches INDEXED BY batches_dead
 WHERE settled_state = 'dead'
     AND enqueue_seq > :after
     AND (:session_key IS NULL OR session_key = :session_key)
@@ -151,8 +155,8 @@ SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
-FROM work INDEXED BY work_unsettled
+    retry_at_ms, last_error, limit_key, claim_slot
+FROM batches INDEXED BY batches_unsettled
 WHERE session_key = :session_key
     AND enqueue_seq > :after
     AND settled_state IS NULL
@@ -164,20 +168,20 @@ LIMIT :limit
 SELECT min(due_ms)
 FROM (
     SELECT min(available_at_ms) AS due_ms
-    FROM work INDEXED BY work_due
+    FROM batches INDEXED BY batches_due
     WHERE session_key = ?1
         AND settled_state IS NULL
         AND available_at_ms > ?2
     UNION ALL
     SELECT min(claim_expires_at_ms)
-    FROM work INDEXED BY work_claim_expiry
+    FROM batches INDEXED BY batches_claim_expiry
     WHERE session_key = ?1
         AND settled_state IS NULL
         AND claim_id IS NOT NULL
         AND claim_expires_at_ms > ?2
     UNION ALL
     SELECT min(retry_at_ms)
-    FROM work INDEXED BY work_retry
+    FROM batches INDEXED BY batches_retry
     WHERE session_key = ?1
         AND settled_state IS NULL
         AND retry_at_ms > 0
@@ -186,7 +190,7 @@ FROM (
 
 -- name: settled_batches
 SELECT enqueue_seq
-FROM work
+FROM batches
 WHERE settled_state IS NOT NULL
     AND settled_state <> 'dead'
     AND settled_at_ms <= ?1
@@ -194,5 +198,5 @@ ORDER BY settled_at_ms, enqueue_seq
 LIMIT ?2
 
 -- name: drop_batches
-DELETE FROM work
+DELETE FROM batches
 WHERE enqueue_seq IN (SELECT value FROM json_each(?1))

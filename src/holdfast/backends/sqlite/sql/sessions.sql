@@ -125,7 +125,7 @@ LIMIT :limit
 -- name: family_sessions
 SELECT
     session_key, session_id, incarnation, family, revision, node_count, epoch, lineage, changed_at_ms,
-    deleted_at_ms, created_at_ms, name, owner, model, cwd, parent_session_id, caused_by
+    deleted_at_ms, created_at_ms, NULL, NULL, NULL, NULL, NULL, NULL
 FROM sessions
 WHERE family = ?1
 ORDER BY session_key
@@ -245,13 +245,13 @@ DELETE FROM usage
 WHERE session_key = ?1
 
 -- Two statements, because unsettled and settled work each have an index.
--- name: drop_session_unsettled_work
-DELETE FROM work
+-- name: drop_session_unsettled_batches
+DELETE FROM batches
 WHERE session_key = ?1
     AND settled_state IS NULL
 
--- name: drop_session_settled_work
-DELETE FROM work
+-- name: drop_session_settled_batches
+DELETE FROM batches
 WHERE session_key = ?1
     AND settled_state IS NOT NULL
 

@@ -1,7 +1,7 @@
 -- Counts of the whole store. The columns are named like the fields of `records.maintenance.Stats`.
 -- A count with a condition takes many steps, so that it can be stopped; one without reads all pages in a single step.
 
--- name: census
+-- name: stats
 SELECT
     (SELECT count(*) FROM sessions WHERE deleted_at_ms IS NULL) AS sessions,
     (SELECT count(*) FROM sessions WHERE deleted_at_ms IS NOT NULL) AS deleted_sessions,
@@ -11,17 +11,17 @@ SELECT
     (SELECT coalesce(sum(length(body)), 0) FROM blobs) AS blob_bytes,
     (
         SELECT count(*)
-        FROM work
+        FROM batches
         WHERE settled_state IS NULL
             AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= :now_ms)
-    ) AS pending_work,
+    ) AS pending_batches,
     (
         SELECT count(*)
-        FROM work
+        FROM batches
         WHERE settled_state IS NULL
             AND claim_expires_at_ms > :now_ms
-    ) AS claimed_work,
-    (SELECT count(*) FROM work WHERE settled_state IS NOT NULL) AS settled_work,
+    ) AS claimed_batches,
+    (SELECT count(*) FROM batches WHERE settled_state IS NOT NULL) AS settled_batches,
     (SELECT count(*) FROM attachments WHERE TRUE) AS attachments,
     (SELECT coalesce(sum(length(body)), 0) FROM attachment_objects) AS attachment_bytes,
     (SELECT count(*) FROM processes WHERE TRUE) AS processes,
@@ -37,13 +37,14 @@ SELECT
         WHERE state = 'reserved'
             AND NOT EXISTS (SELECT 1 FROM processes WHERE processes.process_id = deliveries.process_id)
     ) AS undelivered,
+    (SELECT count(*) FROM schedules WHERE TRUE) AS schedules,
     (SELECT count(*) FROM artifacts WHERE TRUE) AS artifacts,
     (
         SELECT min(enqueued_at_ms)
-        FROM work
+        FROM batches
         WHERE settled_state IS NULL
             AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= :now_ms)
-    ) AS oldest_pending_work_at_ms
+    ) AS oldest_pending_batch_at_ms
 
 -- name: bytes_on_disk
 SELECT page_count * page_size
@@ -58,8 +59,8 @@ SELECT
     leases.oldest_ms AS oldest_expired_lease_at_ms,
     deliveries.number AS undelivered,
     deliveries.oldest_ms AS oldest_undelivered_at_ms,
-    work.number AS ready_work,
-    work.oldest_ms AS oldest_ready_work_at_ms
+    queue.number AS ready_batches,
+    queue.oldest_ms AS oldest_ready_batch_at_ms
 FROM (
     SELECT count(*) AS number, min(expires_at_ms) AS oldest_ms
     FROM leases
@@ -74,12 +75,12 @@ CROSS JOIN (
 ) AS deliveries
 CROSS JOIN (
     SELECT count(*) AS number, min(max(available_at_ms, enqueued_at_ms, retry_at_ms)) AS oldest_ms
-    FROM work
+    FROM batches
     WHERE settled_state IS NULL
         AND available_at_ms <= :now_ms
         AND retry_at_ms <= :now_ms
         AND (claim_expires_at_ms IS NULL OR claim_expires_at_ms <= :now_ms)
-) AS work
+) AS queue
 
 -- name: find_indexes
 SELECT name

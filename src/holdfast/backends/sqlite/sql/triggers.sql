@@ -5,7 +5,7 @@
 -- name: insert_subscription
 INSERT INTO subscriptions (
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 ) VALUES (
     CASE
         WHEN max(
@@ -14,31 +14,31 @@ INSERT INTO subscriptions (
         ) >= 4611686018427387903
             THEN (SELECT coalesce(max(sequence), 0) + 1 FROM subscriptions WHERE sequence < 4611686018427387903)
     END,
-    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
+    ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14
 )
 RETURNING
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 
 -- name: restore_subscription
 INSERT INTO subscriptions (
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 ) VALUES (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14
 )
 
 -- name: find_subscription
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM subscriptions
 WHERE sequence = ?1
 
 -- name: find_subscription_key
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM subscriptions
 WHERE key = ?3
     AND session_id IS ?1
@@ -61,13 +61,14 @@ SET
     enabled = ?10,
     created_at_ms = ?11,
     updated_at_ms = ?12,
-    body = ?13
+    body = ?13,
+    run_kind = ?14
 WHERE sequence = ?1
 
 -- name: list_subscriptions
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM subscriptions
 WHERE sequence > :after
     AND sequence <= :until
@@ -83,7 +84,7 @@ LIMIT :limit
 -- name: list_subscriptions_of_session
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM subscriptions
 WHERE session_id = :session_id
     AND sequence > :after
@@ -100,7 +101,7 @@ LIMIT :limit
 -- name: list_subscriptions_of_source
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM subscriptions
 WHERE source_type = :source_type
     AND source_key = :source_key
@@ -113,6 +114,16 @@ WHERE source_type = :source_type
     AND (:enabled IS NULL OR enabled = :enabled)
 ORDER BY sequence
 LIMIT :limit
+
+-- name: matching_subscriptions
+SELECT sequence, run_kind
+FROM subscriptions
+WHERE source_type = ?1
+    AND source_key = ?2
+    AND sequence > ?3
+    AND enabled = 1
+ORDER BY sequence
+LIMIT ?4
 
 -- name: drop_session_deliveries
 DELETE FROM deliveries
@@ -153,17 +164,17 @@ INSERT INTO occurrences (
 
 -- name: insert_delivery
 INSERT INTO deliveries (
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 ) VALUES (
-    ?1, ?2, ?3, ?4, ?5, ?6, ?7
+    ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 )
 ON CONFLICT (occurrence_id, subscription_sequence) DO NOTHING
 RETURNING
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 
 -- name: list_deliveries
 SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 FROM deliveries
 WHERE occurrence_id = ?1
     AND subscription_sequence > ?2
@@ -172,14 +183,14 @@ LIMIT ?3
 
 -- name: find_delivery
 SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 FROM deliveries
 WHERE occurrence_id = ?1
     AND subscription_sequence = ?2
 
 -- name: find_process_delivery
 SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 FROM deliveries
 WHERE process_id = ?1
 LIMIT 1
@@ -191,16 +202,35 @@ SET
     state = ?4,
     reserved_at_ms = ?5,
     updated_at_ms = ?6,
-    failure = ?7
+    failure = ?7,
+    run_kind = ?8
 WHERE occurrence_id = ?1
     AND subscription_sequence = ?2
 
 -- name: list_undelivered
 SELECT
     delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
-    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure
+    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure, delivery.run_kind
 FROM deliveries AS delivery INDEXED BY deliveries_reserved
 WHERE delivery.state = 'reserved'
+    AND delivery.reserved_at_ms <= :reserved_until_ms
+    AND (delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence)
+    > (:after_ms, :after_id, :after_sequence)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM processes
+        WHERE processes.process_id = delivery.process_id
+    )
+ORDER BY delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence
+LIMIT :limit
+
+-- name: list_undelivered_runs
+SELECT
+    delivery.occurrence_id, delivery.subscription_sequence, delivery.process_id, delivery.state,
+    delivery.reserved_at_ms, delivery.updated_at_ms, delivery.failure, delivery.run_kind
+FROM deliveries AS delivery INDEXED BY deliveries_runs
+WHERE delivery.state = 'reserved'
+    AND delivery.run_kind IS NOT NULL
     AND delivery.reserved_at_ms <= :reserved_until_ms
     AND (delivery.reserved_at_ms, delivery.occurrence_id, delivery.subscription_sequence)
     > (:after_ms, :after_id, :after_sequence)

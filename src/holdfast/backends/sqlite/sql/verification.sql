@@ -52,13 +52,13 @@ WHERE (family, hash) >= (:family, :hash)
 ORDER BY family, hash
 LIMIT :limit OFFSET :skip
 
--- name: walk_work
+-- name: walk_batches
 SELECT
     enqueue_seq, batch_id, session_key, family, source_key, draft_hash, delivery, slot, merge_key, kind, priority,
     available_at_ms, enqueued_at_ms, payloads, settled_state, settled_at_ms, settled_revision, claim_id, claim_owner,
     claim_token_hash, claim_fence, claimed_at_ms, claim_expires_at_ms, claim_exclusive, claim_size, attempts,
-    retry_at_ms, last_error
-FROM work
+    retry_at_ms, last_error, limit_key, claim_slot
+FROM batches
 WHERE enqueue_seq >= :enqueue_seq
     AND (:inclusive OR enqueue_seq <> :enqueue_seq)
 ORDER BY enqueue_seq
@@ -66,11 +66,38 @@ LIMIT :limit OFFSET :skip
 
 -- name: walk_ready
 SELECT
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto
+    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
 FROM ready
 WHERE session_key >= :session_key
     AND (:inclusive OR session_key <> :session_key)
 ORDER BY session_key
+LIMIT :limit OFFSET :skip
+
+-- name: walk_limits
+SELECT
+    kind, at_once, per_key, paused, declared_at_ms, opens_at_ms
+FROM limits
+WHERE kind >= :kind
+    AND (:inclusive OR kind <> :kind)
+ORDER BY kind
+LIMIT :limit OFFSET :skip
+
+-- name: walk_slots
+SELECT
+    kind, limit_key, session_key, claim_id, expires_at_ms
+FROM slots
+WHERE (kind, limit_key, session_key, claim_id) >= (:kind, :limit_key, :session_key, :claim_id)
+    AND (:inclusive OR (kind, limit_key, session_key, claim_id) <> (:kind, :limit_key, :session_key, :claim_id))
+ORDER BY kind, limit_key, session_key, claim_id
+LIMIT :limit OFFSET :skip
+
+-- name: walk_waiting_keys
+SELECT
+    kind, limit_key, opens_at_ms
+FROM waiting_keys
+WHERE (kind, limit_key) >= (:kind, :limit_key)
+    AND (:inclusive OR (kind, limit_key) <> (:kind, :limit_key))
+ORDER BY kind, limit_key
 LIMIT :limit OFFSET :skip
 
 -- name: walk_leases
@@ -143,7 +170,7 @@ LIMIT :limit OFFSET :skip
 -- name: walk_subscriptions
 SELECT
     sequence, session_id, frame_id, key, definition_hash, name, source_type, source_key, target_hash, enabled,
-    created_at_ms, updated_at_ms, body
+    created_at_ms, updated_at_ms, body, run_kind
 FROM subscriptions
 WHERE sequence >= :sequence
     AND (:inclusive OR sequence <> :sequence)
@@ -161,11 +188,20 @@ LIMIT :limit OFFSET :skip
 
 -- name: walk_deliveries
 SELECT
-    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure
+    occurrence_id, subscription_sequence, process_id, state, reserved_at_ms, updated_at_ms, failure, run_kind
 FROM deliveries
 WHERE (occurrence_id, subscription_sequence) >= (:occurrence_id, :subscription_sequence)
     AND (:inclusive OR (occurrence_id, subscription_sequence) <> (:occurrence_id, :subscription_sequence))
 ORDER BY occurrence_id, subscription_sequence
+LIMIT :limit OFFSET :skip
+
+-- name: walk_schedules
+SELECT
+    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+FROM schedules
+WHERE name >= :name
+    AND (:inclusive OR name <> :name)
+ORDER BY name
 LIMIT :limit OFFSET :skip
 
 -- name: walk_artifacts
@@ -175,6 +211,15 @@ FROM artifacts
 WHERE (kind, ref) >= (:kind, :ref)
     AND (:inclusive OR (kind, ref) <> (:kind, :ref))
 ORDER BY kind, ref
+LIMIT :limit OFFSET :skip
+
+-- name: walk_workers
+SELECT
+    worker_id, started_at_ms, heartbeat_at_ms, expires_at_ms, report
+FROM workers
+WHERE worker_id >= :worker_id
+    AND (:inclusive OR worker_id <> :worker_id)
+ORDER BY worker_id
 LIMIT :limit OFFSET :skip
 
 -- name: walk_settings
@@ -231,9 +276,22 @@ WHERE process_id IN (SELECT value ->> 0 FROM json_each(?1))
 
 -- name: ready_with_keys
 SELECT
-    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto
+    session_key, family, level, kind, priority, served, due_at_ms, claimed_upto, waits_for, paused
 FROM ready
 WHERE session_key IN (SELECT value ->> 0 FROM json_each(?1))
+
+-- name: keys_of_limits
+SELECT kind
+FROM limits
+WHERE kind IN (SELECT value ->> 0 FROM json_each(?1))
+
+-- name: keys_of_waiting_keys
+SELECT
+    waiting_keys.kind, waiting_keys.limit_key
+FROM json_each(?1) AS pair
+CROSS JOIN waiting_keys
+    ON waiting_keys.kind = pair.value ->> 0
+        AND waiting_keys.limit_key = pair.value ->> 1
 
 -- name: keys_of_subscriptions
 SELECT sequence

@@ -8,12 +8,16 @@ from holdfast.backends.sqlite.transaction.grants import Grants
 from holdfast.backends.sqlite.transaction.housekeeping import Housekeeping
 from holdfast.backends.sqlite.transaction.processes import Processes
 from holdfast.backends.sqlite.transaction.ready import Ready
+from holdfast.backends.sqlite.transaction.schedules import Schedules
 from holdfast.backends.sqlite.transaction.sessions import Sessions
 from holdfast.backends.sqlite.transaction.triggers import Triggers
-from holdfast.ports.fast_paths import NoShortcuts
+from holdfast.backends.sqlite.transaction.workers import Workers
+from holdfast.ports.fast_paths import NoFastPaths
 
 
-class SqliteTransaction(Sessions, Commits, Ready, Attachments, Processes, Grants, Triggers, Housekeeping, NoShortcuts):
+class SqliteTransaction(
+    Sessions, Commits, Ready, Attachments, Processes, Grants, Triggers, Schedules, Workers, Housekeeping, NoFastPaths
+):
     """One transaction on one connection."""
 
     __slots__ = ()

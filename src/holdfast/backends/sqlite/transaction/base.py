@@ -10,8 +10,11 @@ import msgspec
 from holdfast import columns
 from holdfast import rows as r
 from holdfast.backends.sqlite.budget import Bindings, Values
-from holdfast.backends.sqlite.connection import Link
+from holdfast.backends.sqlite.connection import StatementRunner
 from holdfast.errors import Corrupt
+from holdfast.limit_rows import LimitRow, SlotRow
+from holdfast.schedule_rows import MatchRow, ScheduleRow
+from holdfast.worker_rows import WorkerRow
 
 R = TypeVar("R", bound=r.Row)
 
@@ -22,8 +25,10 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.UsageRow: ("usage", 2),
     r.BlobRow: ("blobs", 1),
     r.ObjectRow: ("attachment_objects", 1),
-    r.BatchRow: ("work", 1),
+    r.BatchRow: ("batches", 1),
     r.ReadyRow: ("ready", 1),
+    LimitRow: ("limits", 1),
+    SlotRow: ("slots", 4),
     r.LeaseRow: ("leases", 2),
     r.AttachmentRow: ("attachments", 2),
     r.ProcessRow: ("processes", 1),
@@ -32,8 +37,11 @@ TABLES: Final[dict[type[r.Row], tuple[str, int]]] = {
     r.SubscriptionRow: ("subscriptions", 1),
     r.OccurrenceRow: ("occurrences", 1),
     r.DeliveryRow: ("deliveries", 2),
+    MatchRow: ("subscriptions", 1),
+    ScheduleRow: ("schedules", 1),
     r.ArtifactRow: ("artifacts", 2),
     r.ArtifactHead: ("artifacts", 2),
+    WorkerRow: ("workers", 1),
 }
 """The table of each kind of row, and the number of its first columns that identify a row in a message."""
 
@@ -63,10 +71,10 @@ def all_fetched(kind: type[R], found: Sequence[Values]) -> list[R]:
 class Base:
     """Common base of the transaction's parts."""
 
-    __slots__ = ("_link", "_now_ms", "topics")
+    __slots__ = ("_now_ms", "_runner", "topics")
 
-    def __init__(self, link: Link, now_ms: int) -> None:
-        self._link = link
+    def __init__(self, runner: StatementRunner, now_ms: int) -> None:
+        self._runner = runner
         self._now_ms = now_ms
         self.topics: list[str] = []
 
@@ -84,23 +92,23 @@ class Base:
         return POSITION
 
     def _one(self, kind: type[R], name: str, bindings: Bindings) -> R | None:
-        found = self._link.all(name, bindings)
+        found = self._runner.all(name, bindings)
         return fetched(kind, found[0]) if found else None
 
     def _all(self, kind: type[R], name: str, bindings: Bindings) -> list[R]:
-        return all_fetched(kind, self._link.all(name, bindings))
+        return all_fetched(kind, self._runner.all(name, bindings))
 
     def _page(self, kind: type[R], name: str, bindings: Bindings, most_bytes: int | None = None) -> list[R]:
         """Return rows of a listing: one more than a page has room for, by its limit or by its bytes."""
         return all_fetched(
-            kind, self._link.page(name, bindings, columns.PAGE_BYTES if most_bytes is None else most_bytes)
+            kind, self._runner.page(name, bindings, columns.PAGE_BYTES if most_bytes is None else most_bytes)
         )
 
     def _run(self, name: str, bindings: Bindings) -> int:
-        return self._link.run(name, bindings)
+        return self._runner.run(name, bindings)
 
     def _values(self, name: str, bindings: Bindings) -> list[Values]:
-        return self._link.all(name, bindings)
+        return self._runner.all(name, bindings)
 
     def _number(self, name: str, bindings: Bindings) -> int:
         number: int
@@ -109,16 +117,16 @@ class Base:
 
     def _numbers(self, name: str, bindings: Bindings) -> list[Values]:
         """Return rows of whole numbers. Raises Corrupt for other values, which a table may hold that is not STRICT."""
-        found = self._link.all(name, bindings)
+        found = self._runner.all(name, bindings)
         if any(type(number) is not int for values in found for number in values):
-            raise Corrupt("database", self._link.path, "a column of numbers holds something else")
+            raise Corrupt("database", self._runner.path, "a column of numbers holds something else")
         return found
 
     def _store(self, name: str, row: r.Row) -> int:
-        return self._link.run(name, msgspec.structs.astuple(row))
+        return self._runner.run(name, msgspec.structs.astuple(row))
 
     def _store_all(self, kind: type[R], name: str, rows: Sequence[R]) -> list[R]:
         if not rows:
             return []
         bindings = (msgspec.structs.astuple(row) for row in rows)
-        return [fetched(kind, values) for values in self._link.run_many(name, bindings)]
+        return [fetched(kind, values) for values in self._runner.run_many(name, bindings)]

@@ -7,13 +7,11 @@ import msgspec
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import json_list
 from holdfast.backends.sqlite.transaction.graph import Graph
-from holdfast.backends.sqlite.transaction.queue import Work
-
-SESSION_LEASE = "session"
-"""The kind of a session's lease; its resource is the session's key."""
+from holdfast.backends.sqlite.transaction.leases import SESSION_LEASE
+from holdfast.backends.sqlite.transaction.queue import Queue
 
 
-class Commits(Graph, Work):
+class Commits(Graph, Queue):
     """Reads and writes of a turn, in as few statements as it needs."""
 
     __slots__ = ()
@@ -27,10 +25,8 @@ class Commits(Graph, Work):
             else self._one(r.RevisionRow, "find_turn", (session.session_key, query.turn_id)),
             nodes=tuple(self._find_nodes(query.segments, query.node_ids)),
             hashes=self._existing_hashes(session.family, query.hashes),
-            batches=()
-            if not query.batch_ids
-            else tuple(self._all(r.BatchRow, "find_batches", (session.session_key, json_list(query.batch_ids)))),
-            sources=tuple(self._find_sources(query.sources)),
+            batches=tuple(self._find_batches(session.session_key, query.batch_ids, with_payloads=False)),
+            sources=tuple(self._find_sources(query.sources, with_payloads=False)),
             attachment_ids=self._stored_attachments(session.session_key, query.attachment_ids),
             lease=self._find_lease(SESSION_LEASE, str(session.session_key)) if query.with_lease else None,
         )
@@ -38,7 +34,7 @@ class Commits(Graph, Work):
     def _existing_hashes(self, family: int, hashes: tuple[str, ...]) -> frozenset[str]:
         if not hashes:
             return frozenset()
-        return frozenset(hash for (hash,) in self._link.run_many("find_hash", [(family, hash) for hash in hashes]))
+        return frozenset(hash for (hash,) in self._runner.run_many("find_hash", [(family, hash) for hash in hashes]))
 
     def _stored_attachments(self, session_key: int, attachment_ids: tuple[str, ...]) -> frozenset[str]:
         if not attachment_ids:
@@ -54,10 +50,10 @@ class Commits(Graph, Work):
         self._insert_nodes(plan.nodes)
         if plan.blobs:
             blobs = ((session.family, *msgspec.structs.astuple(blob)) for blob in plan.blobs)
-            self._link.run_many("insert_blob", blobs)
+            self._runner.run_many("insert_blob", blobs)
         if plan.usage:
             usage = ((session.session_key, *msgspec.structs.astuple(counter)) for counter in plan.usage)
-            self._link.run_many("add_usage", usage)
+            self._runner.run_many("add_usage", usage)
         if plan.completed_seqs:
             self._run("complete_batches", (json_list(plan.completed_seqs), now_ms, session.revision))
         if plan.attachment_ids:

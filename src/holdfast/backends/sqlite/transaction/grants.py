@@ -35,7 +35,7 @@ class Grants(Base):
         }
         return [
             (fetched(r.GrantRow, values[:GRANT_COLUMNS]), fetched(r.ProcessRow, values[GRANT_COLUMNS:]))
-            for values in self._link.page("list_grants", bindings, columns.PAGE_BYTES)
+            for values in self._runner.page("list_grants", bindings, columns.PAGE_BYTES)
         ]
 
     async def grants_of_process(
@@ -44,9 +44,9 @@ class Grants(Base):
         # No session has the empty id, so this is before every grant.
         return self._page(r.GrantRow, "grants_of_process", (process_id, *(after or ("", "")), limit))
 
-    async def grant_census(self, session_id: str) -> list[tuple[str, str, int]]:
+    async def count_grants(self, session_id: str) -> list[tuple[str, str, int]]:
         return [
-            (process_id, status, others) for process_id, status, others in self._values("grant_census", (session_id,))
+            (process_id, status, others) for process_id, status, others in self._values("count_grants", (session_id,))
         ]
 
     async def drop_session_grants(self, session_id: str) -> int:

@@ -36,7 +36,7 @@ class Graph(Base):
             for segment in segments
             for node_id in dict.fromkeys(node_ids)
         ]
-        found = [fetched(r.NodeRow, values) for values in self._link.run_many("find_node", places)]
+        found = [fetched(r.NodeRow, values) for values in self._runner.run_many("find_node", places)]
         found.sort(key=_key_of)
         return found
 
@@ -100,7 +100,7 @@ class Graph(Base):
     def _insert_nodes(self, rows: Sequence[r.NodeRow]) -> None:
         if rows:
             # The last field is the parent's id, which is not stored.
-            self._link.run_many("insert_node", (msgspec.structs.astuple(row)[:-1] for row in rows))
+            self._runner.run_many("insert_node", (msgspec.structs.astuple(row)[:-1] for row in rows))
 
     async def mark_nodes(self, node_keys: Sequence[int]) -> int:
         return self._run("mark_nodes", (json_list(node_keys),))
@@ -146,8 +146,8 @@ class Graph(Base):
             self._run("drop_blobs", (family, json_list([hash for hash, _ in found])))
         return len(found), sum(size for _, size in found)
 
-    async def blob_census(self, family: int) -> tuple[int, int, int]:
-        [(revisions, hashes, blobs)] = self._numbers("blob_census", (family,))
+    async def count_blobs(self, family: int) -> tuple[int, int, int]:
+        [(revisions, hashes, blobs)] = self._numbers("count_blobs", (family,))
         return revisions, hashes, blobs
 
 

@@ -12,16 +12,17 @@ from holdfast.backends.sqlite.connection import LEVELS
 from holdfast.backends.sqlite.filesystem import file_system_of
 from holdfast.backends.sqlite.schema_setup import MEMORY, schema_text
 from holdfast.backends.sqlite.transaction.verification import Verification
+from holdfast.interrupts import undisturbed
 from holdfast.records.diagnosis import SqliteFacts, StoreFacts
 from holdfast.statements import index_names
-from holdfast.waiting import undisturbed
 
 CENSUS = (
-    "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_work", "claimed_work",
-    "settled_work", "attachments", "attachment_bytes", "processes", "running_processes", "events", "grants",
-    "live_leases", "subscriptions", "occurrences", "undelivered", "artifacts", "oldest_pending_work_at_ms",
+    "sessions", "deleted_sessions", "revisions", "nodes", "blobs", "blob_bytes", "pending_batches", "claimed_batches",
+    "settled_batches", "attachments", "attachment_bytes", "processes", "running_processes", "events", "grants",
+    "live_leases", "subscriptions", "occurrences", "undelivered", "schedules", "artifacts",
+    "oldest_pending_batch_at_ms",
 )  # fmt: skip
-"""The columns of the census, in their order."""
+"""The columns of the stats, in their order."""
 
 DUMP = "dump_"
 
@@ -43,13 +44,13 @@ class Housekeeping(Verification):
     async def drop_artifact(self, kind: str, ref: str) -> int:
         return self._run("drop_artifact", (kind, ref))
 
-    async def census(self, now_ms: int) -> dict[str, int | None]:
-        [counts] = self._values("census", {"now_ms": now_ms})
+    async def stats(self, now_ms: int) -> dict[str, int | None]:
+        [counts] = self._values("stats", {"now_ms": now_ms})
         bytes_on_disk = self._number("bytes_on_disk", ())
         return {
-            "schema_version": self._link.pragma("user_version"),
+            "schema_version": self._runner.pragma("user_version"),
             **dict(zip(CENSUS, counts, strict=True)),
-            "bytes_on_disk": None if self._link.path == MEMORY else bytes_on_disk,
+            "bytes_on_disk": None if self._runner.path == MEMORY else bytes_on_disk,
         }
 
     async def facts(self, now_ms: int) -> StoreFacts:
@@ -57,33 +58,33 @@ class Housekeeping(Verification):
         there = {name for (name,) in self._values("find_indexes", ())}
         return StoreFacts(
             now_ms=now_ms,
-            schema_version=self._link.pragma("user_version"),
+            schema_version=self._runner.pragma("user_version"),
             expired_leases=leases,
             oldest_expired_lease_at_ms=lease_ms,
             undelivered=deliveries,
             oldest_undelivered_at_ms=delivery_ms,
-            ready_work=work,
-            oldest_ready_work_at_ms=work_ms,
+            ready_batches=work,
+            oldest_ready_batch_at_ms=work_ms,
             missing_indexes=tuple(name for name in index_names(schema_text()) if name not in there),
             engine=self._engine(),
         )
 
     def _engine(self) -> SqliteFacts:
-        connection = self._link.connection
+        connection = self._runner.connection
         file, log = connection.filename, connection.filename_wal
-        level: int = self._link.pragma("synchronous")
+        level: int = self._runner.pragma("synchronous")
         log_bytes, file_system = undisturbed(lambda: (_size_of(log), None if not file else file_system_of(file)))
         return SqliteFacts(
             version=apsw.SQLITE_VERSION_NUMBER,
             synchronous=LEVELS[level],
-            journal_mode=self._link.pragma("journal_mode"),
+            journal_mode=self._runner.pragma("journal_mode"),
             log_bytes=log_bytes,
             file_system=file_system,
         )
 
     def dump(self) -> dict[str, list[Values]]:
         """Return every row of every table, by table."""
-        return {name.removeprefix(DUMP): self._values(name, ()) for name in self._link.names if name.startswith(DUMP)}
+        return {name.removeprefix(DUMP): self._values(name, ()) for name in self._runner.names if name.startswith(DUMP)}
 
 
 def _size_of(path: str) -> int:

@@ -8,13 +8,11 @@ import msgspec
 
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import json_list
-from holdfast.backends.sqlite.transaction.queue import Work
-
-PROCESS_LEASE = "process"
-"""The kind of a process's lease; its resource is the process's id."""
+from holdfast.backends.sqlite.transaction.leases import PROCESS_LEASE
+from holdfast.backends.sqlite.transaction.queue import Queue
 
 
-class Processes(Work):
+class Processes(Queue):
     """Processes and their events."""
 
     __slots__ = ()
@@ -48,6 +46,9 @@ class Processes(Work):
             for process_id, at_ms in self._values("first_claimable", place)
         ]
         return None if not found else min(found)[::-1]
+
+    async def put_off_run(self, process_id: str, claimable_at_ms: int) -> None:
+        self._run("put_off_run", (process_id, claimable_at_ms))
 
     def _run_versions(self, kinds: Sequence[tuple[str, str | None]] | None) -> Iterator[tuple[str, str]]:
         """Yield the kinds and versions of runs that may be claimed at some time, each found by one look-up."""

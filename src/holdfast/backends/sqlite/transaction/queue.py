@@ -1,4 +1,4 @@
-"""Tables of work and leases. A batch keeps its place in its queue, by sequence, until it is settled."""
+"""The table of batches. A batch keeps its place in its queue, by sequence, until it is settled."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import Base, json_list
+from holdfast.backends.sqlite.transaction.base import json_list
+from holdfast.backends.sqlite.transaction.leases import Leases
+from holdfast.ports.limit_tables import Obstacles
 
 
-class Work(Base):
-    """The queue, and leases."""
+class Queue(Leases):
+    """The queue."""
 
     __slots__ = ()
 
     async def find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
-        return self._find_sources(pairs)
+        return self._find_sources(pairs, with_payloads=True)
 
-    def _find_sources(self, pairs: Sequence[tuple[int, str]]) -> list[r.BatchRow]:
+    def _find_sources(self, pairs: Sequence[tuple[int, str]], *, with_payloads: bool) -> list[r.BatchRow]:
         if not pairs:
             return []
         # Each pair once: a repeated pair is still one batch.
-        return self._all(r.BatchRow, "find_sources", (json_list(list(dict.fromkeys(pairs))),))
+        return self._all(r.BatchRow, "find_sources", (json_list(list(dict.fromkeys(pairs))), with_payloads))
 
     async def insert_batches(self, batches: Sequence[r.BatchRow]) -> list[r.BatchRow]:
         return self._store_all(r.BatchRow, "insert_batch", batches)
@@ -33,22 +35,27 @@ class Work(Base):
         bindings = {"session_key": session_key, "now_ms": now_ms, "with_back_off": with_back_off, "limit": limit}
         return self._page(r.BatchRow, "ready_batches", bindings)
 
-    async def sessions_with_work(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
+    async def sessions_with_ready(self, now_ms: int, *, after: int, limit: int) -> list[tuple[int, str]]:
         bindings = {"now_ms": now_ms, "after": after, "limit": limit}
-        return [(key, session_id) for key, session_id in self._values("sessions_with_work", bindings)]
+        return [(key, session_id) for key, session_id in self._values("sessions_with_ready", bindings)]
 
-    async def other_claims(self, session_key: int, claim_id: str, now_ms: int) -> tuple[bool, bool]:
-        [(held, exclusive)] = self._values("other_claims", (session_key, claim_id, now_ms))
-        return bool(held), bool(exclusive)
+    async def obstacles(self, session_key: int, claim_id: str, now_ms: int) -> Obstacles:
+        [found] = self._values("obstacles", (session_key, claim_id, now_ms))
+        return Obstacles(*map(bool, found))
 
     async def find_batches(self, session_key: int, batch_ids: Sequence[str]) -> list[r.BatchRow]:
-        return self._all(r.BatchRow, "find_batches", (session_key, json_list(batch_ids)))
+        return self._find_batches(session_key, batch_ids, with_payloads=True)
+
+    def _find_batches(self, session_key: int, batch_ids: Sequence[str], *, with_payloads: bool) -> list[r.BatchRow]:
+        if not batch_ids:
+            return []
+        return self._all(r.BatchRow, "find_batches", (session_key, json_list(batch_ids), with_payloads))
 
     async def find_claimed(self, session_key: int, claim_id: str) -> list[r.BatchRow]:
         return self._all(r.BatchRow, "find_claimed", (session_key, claim_id))
 
     async def save_batches(self, rows: Sequence[r.BatchRow]) -> int:
-        return len(self._link.run_many("save_batch", (msgspec.structs.astuple(row) for row in rows)))
+        return len(self._runner.run_many("save_batch", (msgspec.structs.astuple(row) for row in rows)))
 
     async def list_dead(self, session_key: int | None, kind: str | None, *, after: int, limit: int) -> list[r.BatchRow]:
         bindings = {"session_key": session_key, "kind": kind, "after": after, "limit": limit}
@@ -69,24 +76,3 @@ class Work(Base):
         if seqs and not dry_run:
             self._run("drop_batches", (json_list(seqs),))
         return len(seqs)
-
-    async def find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
-        return self._find_lease(kind, resource)
-
-    def _find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
-        return self._one(r.LeaseRow, "find_lease", (kind, resource))
-
-    async def save_lease(self, row: r.LeaseRow) -> None:
-        self._store("save_lease", row)
-
-    async def drop_lease(self, kind: str, resource: str) -> None:
-        self._drop_leases(kind, [resource])
-
-    def _drop_leases(self, kind: str, resources: Sequence[str]) -> None:
-        fences = [fence for (fence,) in self._numbers("drop_leases", (kind, json_list(resources)))]
-        if fences:
-            self._run("raise_fence_floor", (max(fences),))
-
-    async def fence_floor(self) -> int:
-        found = self._numbers("fence_floor", ())
-        return found[0][0] if found else 0

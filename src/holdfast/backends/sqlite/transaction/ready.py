@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast import rows as r
-from holdfast.backends.sqlite.transaction.base import json_list
-from holdfast.backends.sqlite.transaction.queue import Work
+from holdfast.backends.sqlite.transaction.base import fetched, json_list
+from holdfast.backends.sqlite.transaction.limits import Limits
+from holdfast.backends.sqlite.transaction.queue import Queue
 
 
-class Ready(Work):
+class Ready(Queue, Limits):
     """Implements `ports.ReadyTables`."""
 
     __slots__ = ()
@@ -34,19 +35,23 @@ class Ready(Work):
         return self._all(r.BatchRow, "queue_front", (session_key, claimed_upto, now_ms))
 
     async def next_ready(
-        self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int]
+        self, levels: Sequence[int], kinds: Sequence[str] | None, passed: Sequence[int], now_ms: int
     ) -> r.ReadyRow | None:
         left_out = json_list(passed)
-        offers = [
-            row
-            for level in levels
-            for kind in (self._kinds(level) if kinds is None else kinds)
-            for row in self._all(r.ReadyRow, "next_ready", (level, kind, left_out))
-        ]
+        offers: list[r.ReadyRow] = []
+        is_waited_for = False
+        for level in levels:
+            for kind in self._kinds(level) if kinds is None else kinds:
+                for *values, waited_for in self._values("next_ready", (level, kind, left_out, now_ms)):
+                    offers.append(fetched(r.ReadyRow, tuple(values)))
+                    is_waited_for = is_waited_for or bool(waited_for)
+        if is_waited_for or not offers:
+            wanted = None if kinds is None else json_list(kinds)
+            offers += self._all(r.ReadyRow, "next_waiting", (wanted, left_out, now_ms))
         return min(offers, key=lambda row: (-row.priority, row.served), default=None)
 
-    async def offers_work(self, levels: Sequence[int], kinds: Sequence[str] | None) -> bool:
-        return await self.next_ready(levels, kinds, ()) is not None
+    async def offers_ready(self, levels: Sequence[int], kinds: Sequence[str] | None, now_ms: int) -> bool:
+        return await self.next_ready(levels, kinds, (), now_ms) is not None
 
     def _kinds(self, level: int) -> Iterator[str]:
         """Yield the kinds on offer, each found by one lookup in the index."""
@@ -58,6 +63,6 @@ class Ready(Work):
     async def due_ready(self, now_ms: int, limit: int) -> list[r.ReadyRow]:
         return self._all(r.ReadyRow, "due_ready", (now_ms, limit))
 
-    async def next_ready_due_ms(self) -> int | None:
-        [(due_at_ms,)] = self._values("next_ready_due_ms", ())
+    async def next_ready_due_ms(self, now_ms: int) -> int | None:
+        [(due_at_ms,)] = self._values("next_ready_due_ms", (now_ms,))
         return None if due_at_ms is None else int(due_at_ms)

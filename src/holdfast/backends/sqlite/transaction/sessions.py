@@ -14,7 +14,7 @@ class Sessions(Base):
 
     __slots__ = ()
 
-    async def find_session(self, session_id: str, *, presence: bool = False) -> r.SessionRow | None:
+    async def find_session(self, session_id: str, *, key_only: bool = False) -> r.SessionRow | None:
         return self._one(r.SessionRow, "find_session", (session_id,))
 
     async def session_ids(self, session_keys: Sequence[int]) -> dict[int, str]:
@@ -83,8 +83,8 @@ class Sessions(Base):
 
     async def drop_session_content(self, session_key: int) -> tuple[int, int, int]:
         usage = self._run("drop_session_usage", (session_key,))
-        work = self._run("drop_session_unsettled_work", (session_key,))
-        work += self._run("drop_session_settled_work", (session_key,))
+        work = self._run("drop_session_unsettled_batches", (session_key,))
+        work += self._run("drop_session_settled_batches", (session_key,))
         self._run("drop_ready", (session_key,))
         attachments = self._run("drop_session_attachments", (session_key,))
         return usage, work, attachments

@@ -9,6 +9,7 @@ import msgspec
 from holdfast import rows as r
 from holdfast.backends.sqlite.transaction.base import Base, json_list
 from holdfast.records.limits import LARGEST_INTEGER, SMALLEST_INTEGER
+from holdfast.schedule_rows import MatchRow
 
 
 class Triggers(Base):
@@ -50,6 +51,11 @@ class Triggers(Base):
             name = "list_subscriptions" if filter.session_id is None else "list_subscriptions_of_session"
         return self._page(r.SubscriptionRow, name, bindings)
 
+    async def matching_subscriptions(
+        self, source_type: str, source_key: str, *, after: int, limit: int
+    ) -> list[MatchRow]:
+        return self._all(MatchRow, "matching_subscriptions", (source_type, source_key, after, limit))
+
     async def drop_session_subscriptions(self, session_id: str) -> int:
         self._run("drop_session_deliveries", (session_id,))
         return self._run("drop_session_subscriptions", (session_id,))
@@ -79,7 +85,7 @@ class Triggers(Base):
         return self._store("save_delivery", row)
 
     async def list_undelivered(
-        self, *, reserved_until_ms: int, after: tuple[int, str, int] | None, limit: int
+        self, *, reserved_until_ms: int, runs_only: bool, after: tuple[int, str, int] | None, limit: int
     ) -> list[r.DeliveryRow]:
         after_ms, after_id, after_sequence = after or (SMALLEST_INTEGER, "", 0)
         bindings = {
@@ -89,7 +95,8 @@ class Triggers(Base):
             "after_sequence": after_sequence,
             "limit": limit,
         }
-        return self._all(r.DeliveryRow, "list_undelivered", bindings)
+        name = "list_undelivered_runs" if runs_only else "list_undelivered"
+        return self._all(r.DeliveryRow, name, bindings)
 
     async def drop_occurrences(self, *, occurred_until_ms: int, limit: int, dry_run: bool) -> tuple[int, int]:
         found = self._values("finished_occurrences", (occurred_until_ms, limit))

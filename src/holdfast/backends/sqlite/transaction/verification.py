@@ -29,7 +29,7 @@ class Verification(Base):
         if after is not None:
             start = dict(zip(start, after, strict=True))
         bindings = {**start, "inclusive": after is None, "skip": skip, "limit": limit}
-        rows = rows_of(kind, self._link.page(f"walk_{table_of(kind)}", bindings, columns.PAGE_BYTES))
+        rows = rows_of(kind, self._runner.page(f"walk_{table_of(kind)}", bindings, columns.PAGE_BYTES))
         return rows, key_of(rows[-1]) if rows else None
 
     async def find_rows(self, kind: type[R], keys: Sequence[Key]) -> list[R]:

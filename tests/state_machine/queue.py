@@ -1,4 +1,4 @@
-"""Steps on work, leases and time: claim, lose, abandon, settle, and read."""
+"""Steps on the queue, leases and time: claim, lose, abandon, settle, and read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def claim_exactly(m: Machine) -> None:
     if m.chance(0.7):
         page = m.call("queue.list_pending", session_id, limit=3)
         ids = [] if page is None else [batch.batch_id for batch in page]
-    wanted = ids[: m.rng.randint(0, 2)] if m.chance(0.8) else m.some([*ids, "work:nobody"], most=2)
+    wanted = ids[: m.rng.randint(0, 2)] if m.chance(0.8) else m.some([*ids, "batch:nobody"], most=2)
     claimed = m.call(
         "queue.claim_exactly",
         session_id,
@@ -140,7 +140,7 @@ def dead_letters(m: Machine) -> None:
         return
     page = m.call("queue.dead_letters", limit=3)
     dead = [] if page is None else [(batch.session_id, batch.batch_id) for batch in page]
-    chosen = m.pick([*dead, *list(m.known.batches)[-2:], ("s1", "work:nobody")])
+    chosen = m.pick([*dead, *list(m.known.batches)[-2:], ("s1", "batch:nobody")])
     m.call("queue.retry" if m.chance(0.6) else "queue.drop", *chosen)
 
 
@@ -149,13 +149,41 @@ def wait_for_work(m: Machine) -> None:
     if m.chance(0.6):
         m.call("queue.wait_next", timeout_ms=0, kinds=m.pick(KINDS), exclusive=m.chance(0.3))
     else:
-        session_id, batch_id = m.maybe(0.95, m.known.batches) or ("s1", "work:nobody")
+        session_id, batch_id = m.maybe(0.95, m.known.batches) or ("s1", "batch:nobody")
         m.call("queue.wait_settled", session_id, batch_id, timeout_ms=0)
+
+
+@rule(4)
+def limit(m: Machine) -> None:
+    kind = m.pick(("mail", "mail", "turn"))
+    chosen = m.rng.random()
+    if chosen < 0.5:
+        limits = {"at_once": m.pick((None, 1, 2, 3)), "per_key": m.pick((None, 1, 1, 2))}
+        m.call("queue.set_limit", kind if m.chance(0.95) else "", **limits)
+    elif chosen < 0.85:
+        m.call("queue.remove_limit", kind)
+    else:
+        m.pages("queue.limits")
+
+
+@rule(3)
+def pause(m: Machine) -> None:
+    chosen = m.rng.random()
+    if chosen < 0.15:
+        m.call("queue.pause", m.pick(("mail", "turn")))
+    elif chosen < 0.45:
+        m.call("queue.resume", m.pick(("mail", "turn")))
+    elif chosen < 0.6:
+        m.on(m.handle(), "pause")
+    elif chosen < 0.9:
+        m.on(m.handle(), "resume")
+    else:
+        m.pages("queue.paused_sessions")
 
 
 @rule(3)
 def cancel(m: Machine) -> None:
-    session_id, batch_id = m.maybe(0.95, m.known.batches) or ("s1", "work:nobody")
+    session_id, batch_id = m.maybe(0.95, m.known.batches) or ("s1", "batch:nobody")
     m.call("queue.cancel", session_id if m.chance(0.9) else m.session_id(), batch_id)
 
 

@@ -1,27 +1,27 @@
--- Calls of the server functions (functions.sql beside schema.sql). The first column is the verdict.
+-- Calls of the server functions of the queue (queue_functions.sql beside schema.sql). The first column is the verdict.
 
--- name: enqueue_work
+-- name: enqueue_batch
 SELECT
     verdict, (batch).enqueue_seq, (batch).batch_id, (batch).session_key, (batch).family, (batch).source_key,
     (batch).draft_hash, (batch).delivery, (batch).slot, (batch).merge_key, (batch).kind, (batch).priority,
     (batch).available_at_ms, (batch).enqueued_at_ms, (batch).payloads, (batch).settled_state, (batch).settled_at_ms,
     (batch).settled_revision, (batch).claim_id, (batch).claim_owner, (batch).claim_token_hash, (batch).claim_fence,
     (batch).claimed_at_ms, (batch).claim_expires_at_ms, (batch).claim_exclusive, (batch).claim_size,
-    (batch).attempts, (batch).retry_at_ms, (batch).last_error
-FROM {schema}.enqueue_work_v1(
+    (batch).attempts, (batch).retry_at_ms, (batch).last_error, (batch).limit_key, (batch).claim_slot
+FROM {schema}.enqueue_batch_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::bigint,
-    $11::bigint, $12::bytea, $13::bigint, $14::bigint
+    $11::bigint, $12::bytea, $13::bigint, $14::bigint, $15::text
 )
 
--- name: claim_work
+-- name: claim_batches
 SELECT
     verdict, (batch).enqueue_seq, (batch).batch_id, (batch).session_key, (batch).family, (batch).source_key,
     (batch).draft_hash, (batch).delivery, (batch).slot, (batch).merge_key, (batch).kind, (batch).priority,
     (batch).available_at_ms, (batch).enqueued_at_ms, (batch).payloads, (batch).settled_state, (batch).settled_at_ms,
     (batch).settled_revision, (batch).claim_id, (batch).claim_owner, (batch).claim_token_hash, (batch).claim_fence,
     (batch).claimed_at_ms, (batch).claim_expires_at_ms, (batch).claim_exclusive, (batch).claim_size,
-    (batch).attempts, (batch).retry_at_ms, (batch).last_error
-FROM {schema}.claim_work_v1(
+    (batch).attempts, (batch).retry_at_ms, (batch).last_error, (batch).limit_key, (batch).claim_slot
+FROM {schema}.claim_batches_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::bigint, $7::text, $8::bigint, $9::text[], $10::text,
     $11::bigint, $12::text, $13::bigint, $14::text[], $15::boolean, $16::bigint, $17::bigint
 )
@@ -33,7 +33,7 @@ SELECT
     (batch).priority, (batch).available_at_ms, (batch).enqueued_at_ms, (batch).payloads, (batch).settled_state,
     (batch).settled_at_ms, (batch).settled_revision, (batch).claim_id, (batch).claim_owner, (batch).claim_token_hash,
     (batch).claim_fence, (batch).claimed_at_ms, (batch).claim_expires_at_ms, (batch).claim_exclusive,
-    (batch).claim_size, (batch).attempts, (batch).retry_at_ms, (batch).last_error
+    (batch).claim_size, (batch).attempts, (batch).retry_at_ms, (batch).last_error, (batch).limit_key, (batch).claim_slot
 FROM {schema}.claim_next_v1(
     $1::bigint, $2::text, $3::text[], $4::bigint, $5::bigint, $6::text, $7::bigint, $8::boolean, $9::bigint,
     $10::bigint, $11::bigint
@@ -42,7 +42,7 @@ FROM {schema}.claim_next_v1(
 -- name: settle_claim
 SELECT
     verdict, settled_at_ms, settled_revision, reached
-FROM {schema}.settle_claim_v1($1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::bigint)
+FROM {schema}.settle_claim_v1($1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::bigint, $8::boolean)
 
 -- name: settle_and_claim
 SELECT
@@ -52,10 +52,10 @@ SELECT
     (batch).payloads, (batch).settled_state, (batch).settled_at_ms, (batch).settled_revision, (batch).claim_id,
     (batch).claim_owner, (batch).claim_token_hash, (batch).claim_fence, (batch).claimed_at_ms,
     (batch).claim_expires_at_ms, (batch).claim_exclusive, (batch).claim_size, (batch).attempts, (batch).retry_at_ms,
-    (batch).last_error
+    (batch).last_error, (batch).limit_key, (batch).claim_slot
 FROM {schema}.settle_and_claim_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::text, $8::text[], $9::bigint, $10::bigint,
-    $11::text, $12::bigint, $13::boolean, $14::bigint
+    $11::text, $12::bigint, $13::boolean, $14::bigint, $15::boolean
 )
 
 -- name: lock_ready
@@ -71,12 +71,11 @@ FROM {schema}.renew_claim_v1(
     $1::text, $2::bigint, $3::text, $4::text, $5::bigint, $6::text[], $7::bigint, $8::bigint
 )
 
--- name: take_lease
+-- name: heartbeat
 SELECT
-    verdict, process_status, kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
-FROM {schema}.take_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::text, $6::bigint, $7::bigint)
-
--- name: renew_lease
-SELECT
-    verdict, kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
-FROM {schema}.renew_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::bigint, $6::bigint, $7::bigint)
+    place, expires_at_ms
+FROM {schema}.heartbeat_v1(
+    $1::bigint, $2::bigint, $3::text, $4::bytea, $5::bigint, $6::text[], $7::text[], $8::text[], $9::bigint[],
+    $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[]
+)
+ORDER BY place

@@ -1,0 +1,27 @@
+"""Leases in memory."""
+
+from __future__ import annotations
+
+from holdfast import rows as r
+from holdfast.backends.memory.tables import Tables
+
+
+class MemoryLeases:
+    """Implements `ports.LeaseTables`."""
+
+    tables: Tables
+
+    async def find_lease(self, kind: str, resource: str) -> r.LeaseRow | None:
+        return self.tables.leases.get((kind, resource))
+
+    async def save_lease(self, row: r.LeaseRow) -> None:
+        self.tables.leases.put((row.kind, row.resource), row)
+
+    async def drop_lease(self, kind: str, resource: str) -> None:
+        row = self.tables.leases.get((kind, resource))
+        if row is not None:
+            self.tables.settings.put("fence_floor", max(await self.fence_floor(), row.fence))
+            self.tables.leases.drop((kind, resource))
+
+    async def fence_floor(self) -> int:
+        return self.tables.settings.get("fence_floor") or 0

@@ -1,0 +1,11 @@
+-- Calls of the server functions of leases (lease_functions.sql beside schema.sql). The first column is the verdict.
+
+-- name: take_lease
+SELECT
+    verdict, process_status, kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+FROM {schema}.take_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::text, $6::bigint, $7::bigint)
+
+-- name: renew_lease
+SELECT
+    verdict, kind, resource, owner_id, token_hash, fence, claimed_at_ms, expires_at_ms
+FROM {schema}.renew_lease_v1($1::text, $2::text, $3::bigint, $4::text, $5::bigint, $6::bigint, $7::bigint)

@@ -1,0 +1,75 @@
+-- Schedules.
+
+-- Differs: the clock is read behind the lock.
+-- name: find_schedule
+-- part: lock
+WITH locked AS (
+-- end part
+SELECT
+    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+FROM {schema}.schedules
+WHERE name = $1::text
+-- part: lock
+FOR UPDATE
+)
+SELECT
+    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body,
+    floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
+FROM locked
+-- end part
+
+-- name: first_due_schedule
+SELECT name, due_at_ms
+FROM {schema}.schedules
+WHERE due_at_ms IS NOT NULL
+ORDER BY due_at_ms, name
+LIMIT 1
+
+-- name: list_schedules
+SELECT
+    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+FROM (
+    SELECT
+        *,
+        sum(octet_length(body)) OVER (
+            ORDER BY name ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+        ) AS bytes_before
+    FROM (
+        SELECT
+            name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+        FROM {schema}.schedules
+        WHERE name > $1::text
+        ORDER BY name
+        LIMIT $2::bigint
+    ) AS page
+) AS measured
+WHERE coalesce(bytes_before, 0) < $3::bigint
+ORDER BY name
+
+-- name: insert_schedule
+INSERT INTO {schema}.schedules (
+    name, cron, tz, paused, seen_ms, due_at_ms, last_tick_ms, failure, created_at_ms, updated_at_ms, body
+) VALUES (
+    $1::text, $2::text, $3::text, $4::bigint, $5::bigint, $6::bigint, $7::bigint, $8::text, $9::bigint, $10::bigint,
+    $11::bytea
+)
+
+-- name: save_schedule
+UPDATE {schema}.schedules
+SET
+    cron = $2::text,
+    tz = $3::text,
+    paused = $4::bigint,
+    seen_ms = $5::bigint,
+    due_at_ms = $6::bigint,
+    last_tick_ms = $7::bigint,
+    failure = $8::text,
+    created_at_ms = $9::bigint,
+    updated_at_ms = $10::bigint,
+    body = $11::bytea
+WHERE name = $1::text
+    AND seen_ms = $12::bigint
+
+-- name: drop_schedule
+DELETE FROM {schema}.schedules
+WHERE name = $1::text

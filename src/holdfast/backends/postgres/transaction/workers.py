@@ -1,0 +1,33 @@
+"""Table of live workers, and the search for what one holds."""
+
+from __future__ import annotations
+
+from holdfast.backends.postgres.transaction.base import Base
+from holdfast.worker_rows import WorkerRow
+
+
+class Workers(Base):
+    """Workers."""
+
+    __slots__ = ()
+
+    async def find_worker(self, worker_id: str) -> WorkerRow | None:
+        return await self._one(WorkerRow, "find_worker", worker_id)
+
+    async def save_worker(self, row: WorkerRow) -> None:
+        await self._store("save_worker", row)
+
+    async def drop_worker(self, worker_id: str) -> int:
+        return await self._run("drop_worker", worker_id)
+
+    async def drop_expired_workers(self, until_ms: int) -> int:
+        return await self._run("drop_expired_workers", until_ms)
+
+    async def list_workers(self, alive_at_ms: int, *, after: str, limit: int) -> list[WorkerRow]:
+        return await self._all(WorkerRow, "list_workers", alive_at_ms, after, limit)
+
+    async def claims_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[tuple[int, str]]:
+        return [(key, batch_id) for key, batch_id in await self._values("claims_of_owner", owner_id, now_ms, limit)]
+
+    async def leases_of_owner(self, owner_id: str, now_ms: int, limit: int) -> list[str]:
+        return [resource for (resource,) in await self._values("leases_of_owner", owner_id, now_ms, limit)]

@@ -1,0 +1,33 @@
+"""The table of schedules."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.backends.sqlite.transaction.base import Base
+from holdfast.schedule_rows import ScheduleRow
+
+
+class Schedules(Base):
+    """Schedules by name."""
+
+    __slots__ = ()
+
+    async def find_schedule(self, name: str) -> ScheduleRow | None:
+        return self._one(ScheduleRow, "find_schedule", (name,))
+
+    async def first_due_schedule(self) -> tuple[str, int] | None:
+        found = self._values("first_due_schedule", ())
+        return (str(found[0][0]), int(found[0][1])) if found else None
+
+    async def list_schedules(self, *, after: str, limit: int) -> list[ScheduleRow]:
+        return self._page(ScheduleRow, "list_schedules", (after, limit))
+
+    async def insert_schedule(self, row: ScheduleRow) -> None:
+        self._store("insert_schedule", row)
+
+    async def save_schedule(self, row: ScheduleRow, *, seen_ms: int) -> int:
+        return self._run("save_schedule", (*msgspec.structs.astuple(row), seen_ms))
+
+    async def drop_schedule(self, name: str) -> int:
+        return self._run("drop_schedule", (name,))

@@ -1,0 +1,152 @@
+"""Commands that limit, pause and resume kinds of work, and pause and resume sessions."""
+
+from __future__ import annotations
+
+import holdfast
+from holdfast.cli.commands import PAGE, PAGE_JSON, SESSION, Command, argument
+from holdfast.cli.running import Call
+from holdfast.cli.sessions import require_session, show_page
+
+KIND = argument("kind", metavar="KIND", help="the kind of work, such as turn or send-mail")
+
+
+def list_limits(call: Call) -> int:
+    """List the kinds that have limits or are paused."""
+    with call.store() as store:
+        page = store.queue.limits(after=call.options.after, limit=call.options.limit)
+    rows: list[tuple[object, ...]] = [
+        (one.kind, one.at_once, one.per_key, "paused" if one.paused else "") for one in page
+    ]
+    return show_page(call, page, ("kind", "at once", "per key", "state"), rows)
+
+
+def limit(call: Call) -> int:
+    """Set the limits of a kind, or take them away."""
+    given = call.options
+    with call.store() as store:
+        if given.at_once is None and given.per_key is None:
+            changed = store.queue.remove_limit(given.kind)
+            return _told(call, given.kind, changed=changed, done="has no limits", before="had no limits")
+        declared = store.queue.set_limit(given.kind, at_once=given.at_once, per_key=given.per_key)
+    if given.json:
+        call.terminal.json(declared)
+    else:
+        call.terminal.line(f"{given.kind}: at once {declared.at_once or 'any'}, per key {declared.per_key or 'any'}")
+    return 0
+
+
+def pause_kind(call: Call) -> int:
+    """Pause a kind."""
+    with call.store() as store:
+        changed = store.queue.pause(call.options.kind)
+    return _told(call, call.options.kind, changed=changed, done="is paused", before="was paused already")
+
+
+def resume_kind(call: Call) -> int:
+    """Resume a kind."""
+    with call.store() as store:
+        changed = store.queue.resume(call.options.kind)
+    return _told(call, call.options.kind, changed=changed, done="goes on", before="was not paused")
+
+
+def pause_session(call: Call) -> int:
+    """Pause a session."""
+    with call.store() as store:
+        changed = _session(call, store).pause()
+    return _told(call, call.options.session, changed=changed, done="is paused", before="was paused already")
+
+
+def resume_session(call: Call) -> int:
+    """Resume a session."""
+    with call.store() as store:
+        changed = _session(call, store).resume()
+    return _told(call, call.options.session, changed=changed, done="goes on", before="was not paused")
+
+
+def list_paused(call: Call) -> int:
+    """List paused sessions."""
+    with call.store() as store:
+        page = store.queue.paused_sessions(after=call.options.after, limit=call.options.limit)
+    return show_page(call, page, ("session",), [(one,) for one in page])
+
+
+def _session(call: Call, store: holdfast.BlockingStore) -> holdfast.BlockingSession:
+    require_session(store, call.options.session)
+    return store.sessions.handle(call.options.session)
+
+
+def _told(call: Call, name: str, *, changed: bool, done: str, before: str) -> int:
+    if call.options.json:
+        call.terminal.json({"name": name, "changed": changed})
+    else:
+        call.terminal.line(f"{name} {done if changed else before}")
+    return 0
+
+
+CHANGED = "An object: `name` and `changed` (false if nothing had to change)."
+
+COMMANDS = (
+    Command(
+        "queue limits",
+        "list kinds of work that have limits or are paused",
+        list_limits,
+        PAGE,
+        ("holdfast queue limits",),
+        f"{PAGE_JSON} An item is a `KindLimit`.",
+    ),
+    Command(
+        "queue limit",
+        "limit the claims of a kind that live at once",
+        limit,
+        (
+            KIND,
+            argument("--at-once", metavar="N", type=int, help="of the whole kind"),
+            argument("--per-key", metavar="N", type=int, help="of each key"),
+        ),
+        ("holdfast queue limit send-mail --at-once 10 --per-key 2", "holdfast queue limit send-mail"),
+        "The `KindLimit`; without limits, an object: `name` and `changed`.",
+        "Replaces both limits of the kind. Without any, takes them away.",
+    ),
+    Command(
+        "queue pause",
+        "let nothing of a kind be claimed",
+        pause_kind,
+        (KIND,),
+        ("holdfast queue pause send-mail",),
+        CHANGED,
+        "Work that is claimed goes on.",
+    ),
+    Command(
+        "queue resume",
+        "end the pause of a kind",
+        resume_kind,
+        (KIND,),
+        ("holdfast queue resume send-mail",),
+        CHANGED,
+    ),
+    Command(
+        "sessions pause",
+        "let nothing in a session's queue be claimed",
+        pause_session,
+        (SESSION,),
+        ("holdfast sessions pause chat-42",),
+        CHANGED,
+        "Work that is claimed goes on.",
+    ),
+    Command(
+        "sessions resume",
+        "end the pause of a session",
+        resume_session,
+        (SESSION,),
+        ("holdfast sessions resume chat-42",),
+        CHANGED,
+    ),
+    Command(
+        "sessions paused",
+        "list paused sessions",
+        list_paused,
+        PAGE,
+        ("holdfast sessions paused",),
+        f"{PAGE_JSON} An item is the id of a session.",
+    ),
+)

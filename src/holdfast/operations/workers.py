@@ -1,0 +1,133 @@
+"""Keep the list of live workers, renew everything that one holds, and end what a dead one held."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+
+from holdfast.errors import ClaimLost, LeaseLost, SessionDeleted
+from holdfast.operations import leases, queue, ready
+from holdfast.operations.pages import page_of
+from holdfast.operations.topics import process_topic, tell_run
+from holdfast.operations.writes import expect_rows
+from holdfast.ports import Transaction
+from holdfast.ports.fast_path_params import HeartbeatParams
+from holdfast.records.common import Page
+from holdfast.records.leases import Lease
+from holdfast.records.queue import WorkClaim
+from holdfast.records.workers import Heartbeat, WorkerInfo, WorkerRelease
+from holdfast.rules import claims as claim_rules
+from holdfast.rules import leases as lease_rules
+from holdfast.rules import workers as rules
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A report of a worker, and all that it renews."""
+
+    worker: WorkerInfo | None
+    claims: tuple[WorkClaim, ...]
+    leases: tuple[Lease, ...]
+    ttl_ms: int
+
+
+async def heartbeat(tx: Transaction, beat: Beat) -> Heartbeat:
+    """Renew claims and leases, each on its own: a lost one does not keep the others from being renewed."""
+    answer = await tx.renew_all(_params(beat))
+    if answer is not None:
+        ends = list(answer.expires_at_ms)
+        claimed = tuple(
+            None if end is None else claim_rules.lasting_until(claim, end)
+            for claim, end in zip(beat.claims, ends, strict=False)
+        )
+        held = tuple(
+            None if end is None else msgspec.structs.replace(lease, expires_at_ms=end)
+            for lease, end in zip(beat.leases, ends[len(beat.claims) :], strict=True)
+        )
+        for lease in held:
+            if lease is not None:
+                leases.tell_waiters(tx, lease.resource)
+        return Heartbeat(claimed, held)
+    if beat.worker is not None:
+        before = await tx.find_worker(beat.worker.id)
+        if before is None:
+            await tx.drop_expired_workers(tx.now_ms - rules.FORGOTTEN_MS)
+        await tx.save_worker(rules.row_of(beat.worker, before, ttl_ms=beat.ttl_ms, now_ms=tx.now_ms))
+    return Heartbeat(
+        tuple([await _renewed_claim(tx, claim, beat.ttl_ms) for claim in beat.claims]),
+        tuple([await _renewed_lease(tx, lease, beat.ttl_ms) for lease in beat.leases]),
+    )
+
+
+def _params(beat: Beat) -> HeartbeatParams:
+    worker = beat.worker
+    return HeartbeatParams(
+        worker_id=None if worker is None else worker.id,
+        report=None if worker is None else rules.report_of(worker),
+        claims=tuple(claim_rules.proof_of(claim.completion()) for claim in beat.claims),
+        leases=tuple(lease_rules.proof_of(lease) for lease in beat.leases),
+        ttl_ms=beat.ttl_ms,
+        forgotten_ms=rules.FORGOTTEN_MS,
+    )
+
+
+async def _renewed_claim(tx: Transaction, claim: WorkClaim, ttl_ms: int) -> WorkClaim | None:
+    try:
+        return await queue.renew(tx, claim, claim.completion(), ttl_ms)
+    except (ClaimLost, SessionDeleted):
+        return None
+
+
+async def _renewed_lease(tx: Transaction, lease: Lease, ttl_ms: int) -> Lease | None:
+    try:
+        return await leases.renew(tx, lease, ttl_ms)
+    except (LeaseLost, SessionDeleted):
+        return None
+
+
+async def list_page(tx: Transaction, *, after: str, limit: int) -> Page[WorkerInfo]:
+    """Return one page of the workers that are alive, by id."""
+    rows = await tx.list_workers(tx.now_ms, after=after, limit=limit + 1)
+    return page_of(rows, limit, rules.worker_of, listing="workers", place=lambda row: (row.worker_id,))
+
+
+async def leave(tx: Transaction, worker_id: str) -> bool:
+    """Take a worker off the list."""
+    return await tx.drop_worker(worker_id) > 0
+
+
+async def release(tx: Transaction, worker_id: str, limit: int) -> WorkerRelease:
+    """End claims and leases of a worker, so that others can take its work over now: at most so many of each."""
+    found = await tx.claims_of_owner(worker_id, tx.now_ms, limit)
+    ids = await tx.session_ids([session_key for session_key, _ in found]) if found else {}
+    batches = 0
+    for session_key, of_session in itertools.groupby(found, key=lambda one: one[0]):
+        session = await tx.find_session(ids.get(session_key, ""), key_only=True)
+        if session is None or session.session_key != session_key:
+            continue  # pragma: no cover - deleted since the first look
+        await tx.hold_queue(session.family, session_key)
+        rows = await tx.find_batches(session_key, [batch_id for _, batch_id in of_session])
+        ended = [one for row in rows if (one := rules.ended_claim(row, worker_id, tx.now_ms)) is not None]
+        if ended:  # pragma: no branch - another worker has them since the first look
+            expect_rows(await tx.save_batches(ended), "batches", session_key, expected=len(ended))
+            await ready.keep(tx, session_key, session.family, freed=True)
+            ready.tell(tx, session.session_id)
+            batches += len(ended)
+    runs = 0
+    for process_id in await tx.leases_of_owner(worker_id, tx.now_ms, limit):
+        runs += await _release_run(tx, process_id, worker_id)
+    return WorkerRelease(batches, runs)
+
+
+async def _release_run(tx: Transaction, process_id: str, worker_id: str) -> int:
+    process = await tx.find_process(process_id)
+    lease = rules.ended_lease(await tx.find_lease("process", process_id), worker_id, tx.now_ms)
+    if process is None or lease is None:
+        return 0  # pragma: no cover - ended since the first look
+    await tx.save_lease(lease)
+    after = rules.claimable_now(process, tx.now_ms)
+    if after != process:
+        expect_rows(await tx.save_process(after), "processes", process_id)
+        tell_run(tx, after)
+    tx.notify(process_topic(process_id))
+    return 1

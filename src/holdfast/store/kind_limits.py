@@ -1,0 +1,102 @@
+"""Limits of kinds of work: the claims that may live at once, of a kind and of each key; and pauses."""
+
+from __future__ import annotations
+
+from holdfast.operations import limits as operations
+from holdfast.records.common import Page
+from holdfast.records.queue import KindLimit
+from holdfast.rules import checks
+from holdfast.rules import limits as rules
+from holdfast.store.context import Context
+
+
+class KindLimits:
+    """The part of the queue that holds work back."""
+
+    _context: Context
+
+    async def set_limit(self, kind: str, *, at_once: int | None = None, per_key: int | None = None) -> KindLimit:
+        """Limit the claims of a kind that live at once: all of them, and those of each `key` of the work.
+
+        The limits are stored, hold for every worker, and are exact. The newest call wins: it replaces both limits.
+        Claims that live already count and keep living, also if there are more than a new limit allows. Work without a
+        key counts for `at_once` only. At the limit, `claim` and `claim_next` find nothing.
+
+        >>> store.queue.set_limit("send-mail", at_once=10, per_key=1).per_key
+        1
+        >>> for number in range(2):
+        ...     draft = holdfast.WorkDraft(session_id=f"mail-{number}", payloads=[1], kind="send-mail", key="ada")
+        ...     _ = store.queue.enqueue(draft)
+        >>> claim = store.queue.claim_next(owner_id="worker-1")
+        >>> store.queue.claim_next(owner_id="worker-2") is None
+        True
+        >>> _ = store.queue.complete(claim)
+        >>> store.queue.claim_next(owner_id="worker-2").session_id
+        'mail-1'
+        """
+        checked = self._context.identifier("kind", kind)
+        most, most_per_key = rules.check_limits(at_once, per_key)
+        return await self._context.backend.write(
+            lambda tx: operations.declare(tx, checked, at_once=most, per_key=most_per_key), idempotent=True
+        )
+
+    async def remove_limit(self, kind: str) -> bool:
+        """Take both limits of a kind away. Return False if it has none. A pause stays.
+
+        >>> _ = store.queue.set_limit("send-mail", at_once=10)
+        >>> store.queue.remove_limit("send-mail"), store.queue.remove_limit("send-mail")
+        (True, False)
+        """
+        checked = self._context.identifier("kind", kind)
+        return await self._context.backend.write(lambda tx: operations.remove(tx, checked))
+
+    async def limits(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[KindLimit]:
+        """Return one page of the kinds that have limits or are paused, by kind.
+
+        >>> _ = store.queue.set_limit("send-mail", at_once=10)
+        >>> [(one.kind, one.at_once, one.paused) for one in store.queue.limits()]
+        [('send-mail', 10, False)]
+        """
+        place = checks.cursor("limits", after, [str])
+        size = checks.page_size(limit, self._context.limits)
+        start = "" if place is None else place[0]
+        return await self._context.backend.read(lambda tx: operations.list_page(tx, after=start, limit=size))
+
+    async def pause(self, kind: str) -> bool:
+        """Let nothing of a kind be claimed, by any worker, until `resume`. Return False if it is paused already.
+
+        Claims that live go on. Work can still be enqueued. In a session, work behind a batch of a paused kind waits.
+
+        >>> store.queue.pause("send-mail")
+        True
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="mail", payloads=[1], kind="send-mail"))
+        >>> store.queue.claim_next(owner_id="worker-1") is None
+        True
+        >>> store.queue.resume("send-mail")
+        True
+        >>> store.queue.claim_next(owner_id="worker-1").session_id
+        'mail'
+        """
+        checked = self._context.identifier("kind", kind)
+        return await self._context.backend.write(lambda tx: operations.pause(tx, checked))
+
+    async def resume(self, kind: str) -> bool:
+        """End the pause of a kind, and wake waiting workers. Return False if it is not paused.
+
+        >>> store.queue.resume("send-mail")
+        False
+        """
+        checked = self._context.identifier("kind", kind)
+        return await self._context.backend.write(lambda tx: operations.resume(tx, checked))
+
+    async def paused_sessions(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[str]:
+        """Return one page of the ids of paused sessions.
+
+        >>> _ = store.sessions.create("chat-42").pause()
+        >>> list(store.queue.paused_sessions())
+        ['chat-42']
+        """
+        place = checks.cursor("paused sessions", after, [int])
+        size = checks.page_size(limit, self._context.limits)
+        start = 0 if place is None else place[0]
+        return await self._context.backend.read(lambda tx: operations.paused_page(tx, after=start, limit=size))

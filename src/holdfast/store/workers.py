@@ -1,0 +1,95 @@
+"""`store.workers`: the live workers of a store, and everything that one of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.operations import workers as operations
+from holdfast.records.common import Page
+from holdfast.records.leases import Lease
+from holdfast.records.queue import WorkClaim
+from holdfast.records.workers import Heartbeat, WorkerInfo, WorkerRelease
+from holdfast.rules import checks
+from holdfast.rules import workers as rules
+from holdfast.store.context import Context
+
+
+class Workers:
+    """The live workers."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def heartbeat(
+        self,
+        worker: WorkerInfo | None = None,
+        *,
+        ttl_ms: int,
+        claims: Sequence[WorkClaim] = (),
+        leases: Sequence[Lease] = (),
+    ) -> Heartbeat:
+        """Renew claims and leases in one trip, each on its own, and report the worker that holds them, if it is named.
+
+        A claim or lease that is lost is None in the answer, and does not keep the others from being renewed. None ends
+        earlier than before. The worker is listed until `ttl_ms` from now, unless it reports itself again.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> claim = store.queue.claim_next(owner_id="worker-1", ttl_ms=1000)
+        >>> me = holdfast.WorkerInfo("worker-1", host="here", pid=7, kinds=["turn"])
+        >>> beat = store.workers.heartbeat(me, ttl_ms=60_000, claims=[claim])
+        >>> beat.claims[0].expires_at_ms > claim.expires_at_ms
+        True
+        """
+        limits = self._context.limits
+        beat = operations.Beat(
+            worker=None if worker is None else rules.check_worker(worker, limits),
+            claims=rules.check_claims(claims, limits),
+            leases=rules.check_leases(leases, limits),
+            ttl_ms=self._context.ttl_ms(ttl_ms),
+        )
+        return await self._context.backend.write(
+            lambda tx: operations.heartbeat(tx, beat), single_write=True, idempotent=True
+        )
+
+    async def list(self, *, after: str | None = None, limit: int = checks.DEFAULT_PAGE) -> Page[WorkerInfo]:
+        """Return one page of the live workers, by id.
+
+        >>> _ = store.workers.heartbeat(holdfast.WorkerInfo("worker-1", host="here", pid=7), ttl_ms=60_000)
+        >>> [worker.id for worker in store.workers.list()]
+        ['worker-1']
+        """
+        place = checks.cursor("workers", after, [str])
+        start = "" if place is None else str(place[0])
+        size = checks.page_size(limit, self._context.limits)
+        return await self._context.backend.read(lambda tx: operations.list_page(tx, after=start, limit=size))
+
+    async def leave(self, worker_id: str) -> bool:
+        """Take a worker off the list, at the end of its life. Return False if it was not listed.
+
+        >>> store.workers.leave("worker-1")
+        False
+        """
+        checked = self._context.identifier("worker_id", worker_id)
+        return await self._context.backend.write(lambda tx: operations.leave(tx, checked))
+
+    async def release(self, worker_id: str) -> WorkerRelease:
+        """End every claim and every lease on a run that a dead worker holds, so that others take its work over now.
+
+        Call it only for a worker that is known to be dead. Work of a live one would be done twice, though that one can
+        store nothing more under an ended claim. The attempts count, as they do when a claim expires.
+
+        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
+        >>> _ = store.queue.claim_next(owner_id="dead-worker")
+        >>> store.workers.release("dead-worker").batches
+        1
+        >>> store.queue.claim_next(owner_id="worker-1").batches[0].attempts
+        2
+        """
+        checked = self._context.identifier("worker_id", worker_id)
+        most = self._context.limits.page
+        batches = runs = 0
+        while True:
+            part = await self._context.backend.write(lambda tx: operations.release(tx, checked, most))
+            batches, runs = batches + part.batches, runs + part.runs
+            if part.batches < most and part.runs < most:
+                return WorkerRelease(batches, runs)

@@ -1,0 +1,60 @@
+"""Starts the runs of reserved trigger deliveries. The id of a run follows from its delivery, so each starts once."""
+
+from __future__ import annotations
+
+import random
+
+import holdfast
+from holdfast.log import INFO, WARNING, log_event
+from holdfast.worker.claiming import LOOK_AGAIN_MS
+from holdfast.worker.duties import Duty
+from holdfast.worker.running import described
+
+PAGE = 100
+"""Deliveries that are read at a time."""
+
+
+class Router(Duty):
+    """Starts a run for each delivery whose target is one. Deliveries to other targets are left to their host."""
+
+    name = "starting triggered runs"
+
+    def __init__(self, store: holdfast.Store) -> None:
+        self._store = store
+
+    async def act(self) -> bool:
+        """Start the runs of one page of deliveries. Return False if there are none that could be started."""
+        settled = 0
+        after: str | None = None
+        while True:
+            page = await self._store.triggers.undelivered(runs_only=True, after=after, limit=PAGE)
+            # Workers that read the same page begin at different ends.
+            for delivery in random.sample(page.items, len(page.items)):
+                settled += await self._start(delivery)
+            after = page.next
+            if settled or after is None:
+                return settled > 0
+
+    async def wait(self) -> None:
+        """Wait for a delivery."""
+        await self._store.triggers.wait_undelivered(timeout_ms=LOOK_AGAIN_MS)
+
+    async def _start(self, delivery: holdfast.TriggerDelivery) -> bool:
+        """Start a run, or note why it cannot be started. Return False if neither could be done."""
+        try:
+            await self._store.processes.register(holdfast.registration_for(delivery))
+        except (holdfast.InvalidRequest, holdfast.Conflict) as error:
+            return await self._fail(delivery, error)
+        except holdfast.Corrupt as error:
+            log_event("worker", WARNING, "a delivery is damaged (%(error_class)s)", error_class=type(error).__name__)
+            return False
+        log_event("worker", INFO, "a delivery started run %(process_id)s", process_id=delivery.process_id)
+        return True
+
+    async def _fail(self, delivery: holdfast.TriggerDelivery, error: Exception) -> bool:
+        log_event("worker", WARNING, "a delivery failed (%(error_class)s)", error_class=type(error).__name__)
+        try:
+            await self._store.triggers.mark_failed(delivery, described(error))
+        except holdfast.NotFound:
+            return True  # its subscription was forgotten meanwhile, with its deliveries
+        return True

@@ -1,0 +1,182 @@
+"""The life of a worker from start to shutdown, and the loops that claim work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import holdfast
+from holdfast.worker.claiming import Claimer, Serving, Slots, drain, serve
+from holdfast.worker.driving import LentStore, OwnLoop
+from holdfast.worker.duties import Ticker
+from holdfast.worker.handlers import QUEUED, Handlers
+from holdfast.worker.housekeeping import Housekeeping
+from holdfast.worker.keeper import Keeper
+from holdfast.worker.processes import Runs
+from holdfast.worker.router import Router
+from holdfast.worker.running import Runner
+from holdfast.worker.schedules import Schedules, Upkeep
+from holdfast.worker.tally import Tally
+from holdfast.worker.unhandled import look_for_unhandled, note_unhandled
+from holdfast.worker.work import Work
+
+
+class Service:
+    """Opens the store, and claims and runs work until it is told to stop."""
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | holdfast.Store,
+        options: holdfast.SqliteOptions | holdfast.PostgresOptions | None,
+        handlers: Handlers,
+        tally: Tally,
+        *,
+        concurrency: int,
+        lease_ms: int,
+        grace_s: float,
+        name: str,
+    ) -> None:
+        self._place = store
+        self._options = options
+        self._handlers = handlers
+        self._tally = tally
+        self.upkeep = Upkeep(Schedules())
+        """The duties of the worker beside its handlers."""
+        self._concurrency = concurrency
+        self._lease_ms = lease_ms
+        self._grace_s = grace_s
+        self._name = name
+        self._stopping: asyncio.Event | None = None
+        self._is_told_to_stop = False
+        self._changing = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Run on an event loop of its own, until SIGTERM or Ctrl-C."""
+        asyncio.run(self._run(until_idle=until_idle))
+
+    async def _run(self, *, until_idle: bool) -> None:
+        with ending_signals(self.stop):
+            await self.serve(until_idle=until_idle)
+
+    def stop(self) -> None:
+        """Begin the shutdown, or make the next run end at once."""
+        with self._changing:
+            if self._loop is None or self._stopping is None:
+                self._is_told_to_stop = True
+                return
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._stopping.set)
+
+    async def serve(self, *, until_idle: bool = False) -> None:
+        """Run on the current event loop, until `stop` is called."""
+        if not self._handlers:
+            raise holdfast.InvalidRequest(
+                "worker", "has no handlers: decorate functions with @worker.turn, @worker.job or @worker.process"
+            )
+        self.upkeep.schedules.require_handlers(self._handlers)
+        if self._stopping is not None:
+            raise holdfast.InvalidRequest("worker", "runs already: make another one")
+        with self._changing:
+            self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+            if self._is_told_to_stop:
+                self._stopping.set()
+        try:
+            if not self._stopping.is_set():
+                async with self._runner(self._stopping) as runner:
+                    await self._serve(runner, until_idle=until_idle)
+        finally:
+            with self._changing:
+                self._loop = self._stopping = None
+                self._is_told_to_stop = False
+
+    @asynccontextmanager
+    async def _runner(self, stopping: asyncio.Event) -> AsyncGenerator[Runner]:
+        async with self._opened() as store:
+            owner_id = holdfast.new_owner_id(self._name)
+            opened = await asyncio.to_thread(self._open_for_keeper, store)
+            keeper = Keeper(opened, owner_id, self._handlers.all_kinds(), self._lease_ms)
+            await asyncio.to_thread(keeper.start)
+            runner = Runner(
+                store, self._handlers, keeper, owner_id, self._lease_ms, stopping=stopping, tally=self._tally
+            )
+            try:
+                yield runner
+            finally:
+                await asyncio.to_thread(keeper.close)
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[holdfast.Store]:
+        if isinstance(self._place, holdfast.Store):
+            yield self._place
+        else:
+            async with holdfast.open(self._place, options=self._options) as store:
+                yield store
+
+    def _open_for_keeper(self, store: holdfast.Store) -> holdfast.BlockingStore:
+        """Return a store of the keeper's own: a handler that blocks the event loop must not stop the renewals."""
+        if isinstance(self._place, holdfast.Store):
+            return LentStore(store, OwnLoop())
+        return holdfast.open_blocking(self._place, options=self._options)
+
+    async def _serve(self, runner: Runner, *, until_idle: bool) -> None:
+        assert self._stopping is not None
+        await self._handlers.declare_limits(runner.store)
+        slots = Slots(self._concurrency)
+        ticker = Ticker(runner.store, self.upkeep.schedules, self._handlers)
+        await ticker.declare()
+        claimers: list[Serving] = [ticker, Router(runner.store)]
+        if self.upkeep.housekeeping_ms is not None:
+            claimers.append(Housekeeping(runner, self.upkeep.housekeeping_ms, self.upkeep.prune))
+        claimers += [
+            Claimer(runner, slots, Work(runner, kinds, exclusive=shape == "turn"))
+            for shape in QUEUED
+            if (kinds := self._handlers.kinds(shape))
+        ]
+        for lease_ms, kinds_of_runs in self._handlers.runs(self._lease_ms).items():
+            claimers.append(Claimer(runner, slots, Runs(runner, kinds_of_runs, lease_ms)))
+        claiming = asyncio.create_task(drain(runner, claimers) if until_idle else serve(claimers))
+        stopping = asyncio.create_task(self._stopping.wait())
+        watching = asyncio.create_task(self._watch(runner))
+        looking = asyncio.create_task(look_for_unhandled(runner))
+        try:
+            await asyncio.wait([claiming, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if claiming.done():
+                claiming.result()
+                await note_unhandled(runner)
+        finally:
+            looking.cancel()
+            for task in (claiming, stopping):
+                task.cancel()
+            await asyncio.gather(claiming, stopping, return_exceptions=True)
+            await runner.finish(self._grace_s)
+            watching.cancel()
+
+    async def _watch(self, runner: Runner) -> None:
+        """Stop handlers whose claims may have expired. The keeper's thread may hang in a renewal."""
+        while True:
+            await asyncio.sleep(self._lease_ms / 1000 / 10)
+            runner.give_up_overdue()
+
+
+@contextmanager
+def ending_signals(stop: Callable[[], None]) -> Generator[None]:
+    """Call `stop` on SIGTERM and SIGINT instead of ending the process, if this is the thread that gets signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    with suppress(NotImplementedError):  # Windows: Ctrl-C ends the process
+        for number in numbers:
+            loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError):
+            for number in numbers:
+                loop.remove_signal_handler(number)

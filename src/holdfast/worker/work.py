@@ -1,0 +1,176 @@
+"""Runs claimed work of the queue: a turn is committed, a job is settled, and what failed is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import holdfast
+from holdfast.log import WARNING, log_event
+from holdfast.worker.claiming import LOOK_AGAIN_MS, Claimed
+from holdfast.worker.driving import OnLoop, SharedStore
+from holdfast.worker.handlers import Registered, Shape
+from holdfast.worker.jobs import Job
+from holdfast.worker.keeper import Held
+from holdfast.worker.retries import GiveUp
+from holdfast.worker.running import Runner, described
+from holdfast.worker.tally import Failure
+
+
+class Work:
+    """Turns, or jobs, of some kinds."""
+
+    def __init__(self, runner: Runner, kinds: list[str], *, exclusive: bool) -> None:
+        self._runner = runner
+        self._kinds = kinds
+        self._exclusive = exclusive
+        self._queue = runner.store.queue
+
+    # Claiming.
+
+    async def wait(self) -> None:
+        """Wait for work that can be claimed."""
+        await self._queue.wait_next(timeout_ms=LOOK_AGAIN_MS, kinds=self._kinds, exclusive=self._exclusive)
+
+    async def claim(self) -> Claimed[holdfast.WorkClaim] | None:
+        """Claim work of any session. A claim that comes after this was cancelled is given back at once."""
+        sent_s = time.monotonic()
+        asking = self._queue.claim_next(
+            owner_id=self._runner.owner_id,
+            kinds=self._kinds,
+            ttl_ms=self._runner.lease_ms,
+            max_batches=1,
+            exclusive=self._exclusive,
+        )
+        claim = await self._runner.uncut(asking, self._give_back)
+        return None if claim is None else (claim, sent_s)
+
+    async def _give_back(self, claim: holdfast.WorkClaim | None) -> None:
+        if claim is None:
+            return
+        try:
+            await self._queue.abandon(claim)
+        except holdfast.HoldfastError as error:
+            log_event("worker", WARNING, "work was not given back (%(error_class)s)", error_class=type(error).__name__)
+
+    # Running.
+
+    async def run(
+        self, claimed: Claimed[holdfast.WorkClaim], *, goes_on: Callable[[], bool]
+    ) -> Claimed[holdfast.WorkClaim] | None:
+        """Run one claim to its settlement. Return a claim that was taken together with it, if any."""
+        claim, sent_s = claimed
+        runner = self._runner
+        handler = runner.handlers.of(claim.batches[0].kind)
+        with runner.holding(claim, runner.lease_ms, sent_s) as held:
+            try:
+                if claim.batches[0].attempts > handler.retry.attempts:
+                    raise GiveUp(f"no worker survived its {handler.retry.attempts} attempts")
+                if self._exclusive:
+                    await self._turn(handler, held)
+                    following = None
+                else:
+                    await self._job(handler, claim)
+                    held.is_settling = True
+                    following = await self._complete(held, goes_on=goes_on)
+            except asyncio.CancelledError as error:
+                if held.is_lost:
+                    runner.forgive(held, handler.name)
+                elif runner.caller.is_cancelling:
+                    await self._give_back(_work(held))
+                    raise
+                else:
+                    # The handler's own: it cancelled itself, or awaited something that was cancelled.
+                    await self._fail(handler, held, error)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                if isinstance(error, holdfast.ClaimLost) and error.claim_id == claim.claim_id:
+                    runner.count_lost(held, handler.name)
+                else:
+                    await self._fail(handler, held, error)
+            else:
+                runner.tally.done += 1
+                return following
+        return None
+
+    async def _turn(self, handler: Registered, held: Held) -> None:
+        runner = self._runner
+        session = runner.store.sessions.handle(_work(held).session_id)
+        turn = await runner.persist("a turn is not loaded", lambda: session.turn(claim=_work(held)).__aenter__())
+        if not turn.replayed:
+            given = turn if handler.is_async else holdfast.BlockingTurn(turn, cast("Any", OnLoop(runner.caller.loop)))
+            try:
+                await self._call(handler, given, turn)
+            except BaseException as error:
+                await turn.__aexit__(type(error), error, error.__traceback__)
+                raise
+            finally:
+                # With the work that joined it: only that claim can be settled or failed.
+                held.claim = turn.claim or held.claim
+            held.is_settling = True
+            # Its id makes the commit idempotent.
+            await runner.persist("a turn is not committed", lambda: turn.__aexit__(None, None, None))
+        if turn.replayed:
+            # It was committed before, and so the work is done. Settle what that commit did not.
+            await runner.persist("a turn is not settled", lambda: self._queue.complete(_work(held)))
+
+    async def _job(self, handler: Registered, claim: holdfast.WorkClaim) -> None:
+        store = self._runner.store
+        job = Job(claim, store if handler.is_async else SharedStore(store, OnLoop(self._runner.caller.loop)))
+        await self._call(handler, job, job)
+
+    async def _call(self, handler: Registered, given: Any, subject: Any) -> None:
+        answer = await self._runner.caller.call(handler, (given,), subject)
+        if answer is not None:
+            log_event("worker", WARNING, "%(handler)s returned a value, which is dropped", handler=handler.name)
+
+    async def _complete(self, held: Held, *, goes_on: Callable[[], bool]) -> Claimed[holdfast.WorkClaim] | None:
+        """Settle a job whose handler has returned, and take the next one in the same trip if the slot goes on."""
+        runner = self._runner
+        if goes_on():
+            sent_s = time.monotonic()
+            settling = self._queue.complete_and_claim_next(
+                _work(held), owner_id=runner.owner_id, kinds=self._kinds, ttl_ms=runner.lease_ms, max_batches=1
+            )
+            try:
+                _, following = await runner.uncut(settling, lambda answer: self._give_back(answer[1]))
+            except holdfast.Unavailable as error:
+                if not error.retryable:
+                    raise
+            else:
+                return None if following is None else (following, sent_s)
+        await runner.persist("a job is not settled", lambda: self._queue.complete(_work(held)))
+        return None
+
+    async def _fail(self, handler: Registered, held: Held, error: BaseException) -> None:
+        """Record a failed attempt. The work waits for its next one, or is a dead letter."""
+        claim = _work(held)
+        batch = claim.batches[0]
+        delay_ms = handler.retry.delay_after(batch.attempts, error, chance=random.random())  # noqa: S311 - spreads retries
+        shape: Shape = "turn" if self._exclusive else "job"
+        failure = Failure(shape, batch.kind, batch.batch_id, claim.session_id, batch.attempts, error, delay_ms)
+        self._runner.tally.count(failure)
+        try:
+            await self._runner.persist(
+                "a failure is not recorded",
+                lambda: self._queue.fail(
+                    claim, described(error), retry_in_ms=delay_ms, max_attempts=handler.retry.attempts
+                ),
+            )
+        except asyncio.CancelledError:
+            if not held.is_lost:
+                raise
+            self._runner.forgive(held, handler.name)
+        except holdfast.HoldfastError as problem:
+            log_event(
+                "worker", WARNING, "a failure was not recorded (%(error_class)s)", error_class=type(problem).__name__
+            )
+
+
+def _work(held: Held) -> holdfast.WorkClaim:
+    assert isinstance(held.claim, holdfast.WorkClaim)
+    return held.claim

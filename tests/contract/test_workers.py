@@ -1,0 +1,7 @@
+"""The contract of workers on our own backends."""
+
+from holdfast.testing.contract.workers import WorkerContract
+
+
+class TestWorkers(WorkerContract):
+    pass

@@ -1,0 +1,247 @@
+"""A worker outlasts an outage of the database: no attempt is lost by it, and a handler does not run twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.worker import Job, Retry, Worker
+from holdfast.worker.keeper import Held, Keeper
+
+WAIT_S = 30
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.running.AWAY_S", 0.0)
+
+
+class Away:
+    """A call that fails at its first tries: before it took effect, or after."""
+
+    def __init__(self, call: Callable[..., Awaitable[Any]], tries: int, *, applied: bool = False) -> None:
+        self._call = call
+        self._left = tries
+        self._applied = applied
+
+    async def __call__(self, *args: Any, **options: Any) -> Any:
+        if self._left == 0:
+            return await self._call(*args, **options)
+        self._left -= 1
+        if self._applied:
+            await self._call(*args, **options)
+        raise holdfast.Unavailable("the database is away", outcome="unknown" if self._applied else "not_applied")
+
+
+async def turn_under(store: holdfast.Store, monkeypatch: pytest.MonkeyPatch, method: str, away: Any) -> Any:
+    """Run one message by a worker while a method of the session is away. Return calls, messages, batch and tally."""
+    worker = Worker(store)
+    calls: list[int] = []
+
+    @worker.turn(retry=Retry(1))
+    async def answer(turn: holdfast.Turn) -> None:
+        calls.append(1)
+        turn.add(turn.input)
+
+    batch = await store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["hi"]))
+    make = store.sessions.handle
+
+    def handle(session_id: str) -> holdfast.Session:
+        session = make(session_id)
+        monkeypatch.setattr(session, method, away(getattr(session, method)))
+        return session
+
+    monkeypatch.setattr(store.sessions, "handle", handle)
+    await worker.serve(until_idle=True)
+    monkeypatch.undo()
+    settled = await store.queue.get("chat", batch.batch_id)
+    assert settled is not None
+    return len(calls), await store.sessions.handle("chat").messages(), settled.state, repr(worker.tally)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_turns_commit_is_tried_again_while_the_claim_lives(monkeypatch: pytest.MonkeyPatch, applied: bool) -> None:
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            return await turn_under(store, monkeypatch, "commit", lambda call: Away(call, 3, applied=applied))
+
+    assert asyncio.run(main()) == (1, ["hi"], "completed", "1 done, 0 failed, 0 dead")
+
+
+def test_a_turn_is_loaded_once_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            return await turn_under(store, monkeypatch, "_read", lambda call: Away(call, 2))
+
+    assert asyncio.run(main()) == (1, ["hi"], "completed", "1 done, 0 failed, 0 dead")
+
+
+def test_a_failure_is_recorded_once_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> Any:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store)
+
+            @worker.job("mail", retry=Retry(1))
+            async def send(job: Job) -> None:
+                raise ValueError("no")
+
+            draft = holdfast.WorkDraft(session_id="post", payloads=[1], kind="mail")
+            batch = await store.queue.enqueue(draft)
+            monkeypatch.setattr(store.queue, "fail", Away(store.queue.fail, 3))
+            await worker.serve(until_idle=True)
+            settled = await store.queue.get("post", batch.batch_id)
+            assert settled is not None
+            return settled.state, settled.last_error
+
+    assert asyncio.run(main()) == ("dead", "ValueError: no")
+
+
+def test_a_commit_that_never_succeeds_ends_with_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> tuple[int, int]:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store, lease_s=0.5, grace_s=0)
+            worker.turn(lambda turn: turn.add("x"))
+            away = holdfast.Unavailable("the database is away")
+            await store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=["hi"]))
+            make = store.sessions.handle
+
+            def handle(session_id: str) -> holdfast.Session:
+                session = make(session_id)
+                monkeypatch.setattr(session, "commit", Away(session.commit, 10**9))
+                return session
+
+            def renew(*_: Any, **__: Any) -> Any:
+                raise away
+
+            monkeypatch.setattr("holdfast.worker.keeper.Keeper._renewed", renew)
+            monkeypatch.setattr(store.sessions, "handle", handle)
+            monkeypatch.setattr("holdfast.worker.running.AWAY_S", 0.01)
+            serving = asyncio.create_task(worker.serve())
+            while not worker.tally.lost:
+                await asyncio.sleep(0.01)
+            worker.stop()
+            await serving
+            return worker.tally.failed, worker.tally.dead
+
+    assert asyncio.run(main()) == (0, 0)
+
+
+# The keeper.
+
+
+class Hanging:
+    """Renewals that hang until they are let go. The first one, which reports the worker, does not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.go_on = threading.Event(), threading.Event()
+        renewed = Keeper._renewed
+
+        def hang(keeper: Keeper, *given: Any) -> Any:
+            if given[1]:
+                self.asked.set()
+                assert self.go_on.wait(WAIT_S)
+            return renewed(keeper, *given)
+
+        monkeypatch.setattr(Keeper, "_renewed", hang)
+
+
+def test_a_claim_is_lost_on_time_though_its_renewal_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog counts from the last accepted renewal, and does not wait for the thread that renews."""
+    hanging = Hanging(monkeypatch)
+    lost = threading.Event()
+    with holdfast.open_blocking("memory:") as store:
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        claim = store.queue.claim_next(owner_id="w1", ttl_ms=300)
+        assert claim is not None
+        keeper = Keeper(store, "w1", ["turn"], 300)
+        keeper.start()
+        held = Held(claim, 300, time.monotonic(), lost.set)
+        try:
+            keeper.hold(held)
+            assert hanging.asked.wait(WAIT_S)
+            keeper.give_up_overdue()
+            assert not lost.is_set(), "its time is not over"
+            while not held.is_over(time.monotonic()):
+                time.sleep(0.001)
+            keeper.give_up_overdue()
+            assert lost.is_set()
+            assert held.is_lost
+        finally:
+            hanging.go_on.set()
+            keeper.close()
+
+
+def test_all_claims_of_a_worker_are_renewed_in_one_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    trips: list[int] = []
+    renewed = Keeper._renewed
+
+    def count(keeper: Keeper, *given: Any) -> Any:
+        trips.append(len(given[1]) + len(given[2]))
+        return renewed(keeper, *given)
+
+    monkeypatch.setattr(Keeper, "_renewed", count)
+    with holdfast.open_blocking("memory:") as store:
+        keeper = Keeper(store, "w1", ["turn"], 60_000)
+        for number in range(20):
+            store.queue.enqueue(holdfast.WorkDraft(session_id=f"chat-{number}", payloads=[1]))
+        store.processes.start("research", id="r1")
+        claims: list[Any] = [store.queue.claim_next(owner_id="w1", ttl_ms=60_000) for _ in range(20)]
+        run = store.processes.claim_next(owner_id="w1", ttl_ms=60_000)
+        assert run is not None
+        held = [Held(claim, 60_000, time.monotonic(), lambda: None) for claim in (*claims, run.lease)]
+        keeper._renew(held)
+        assert trips == [21]
+        [worker] = store.workers.list()
+        assert len(worker.running) == 21
+        keeper.close()
+
+
+def test_a_claim_whose_settlement_is_on_its_way_is_not_given_up_by_a_renewal() -> None:
+    lost = threading.Event()
+    with holdfast.open_blocking("memory:") as store:
+        store.queue.enqueue(holdfast.WorkDraft(session_id="chat", payloads=[1]))
+        claim = store.queue.claim_next(owner_id="w1", ttl_ms=60_000)
+        assert claim is not None
+        keeper = Keeper(store, "w1", ["turn"], 60_000)
+        held = Held(claim, 60_000, time.monotonic(), lost.set)
+        keeper.hold(held)
+        store.queue.complete(claim)
+        held.is_settling = True
+        keeper._renew([held])
+        assert not lost.is_set(), "the answer to the settlement tells if it is lost"
+        held.is_settling = False
+        keeper._renew([held])
+        assert lost.is_set()
+        keeper.close()
+
+
+def test_a_handler_is_cancelled_though_the_renewal_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = Hanging(monkeypatch)
+
+    async def main() -> int:
+        async with holdfast.open("memory:") as store:
+            worker = Worker(store, lease_s=0.5, grace_s=0)
+            ended = asyncio.Event()
+
+            @worker.job("slow")
+            async def slow(job: Job) -> None:
+                try:
+                    await asyncio.sleep(WAIT_S)
+                finally:
+                    ended.set()
+
+            await store.queue.enqueue(holdfast.WorkDraft(session_id="post", payloads=[1], kind="slow"))
+            serving = asyncio.create_task(worker.serve())
+            await asyncio.wait_for(ended.wait(), WAIT_S)
+            worker.stop()
+            hanging.go_on.set()
+            await serving
+            return worker.tally.lost
+
+    assert asyncio.run(main()) >= 1
