@@ -2,8 +2,9 @@
 -- schema; see functions.sql.
 --
 -- Claims of a kind with the limit at_once exclude each other, and claims of one key of a kind with the limit per_key: by
--- advisory locks, kind before key, which are taken after all rows of the queue. A transaction that has one never waits for
--- a row of the queue. So slots are counted exactly, and no freed slot is overlooked.
+-- advisory locks, on a cluster by the kind's row, kind before key, which are taken after all rows of the queue. A
+-- transaction that has one never waits for a row of the queue. So slots are counted exactly, and no freed slot is
+-- overlooked.
 
 -- Locks the slots of a kind, or those of a key if that is not empty. Returns false if another transaction has the lock and
 -- the caller must not wait.
@@ -11,14 +12,33 @@ CREATE OR REPLACE FUNCTION {schema}.lock_slots_v1(p_kind text, p_limit_key text,
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
+-- part: one_server
 DECLARE
     v_lock bigint := hashtextextended('{schema}' || chr(31) || p_kind || chr(31) || p_limit_key, 0);
+-- end part
 BEGIN
+    -- part: one_server
     IF p_waits THEN
         PERFORM pg_advisory_xact_lock(v_lock);
         RETURN true;
     END IF;
     RETURN pg_try_advisory_xact_lock(v_lock);
+    -- end part
+    -- part: cluster
+    -- An advisory lock belongs to one node, and this may run on the coordinator or on a worker. All keys share the row.
+    IF p_waits THEN
+        PERFORM 1
+        FROM {schema}.limits
+        WHERE kind = p_kind
+        FOR UPDATE;
+        RETURN true;
+    END IF;
+    PERFORM 1
+    FROM {schema}.limits
+    WHERE kind = p_kind
+    FOR UPDATE SKIP LOCKED;
+    RETURN FOUND;
+    -- end part
 END;
 $$;
 

@@ -320,6 +320,9 @@ DECLARE
     v_kind text;
     v_priority bigint;
     v_due_at_ms bigint;
+    -- part: cluster
+    v_served bigint;
+    -- end part
 BEGIN
     -- Locks: expiry is judged on the newest rows, by a clock that is read after the last lock.
     SELECT owner_id, token_hash, fence, expires_at_ms INTO v_lease
@@ -630,6 +633,11 @@ BEGIN
     IF v_exclusive > 0 THEN
         v_blocked_until_ms := greatest(v_blocked_until_ms, v_expires_at_ms);
     END IF;
+    -- part: cluster
+    -- Only the coordinator has sequences. For this order, roughly synchronized clocks are enough. An update of a
+    -- distributed table calls no volatile function.
+    v_served := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    -- end part
     UPDATE {schema}.ready
     SET
         level = CASE
@@ -643,8 +651,7 @@ BEGIN
         served = nextval('{schema}.served_numbers'),
         -- end part
         -- part: cluster
-        -- Only the coordinator has sequences. For this order, roughly synchronized clocks are enough.
-        served = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+        served = v_served,
         -- end part
         due_at_ms = CASE
             WHEN paused > 0 THEN NULL

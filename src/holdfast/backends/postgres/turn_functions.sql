@@ -66,6 +66,9 @@ DECLARE
     v_lease_expires_at_ms bigint;
     v_family bigint;
     v_session_key bigint;
+    -- part: cluster
+    v_now_ms bigint;
+    -- end part
 BEGIN
     IF NOT p_waits THEN
         PERFORM 1
@@ -81,10 +84,23 @@ BEGIN
     IF num_nonnulls(p_replay_key, p_lease_token_hash, p_terminal_state, p_wake, p_target_session_id) = 0 THEN
         -- Nothing but the process itself decides about a plain event. The clock is read again if its row was changed
         -- during the wait for it.
+        -- part: cluster
+        -- An update of a distributed table calls no volatile function.
+        PERFORM 1
+        FROM {schema}.processes AS process
+        WHERE process.process_id = p_process_id
+        FOR NO KEY UPDATE;
+        v_now_ms := {schema}.now_ms_v1(p_given_ms);
+        -- end part
         UPDATE {schema}.processes AS process
         SET
             event_count = process.event_count + 1,
+            -- part: one_server
             updated_at_ms = {schema}.now_ms_v1(p_given_ms)
+            -- end part
+            -- part: cluster
+            updated_at_ms = v_now_ms
+            -- end part
         WHERE process.process_id = p_process_id
             AND process.registration_hash = p_registration_hash
             AND (p_after_terminal OR process.status = 'running')
