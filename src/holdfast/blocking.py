@@ -47,6 +47,7 @@ class Turn(Facet):
         super().__init__(turn, backend)
         self._turn, turn.suspends = turn, not isinstance(backend, NeverSuspends)
         self.add = turn.add
+        self.keep = turn.keep
         self.usage = turn.usage
         self.enqueue = turn.enqueue
         self.complete = turn.complete
@@ -80,6 +81,11 @@ class Turn(Facet):
     def cancelled(self) -> bool:
         """True once the worker that runs the turn has given it up. A handler in a thread should return then."""
         return self._turn.cancelled
+
+    @property
+    def interrupted(self) -> bool:
+        """True once a person stopped the turn. Its commit is refused; what it added is stored only after `keep`."""
+        return self._turn.interrupted
 
     @property
     def replayed(self) -> bool:
@@ -150,6 +156,7 @@ class Session(Facet):
     messages = without_await(asynchronous.Session.messages)
     pause = without_await(asynchronous.Session.pause)
     resume = without_await(asynchronous.Session.resume)
+    interrupt = without_await(asynchronous.Session.interrupt)
 
     def turn(self, turn_id: str | None = None, *, last: int | None = None, claim: WorkClaim | None = None) -> Turn:
         """Run one turn as a block: read the conversation, add to it, and commit everything at the block's end."""

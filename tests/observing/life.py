@@ -129,6 +129,7 @@ class Life:
         done("session.pause", store.sessions.handle("chat").pause)
         done("queue.paused_sessions", store.queue.paused_sessions)
         done("session.resume", store.sessions.handle("chat").resume)
+        done("session.interrupt", store.sessions.handle("chat").interrupt)
 
     def processes(self) -> None:
         store, done, refused = self.store, self.done, self.refused

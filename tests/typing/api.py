@@ -151,6 +151,7 @@ async def queue(store: holdfast.Store, lease: holdfast.Lease) -> None:
     assert_type(await store.queue.resume("mail"), bool)
     assert_type(await store.queue.paused_sessions(), holdfast.Page[str])
     assert_type(await store.sessions.handle("chat").pause(), bool)
+    assert_type(await store.sessions.handle("chat").interrupt(reason="stop"), tuple[holdfast.WorkBatch, ...])
     assert_type(await store.sessions.handle("chat").resume(), bool)
     assert_type(await store.queue.retry("chat", "b"), holdfast.WorkBatch | None)
     assert_type(await store.queue.drop("chat", "b"), holdfast.WorkBatch | None)

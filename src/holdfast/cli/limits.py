@@ -1,4 +1,4 @@
-"""Commands that limit, pause and resume kinds of work, and pause and resume sessions."""
+"""Commands that limit, pause and resume kinds of work, and pause, resume and interrupt sessions."""
 
 from __future__ import annotations
 
@@ -61,6 +61,21 @@ def resume_session(call: Call) -> int:
     with call.store() as store:
         changed = _session(call, store).resume()
     return _told(call, call.options.session, changed=changed, done="goes on", before="was not paused")
+
+
+def interrupt(call: Call) -> int:
+    """Stop the turn in progress of a session."""
+    given = call.options
+    with call.store() as store:
+        session = _session(call, store)
+        ended = session.interrupt() if given.reason is None else session.interrupt(reason=given.reason)
+    if given.json:
+        call.terminal.json({"name": given.session, "batches": ended})
+    elif not ended:
+        call.terminal.line(f"{given.session} has no turn in progress")
+    else:
+        call.terminal.line(f"{given.session}: interrupted {', '.join(batch.batch_id for batch in ended)}")
+    return 0
 
 
 def list_paused(call: Call) -> int:
@@ -140,6 +155,15 @@ COMMANDS = (
         (SESSION,),
         ("holdfast sessions resume chat-42",),
         CHANGED,
+    ),
+    Command(
+        "sessions interrupt",
+        "stop the turn in progress of a session",
+        interrupt,
+        (SESSION, argument("--reason", metavar="TEXT", help="shown as the last error of its batches")),
+        ("holdfast sessions interrupt chat-42", 'holdfast sessions interrupt chat-42 --reason "stopped by ada"'),
+        "An object: `name` and `batches`, each a `WorkBatch`; none if no turn was in progress.",
+        "The message is not answered again: its batch is settled as interrupted. Messages behind it stay.",
     ),
     Command(
         "sessions paused",

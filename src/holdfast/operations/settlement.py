@@ -1,4 +1,7 @@
-"""Settle work without a revision: completed, cancelled, or dead after its last attempt. Retry or drop dead work."""
+"""Settle work without a revision: completed, cancelled, interrupted, or dead after its last attempt.
+
+Dead work can be retried or dropped.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,17 @@ from holdfast.operations.positions import stamped
 from holdfast.operations.writes import expect_rows
 from holdfast.ports import Transaction
 from holdfast.ports.verdicts import SettlementVerdict
-from holdfast.records.common import Page
+from holdfast.records.common import Page, Token
+from holdfast.records.leases import OnSession
 from holdfast.records.queue import SETTLED, WorkBatch, WorkCompletion, WorkReceipt
 from holdfast.rows import BatchRow, SessionRow
 from holdfast.rules import claims, verdicts
+from holdfast.rules import leases as lease_rules
 from holdfast.rules import queue as rules
 from holdfast.rules import sessions as session_rules
+
+FIRST_BATCHES = 50
+"""Batches among which the turn in progress is looked for: it took the first ones that were ready."""
 
 
 async def _present(tx: Transaction, session_id: str) -> SessionRow | None:
@@ -104,6 +112,50 @@ async def retry(tx: Transaction, session_id: str, batch_id: str) -> WorkBatch | 
     row = rules.retried(found[0])
     await _save(tx, session, found, [row])
     return rules.batch_of(session_id, row, now_ms=tx.now_ms)
+
+
+async def interrupt(
+    tx: Transaction, address: sessions.Address, reason: str, token: Token
+) -> tuple[SessionRow | None, tuple[WorkBatch, ...]]:
+    """Settle the work of the turn in progress as interrupted. Its worker has a while to store what the turn keeps."""
+    session = session_rules.admit(await tx.find_session(address[0], key_only=True), *address)
+    if session is None:
+        return None, ()
+    await tx.hold_queue(session.family, session.session_key)
+    lease = await tx.find_lease("session", str(session.session_key))
+    held = await _in_progress(tx, session)
+    if not held:
+        return session, ()
+    owners = {row.claim_owner for row in held if row.claim_exclusive and row.is_claimed(tx.now_ms)}
+    if owners:
+        [owner_id] = owners  # an exclusive claim is the only one
+        row = lease_rules.reserved(
+            lease,
+            OnSession(session.session_id),
+            stored_as=("session", str(session.session_key)),
+            owner_id=owner_id or "",
+            token=token,
+            fence_floor=await tx.fence_floor() if lease is None else 0,
+            now_ms=tx.now_ms,
+        )
+        if row is not None:
+            await tx.save_lease(row)
+    ended = [rules.interrupted(row, reason, now_ms=tx.now_ms) for row in held]
+    await _save(tx, session, held, ended)
+    return session, tuple(rules.batch_of(session.session_id, row) for row in ended)
+
+
+async def _in_progress(tx: Transaction, session: SessionRow) -> list[BatchRow]:
+    """Return all batches of the turn in progress. They come first in the queue, but a claim may have many."""
+    first = await tx.list_batches(session.session_key, pending_at_ms=None, after=0, limit=FIRST_BATCHES)
+    ids = [row.batch_id for row in first if rules.is_in_progress(row, tx.now_ms)]
+    if not ids:
+        return []
+    found = {row.batch_id: row for row in await tx.find_batches(session.session_key, ids)}
+    for claim_id in sorted({row.claim_id for row in found.values() if row.claim_id is not None}):
+        found |= {row.batch_id: row for row in await tx.find_claimed(session.session_key, claim_id)}
+    held = [row for row in found.values() if rules.is_in_progress(row, tx.now_ms)]
+    return sorted(held, key=lambda row: row.enqueue_seq)
 
 
 async def dead_page(

@@ -11,9 +11,12 @@ Delivery: TypeAlias = Literal["earliest_safe_boundary", "after_current_turn_comm
 Slot: TypeAlias = Literal["join", "exclusive"]
 Boundary: TypeAlias = Literal["active_turn_checkpoint", "idle"]
 """The point at which a worker claims: inside a turn, or between turns."""
-WorkState: TypeAlias = Literal["pending", "claimed", "completed", "cancelled", "dead"]
-"""The state of a batch. The last three are settled; a dead batch failed at its last attempt, and can be retried."""
-SETTLED: tuple[WorkState, ...] = ("completed", "cancelled", "dead")
+WorkState: TypeAlias = Literal["pending", "claimed", "completed", "cancelled", "interrupted", "dead"]
+"""The state of a batch. The last four are settled.
+
+A person ended the turn of an interrupted batch. A dead batch failed at its last attempt, and can be retried.
+"""
+SETTLED: tuple[WorkState, ...] = ("completed", "cancelled", "interrupted", "dead")
 
 TURN = "turn"
 """The kind of work that does not name one."""

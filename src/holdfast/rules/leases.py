@@ -16,6 +16,9 @@ from holdfast.records.limits import LARGEST_INTEGER, Limits
 from holdfast.rows import LeaseRow
 from holdfast.rules import checks
 
+RESERVED_MS = 10_000
+"""Time for the worker of an interrupted turn to store what the turn keeps, before the next turn begins without it."""
+
 
 def hash_token(token: str) -> str:
     """Return the stored form of a token."""
@@ -97,6 +100,22 @@ def claim(
         raise Corrupt("settings", "fence_floor", f"{fence_floor} is not a fence: nothing can be counted on from it")
     fence = (fence_floor if current is None else current.fence) + 1
     return LeaseRow(*stored_as, owner_id, hash_token(token), fence, now_ms, expiry(now_ms, ttl_ms))
+
+
+def reserved(
+    current: LeaseRow | None, resource: Resource, *, stored_as: tuple[str, str], owner_id: str, token: Token,
+    fence_floor: int, now_ms: int,
+) -> LeaseRow | None:  # fmt: skip
+    """Return a lease that waits for its owner, whose turn was interrupted; None if there is a live lease already.
+
+    The owner claims it by its name. Until then, and no longer than `RESERVED_MS`, it keeps the next turn out.
+    """
+    if current is not None and current.is_live(now_ms):
+        return None
+    return claim(
+        current, resource, stored_as=stored_as, owner_id=owner_id, token=token, ttl_ms=RESERVED_MS,
+        fence_floor=fence_floor, now_ms=now_ms,
+    )  # fmt: skip
 
 
 def lease_of(row: LeaseRow, resource: Resource, token: Token) -> Lease:

@@ -12,6 +12,7 @@ from holdfast.columns import SMALL
 from holdfast.errors import Corrupt, InvalidRequest, SourceKeyConflict
 from holdfast.records.limits import Limits
 from holdfast.records.queue import (
+    TURN,
     Boundary,
     Delivery,
     Group,
@@ -181,6 +182,21 @@ def retried(row: BatchRow) -> BatchRow:
 def settled(row: BatchRow, state: WorkState, *, now_ms: int) -> BatchRow:
     """Return the batch settled without a commit."""
     return msgspec.structs.replace(row, settled_state=state, settled_at_ms=now_ms)
+
+
+def is_in_progress(row: BatchRow, now_ms: int) -> bool:
+    """Return True if a turn that answers the batch has begun and not ended: it runs, or waits for its next attempt.
+
+    A job is not a turn: its claim is not exclusive, and its kind is its own.
+    """
+    if row.settled_state is not None or row.attempts < 1:
+        return False
+    return row.kind == TURN or (row.claim_exclusive > 0 and row.is_claimed(now_ms))
+
+
+def interrupted(row: BatchRow, reason: str, *, now_ms: int) -> BatchRow:
+    """Return the batch of a turn that a person ended. It keeps its claim, which proves nothing any more."""
+    return msgspec.structs.replace(settled(row, "interrupted", now_ms=now_ms), last_error=reason)
 
 
 def is_dead(row: BatchRow) -> bool:

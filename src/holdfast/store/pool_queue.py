@@ -212,7 +212,7 @@ class PoolQueue(KindLimits):
         return await self._context.backend.write(lambda tx: settlement.drop(tx, session, batch))
 
     async def wait_settled(self, session_id: str, batch_id: str, *, timeout_ms: int) -> WorkBatch:
-        """Return a batch once it is completed, cancelled or dead; `WaitTimeout` if that does not happen in time.
+        """Return a batch once it is settled; `WaitTimeout` if that does not happen in time.
 
         Does not poll. The batch names the revision that settled it, if a commit did.
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, TypeGuard, TypeVar
 
 from holdfast.errors import InvalidRequest, LeaseHeld, SessionBindingConflict, WaitTimeout
-from holdfast.operations import attachments, commits, limits, queue, sessions
+from holdfast.operations import attachments, commits, queue, sessions
 from holdfast.operations.ready import queue_topic
 from holdfast.ports import Operation, Transaction
 from holdfast.records.commits import Commit, CommitReceipt, NodesReceipt, Revision, SessionView
@@ -26,6 +26,7 @@ from holdfast.rules import sessions as rules
 from holdfast.store.attachments import SessionAttachments
 from holdfast.store.context import Context
 from holdfast.store.queue import Queue, enqueued
+from holdfast.store.reach import ReachableSession
 from holdfast.store.turn import Turn
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ TURN_ADVICE = (
 )
 
 
-class Session:
+class Session(ReachableSession):
     """One session of a store. Many handles on one session may be used at once."""
 
     def __init__(self, context: Context, session_id: str | None, incarnation: int | None) -> None:
@@ -92,36 +93,6 @@ class Session:
             lambda tx: sessions.save_meta(tx, address, checked), idempotent=True, heavy=heavy
         )
         self._binding.learn(row)
-
-    async def pause(self) -> bool:
-        """Let nothing in the session's queue be claimed until `resume`. Return False if it is paused already.
-
-        A claim that lives goes on, and work can still be enqueued.
-
-        >>> session = store.sessions.create("chat-42")
-        >>> session.pause()
-        True
-        >>> _ = store.queue.enqueue(holdfast.WorkDraft(session_id="chat-42", payloads=[1]))
-        >>> store.queue.claim_next(owner_id="worker-1") is None
-        True
-        >>> session.resume()
-        True
-        >>> store.queue.claim_next(owner_id="worker-1").session_id
-        'chat-42'
-        """
-        return await self._pause(paused=True)
-
-    async def resume(self) -> bool:
-        """End the pause of the session, and wake waiting workers. Return False if it is not paused.
-
-        >>> store.sessions.create("chat-42").resume()
-        False
-        """
-        return await self._pause(paused=False)
-
-    async def _pause(self, *, paused: bool) -> bool:
-        address = self._binding.address()
-        return await self._context.backend.write(lambda tx: limits.pause_session(tx, address, paused=paused))
 
     async def load(self, scope: ReadScope = ActivePath(), *, at: int | None = None) -> SessionView | None:  # noqa: B008 - a frozen value
         """Return a snapshot of the session, now or at a retained revision; None if nothing was ever committed or added.

@@ -13,6 +13,7 @@ from holdfast.records.checkpoints import Checkpoint, Component
 from holdfast.records.commits import Commit, CommitReceipt, SessionView, Usage
 from holdfast.records.common import Document
 from holdfast.records.graph import Append, Node, Unchanged
+from holdfast.records.leases import Lease
 from holdfast.records.queue import WorkClaim, WorkCompletion, WorkDraft
 from holdfast.rows import RevisionRow
 
@@ -42,6 +43,10 @@ class TurnValues:
         """The claim that the commit settles, with the work that joined it; None if the turn has none."""
         self.cancelled = False
         """True once the worker that runs the turn has given it up. A handler in a thread should return then."""
+        self.interrupted = False
+        """True once a person stopped the turn. Its commit is refused; what it added is stored only after `keep`."""
+        self.keeps = False
+        """True once `keep` was called."""
         self.replayed = False
         """True if this turn was committed before. Its values are then those that it left, and it takes no others."""
         self.receipt: CommitReceipt | None = None
@@ -107,6 +112,19 @@ class TurnValues:
             self._nodes.append(Node(f"{self.turn_id}/{len(self._nodes)}", kind=kind, payload=payload))
             self._messages.append(payload)
 
+    def keep(self) -> None:
+        """Keep what the turn adds even if a person interrupts it. No effect if the turn ends in any other way.
+
+        Call it before, or when the handler is cancelled. The worker then stores the partial turn, under the same turn
+        id, before the session's next turn begins. The message itself stays `interrupted`.
+
+        >>> with store.sessions.create("chat-42").turn("message-1") as turn:
+        ...     turn.add({"role": "assistant", "content": "Once upon a time"})
+        ...     turn.keep()
+        """
+        self._require_open()
+        self.keeps = True
+
     def usage(
         self,
         model: str,
@@ -168,8 +186,11 @@ class TurnValues:
         components = {} if view is None or view.checkpoint is None else view.checkpoint.components()
         self._state = components.get("turn_state", {})
 
-    def _commit(self) -> Commit:
-        """Return everything that the block added as one commit, on the revision that was loaded."""
+    def _commit(self, lease: Lease | None = None) -> Commit:
+        """Return everything that the block added as one commit, on the revision that was loaded.
+
+        With a lease, the turn was interrupted: its claim settles nothing any more.
+        """
         shown = 0 if self._view is None else len(self._view.graph.nodes)
         if len(self._messages) != shown + len(self._nodes):
             raise InvalidRequest("turn.messages", "was changed, and only turn.add(...) adds to the conversation")
@@ -181,7 +202,8 @@ class TurnValues:
             graph=Append(self._nodes) if self._nodes else Unchanged(),
             checkpoint=self._checkpoint(),
             usage=self._usage,
-            completes=self._completes if self.claim is None else [*self._completes, self.claim],
+            completes=self._completes if lease or self.claim is None else [*self._completes, self.claim],
+            lease=lease,
             attachments=self._attachments,
             enqueues=self._enqueues,
         )
@@ -292,6 +314,17 @@ class Turn(TurnValues):
             # Another worker committed this turn meanwhile: its values stand, and ours are dropped.
             self._show((await self._load())[0])
         self.receipt, self.replayed, self._has_ended = receipt, receipt.replayed, True
+
+    async def commit_kept(self, lease: Lease) -> CommitReceipt | None:
+        """End an interrupted turn: commit what it keeps, under a lease on its session. Return None if it keeps nothing.
+
+        A worker calls this. `session.interrupt` reserves the lease for the owner of the turn's claim.
+        """
+        self._is_open, self._has_ended = False, True
+        if not self.keeps:
+            return None
+        self.receipt = await self._session.commit(self._commit(lease))
+        return self.receipt
 
 
 async def uncut(work: Coroutine[Any, Any, T]) -> T:

@@ -56,6 +56,10 @@ class Held:
         self.is_lost = True
         self._lose()
 
+    def claim_id(self) -> str | None:
+        """Return the id of the claim, None for a lease."""
+        return self.claim.claim_id if isinstance(self.claim, holdfast.WorkClaim) else None
+
     def name(self) -> str:
         """Return the id of the batch or the run."""
         if isinstance(self.claim, holdfast.WorkClaim):

@@ -62,11 +62,14 @@ class Tally:
         """Work that failed at its last attempt."""
         self.lost = 0
         """Calls whose claim was lost: other workers have their work."""
+        self.interrupted = 0
+        """Turns that a person stopped."""
         self.listeners: list[Listener] = []
 
     def __repr__(self) -> str:
         lost = f", {self.lost} lost" if self.lost else ""
-        return f"{self.done} done, {self.failed} failed, {self.dead} dead{lost}"
+        stopped = f", {self.interrupted} interrupted" if self.interrupted else ""
+        return f"{self.done} done, {self.failed} failed, {self.dead} dead{lost}{stopped}"
 
     def count(self, failure: Failure) -> None:
         """Count a failed attempt and tell the listeners."""

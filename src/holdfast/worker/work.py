@@ -13,6 +13,7 @@ from holdfast.log import WARNING, log_event
 from holdfast.worker.claiming import LOOK_AGAIN_MS, Claimed
 from holdfast.worker.driving import OnLoop, SharedStore
 from holdfast.worker.handlers import Registered, Shape
+from holdfast.worker.interrupting import InterruptWatch
 from holdfast.worker.jobs import Job
 from holdfast.worker.keeper import Held
 from holdfast.worker.retries import GiveUp
@@ -70,12 +71,11 @@ class Work:
                 if claim.batches[0].attempts > handler.retry.attempts:
                     raise GiveUp(f"no worker survived its {handler.retry.attempts} attempts")
                 if self._exclusive:
-                    await self._turn(handler, held)
-                    following = None
+                    is_done, following = await self._turn(handler, held), None
                 else:
                     await self._job(handler, claim)
                     held.is_settling = True
-                    following = await self._complete(held, goes_on=goes_on)
+                    is_done, following = True, await self._complete(held, goes_on=goes_on)
             except asyncio.CancelledError as error:
                 if held.is_lost:
                     runner.forgive(held, handler.name)
@@ -93,30 +93,38 @@ class Work:
                 else:
                     await self._fail(handler, held, error)
             else:
-                runner.tally.done += 1
+                runner.tally.done += is_done
                 return following
         return None
 
-    async def _turn(self, handler: Registered, held: Held) -> None:
+    async def _turn(self, handler: Registered, held: Held) -> bool:
+        """Run a turn and commit it. Return False if a person interrupted it."""
         runner = self._runner
         session = runner.store.sessions.handle(_work(held).session_id)
         turn = await runner.persist("a turn is not loaded", lambda: session.turn(claim=_work(held)).__aenter__())
         if not turn.replayed:
             given = turn if handler.is_async else holdfast.BlockingTurn(turn, cast("Any", OnLoop(runner.caller.loop)))
+            watch = InterruptWatch(runner, turn, held)
             try:
-                await self._call(handler, given, turn)
+                try:
+                    async with watch:
+                        await self._call(handler, given, turn)
+                finally:
+                    # With the work that joined it: only that claim can be settled or failed.
+                    held.claim = turn.claim or held.claim
+                held.is_settling = True
+                # Its id makes the commit idempotent.
+                await runner.persist("a turn is not committed", lambda: turn.__aexit__(None, None, None))
             except BaseException as error:
+                if await watch.was_interrupted(error):
+                    await watch.settle()
+                    return False
                 await turn.__aexit__(type(error), error, error.__traceback__)
                 raise
-            finally:
-                # With the work that joined it: only that claim can be settled or failed.
-                held.claim = turn.claim or held.claim
-            held.is_settling = True
-            # Its id makes the commit idempotent.
-            await runner.persist("a turn is not committed", lambda: turn.__aexit__(None, None, None))
         if turn.replayed:
             # It was committed before, and so the work is done. Settle what that commit did not.
             await runner.persist("a turn is not settled", lambda: self._queue.complete(_work(held)))
+        return True
 
     async def _job(self, handler: Registered, claim: holdfast.WorkClaim) -> None:
         store = self._runner.store

@@ -21,6 +21,7 @@ from holdfast.testing.contract.histories import HistoryContract
 from holdfast.testing.contract.hostile import HostileInputContract
 from holdfast.testing.contract.hostile_fuzz import HostileFuzzContract
 from holdfast.testing.contract.inheritance import InheritanceContract
+from holdfast.testing.contract.interrupts import InterruptContract
 from holdfast.testing.contract.job_failures import JobFailureContract
 from holdfast.testing.contract.job_waits import JobWaitContract
 from holdfast.testing.contract.jobs import JobContract
@@ -76,6 +77,7 @@ __all__ = [
     "HostileFuzzContract",
     "HostileInputContract",
     "InheritanceContract",
+    "InterruptContract",
     "JobContract",
     "JobFailureContract",
     "JobWaitContract",

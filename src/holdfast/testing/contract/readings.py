@@ -68,6 +68,7 @@ WRITES: dict[str, Call] = {
     "queue.resume": lambda store: store.queue.resume("mail"),
     "session.pause": lambda store: store.sessions.handle("chat").pause(),
     "session.resume": lambda store: store.sessions.handle("chat").resume(),
+    "session.interrupt": lambda store: store.sessions.handle("chat").interrupt(),
     "queue.retry": lambda store: store.queue.retry("chat", "batch:1"),
     "queue.drop": lambda store: store.queue.drop("chat", "batch:1"),
     "queue.abandon": lambda store: store.queue.abandon(CLAIM),

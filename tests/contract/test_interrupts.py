@@ -1,0 +1,7 @@
+"""The contract of interrupts on our own backends."""
+
+from holdfast.testing.contract.interrupts import InterruptContract
+
+
+class TestInterrupts(InterruptContract):
+    pass
